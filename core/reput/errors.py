@@ -1,0 +1,98 @@
+"""Every error that reput raises on purpose, as one tree."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BrokerError",
+    "ConfigError",
+    "DamagedStore",
+    "DispatcherError",
+    "MessageIllegal",
+    "NotAStore",
+    "OffsetOutOfRange",
+    "ReputError",
+    "RingClosed",
+    "RingError",
+    "RingLapped",
+    "StoreClosed",
+    "StoreError",
+    "StoreFull",
+    "StoreLocked",
+    "StoreReadOnly",
+    "WaitTimeout",
+]
+
+
+class ReputError(Exception):
+    """Base of all. The text is one sentence with ``name=value``; `advice` says what to do about it."""
+
+    advice: str = ""
+
+    def __init__(self, text: str, advice: str = "") -> None:
+        super().__init__(text)
+        if advice:
+            self.advice = advice
+
+
+class ConfigError(ReputError, ValueError):
+    """A setting, option or argument is unknown or has a wrong value. Correct the one that is named."""
+
+
+class StoreError(ReputError):
+    """A store cannot be used, or not for this."""
+
+
+class NotAStore(StoreError):
+    """The directory is absent, empty, or holds no commit log."""
+
+
+class StoreLocked(StoreError):
+    """Another process writes the store. Stop it, or send through it with `reput serve`."""
+
+
+class StoreClosed(StoreError):
+    """The store was closed by us, or this is a forked child of its writer."""
+
+
+class StoreReadOnly(StoreError):
+    """The store takes no writes: opened so, or turned so after a failed force. `reput status` says why."""
+
+
+class StoreFull(StoreError):
+    """The disk has no room for the next step of the log. Free some; nothing was stored."""
+
+
+class DamagedStore(StoreError):
+    """Bytes of the log are not what was written. See `reput check` and `reput repair`."""
+
+
+class MessageIllegal(StoreError, ValueError):
+    """A message breaks a limit of RocketMQ's: topic, properties, body or record size. Nothing was stored."""
+
+
+class OffsetOutOfRange(StoreError, ValueError):
+    """An offset lies outside of what the log or the queue holds."""
+
+
+class RingError(ReputError):
+    """The dispatch ring cannot be used."""
+
+
+class RingClosed(RingError):
+    """The ring was closed by us."""
+
+
+class RingLapped(RingError):
+    """The writer has overwritten what this reader had not read; the commit log still has it."""
+
+
+class DispatcherError(ReputError):
+    """A dispatcher is not enabled, cannot be described, or does not answer."""
+
+
+class WaitTimeout(DispatcherError, TimeoutError):
+    """A dispatcher's progress did not reach the asked offset in time."""
+
+
+class BrokerError(ReputError):
+    """A broker or name server cannot be reached, or refused a request."""

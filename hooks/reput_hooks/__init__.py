@@ -1,0 +1,41 @@
+"""What an author of a dispatcher imports. It imports nothing else of reput's, and changes slowly."""
+
+from reput_hooks.cursor import Cursor
+from reput_hooks.dispatch import DispatchBatch, DispatchColumns, DispatchRequest
+from reput_hooks.dispatcher import (
+    API_VERSION,
+    CommitLogDispatcher,
+    Counter,
+    DispatcherContext,
+    DispatcherDescription,
+    LogReader,
+    RebuildNeeded,
+    RetryLater,
+    hookimpl,
+    hookspec,
+    reput_create_dispatcher,
+    reput_describe_dispatcher,
+)
+from reput_hooks.durable_file import replace_durably
+from reput_hooks.record import Record
+
+__all__ = [
+    "API_VERSION",
+    "CommitLogDispatcher",
+    "Counter",
+    "Cursor",
+    "DispatchBatch",
+    "DispatchColumns",
+    "DispatchRequest",
+    "DispatcherContext",
+    "DispatcherDescription",
+    "LogReader",
+    "RebuildNeeded",
+    "Record",
+    "RetryLater",
+    "hookimpl",
+    "hookspec",
+    "replace_durably",
+    "reput_create_dispatcher",
+    "reput_describe_dispatcher",
+]

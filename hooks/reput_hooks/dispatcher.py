@@ -1,0 +1,174 @@
+"""CommitLogDispatcher: the plugin that derives one view from the commit log, and what its host promises it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+import pluggy
+
+from reput_hooks.cursor import Cursor
+from reput_hooks.dispatch import DispatchBatch, DispatchRequest
+from reput_hooks.record import Record
+
+__all__ = [
+    "API_VERSION",
+    "CommitLogDispatcher",
+    "Counter",
+    "DispatcherContext",
+    "DispatcherDescription",
+    "LogReader",
+    "RebuildNeeded",
+    "RetryLater",
+    "hookimpl",
+    "hookspec",
+    "reput_create_dispatcher",
+    "reput_describe_dispatcher",
+]
+
+API_VERSION = 1
+
+hookspec = pluggy.HookspecMarker("reput")
+hookimpl = pluggy.HookimplMarker("reput")
+
+
+class RetryLater(Exception):
+    """Raised by `CommitLogDispatcher.dispatch` when it changed nothing: the same batch comes again after a while."""
+
+
+class RebuildNeeded(Exception):
+    """Raised when a view cannot be brought back to an earlier position: the host builds it again from the log."""
+
+
+class DispatcherDescription(msgspec.Struct, frozen=True):
+    """What a dispatcher declares before it runs. It is asked in a process apart, and kept per installed version.
+
+    Attributes:
+        api_version: version of `reput_hooks` that the plugin was written for.
+        after: names of dispatchers whose progress must be ahead; names that are not enabled are ignored.
+        after_failed: what to do when one of them is paused, failed or off.
+        reads: "durable": only what a power cut cannot take back; "appended": at once, `truncate` may follow.
+        feeds: "requests", or "positions": batches without requests, for a plugin that reads the log itself.
+        needs_properties: requests carry the raw properties string.
+        options: msgspec struct of the options, which is checked before the process starts; None: it has no options.
+        store_folders: folders of RocketMQ's in the store's root that are this view. A stranger's plugin has none.
+    """
+
+    api_version: int = API_VERSION
+    after: tuple[str, ...] = ()
+    after_failed: Literal["wait", "proceed"] = "wait"
+    reads: Literal["durable", "appended"] = "durable"
+    feeds: Literal["requests", "positions"] = "requests"
+    needs_properties: bool = False
+    options: type[msgspec.Struct] | None = None
+    store_folders: tuple[str, ...] = ()
+
+
+class Counter(Protocol):
+    """A number in the dispatcher's cell that every process can read, also after the dispatcher's death."""
+
+    value: int
+
+
+class LogReader(Protocol):
+    """The commit log, for whoever needs bodies or properties."""
+
+    def read(self, request: DispatchRequest) -> Record:
+        """Return the record of *request*."""
+
+    def read_many(self, batch: Iterable[DispatchRequest]) -> list[Record]:
+        """Return the records of all requests of *batch*, in its order."""
+
+
+class DispatcherContext(Protocol):
+    """What the host gives to a dispatcher.
+
+    Attributes:
+        name: of the entry point, as in the configuration.
+        directory: the view's own folder, which exists; the plugin keeps its data and its cursor there.
+        options: instance of the declared options struct, or None.
+        settings: the store's settings, RocketMQ's names in snake case.
+        store_directory: the store's root, to read.
+        store_id: as in every cursor of this store.
+        log: whole records, bodies included.
+        logger: its lines come out in the group's log with the dispatcher's name.
+    """
+
+    name: str
+    directory: Path
+    options: Any
+    settings: Mapping[str, Any]
+    store_directory: Path
+    store_id: str
+    log: LogReader
+    logger: logging.Logger
+
+    def folder(self, name: str) -> Path:
+        """Return the place of one of the declared ``store_folders``, which may not exist yet."""
+
+    def counter(self, name: str) -> Counter:
+        """Return the number of that name in the dispatcher's cell; at most 32 names of at most 24 bytes."""
+
+    def reject(self, request: DispatchRequest, reason: str) -> None:
+        """Put one record into the dispatcher's dead-letter file, durably, and go on."""
+
+    def alive(self) -> None:
+        """Say that a long piece of work goes on: the time limit of the present phase begins again."""
+
+
+class CommitLogDispatcher:
+    """Base of every dispatcher. All methods are called by one thread of the dispatcher's own process.
+
+    An exception that is not named here ends the process; it starts again from the cursor that `start` returns.
+    """
+
+    def start(self) -> Cursor | None:
+        """Return up to where the view is durable, None to begin with the log. Called once, before any batch."""
+        return None
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Bring the view up to ``batch.end``.
+
+        Batches come in commit-log order, without gaps, at least once: after a crash those behind the durable cursor
+        come again. When it returns, readers may see the batch.
+
+        Raises:
+            RetryLater: nothing was changed; the same batch is to come again.
+        """
+        raise NotImplementedError
+
+    def flush(self) -> Cursor | None:
+        """Make durable what was dispatched and say up to where. Called when idle, at an interval, and at the end."""
+        return None
+
+    def truncate(self, cursor: Cursor) -> None:
+        """Forget everything from ``cursor.commit_log_offset`` on: the log's history ended there."""
+        raise RebuildNeeded
+
+    def expire(self, commit_log_offset_min: int) -> None:
+        """The log was trimmed below this offset; what the view says of it may go."""
+
+    def delete_topic(self, topic: str) -> None:
+        """The topic was deleted; what the view says of its records so far may go."""
+
+    def close(self) -> None:
+        """Release files. Called after the last `flush`; never promised."""
+
+
+@hookspec(firstresult=True)
+def reput_create_dispatcher(context: DispatcherContext) -> CommitLogDispatcher:
+    """Return the dispatcher. Called once, in the dispatcher's own process; an exception counts as a failed start."""
+    raise NotImplementedError
+
+
+@hookspec(firstresult=True)
+def reput_describe_dispatcher() -> DispatcherDescription:
+    """Return what the dispatcher declares; without it, `DispatcherDescription()` holds.
+
+    Called in a short-lived process that imports the plugin. It must not touch files or the network. An exception
+    makes the dispatcher ``BROKEN``.
+    """
+    raise NotImplementedError

@@ -1,0 +1,31 @@
+"""replace_durably: a small file that is either the old one or the new one, whatever happens."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["replace_durably"]
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Replace *path* by *data* as a whole: draft, fsync, rename, fsync of the directory.
+
+    Raises:
+        OSError: the old file is still there, unless it was the directory that could not be forced to disk.
+    """
+    draft = path.with_name(path.name + ".draft")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rename(draft, path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
