@@ -1,0 +1,1 @@
+"""Bytes on disk: the commit log, its views' files and what stands beside them. Knows no ring, process or socket."""

@@ -1,0 +1,20 @@
+"""File names: the offset of a file's first byte in 20 decimal digits.
+
+Source: RocketMQ common, UtilAll.offset2FileName.
+"""
+
+from __future__ import annotations
+
+__all__ = ["file_name", "parse_file_name"]
+
+DIGITS = 20
+
+
+def file_name(offset: int) -> str:
+    """Return the name of the file whose first byte has this offset."""
+    return f"{offset:0{DIGITS}d}"
+
+
+def parse_file_name(name: str) -> int | None:
+    """Return the offset that *name* stands for, None if it is no such name."""
+    return int(name) if len(name) == DIGITS and name.isascii() and name.isdigit() else None

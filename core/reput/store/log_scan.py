@@ -1,0 +1,287 @@
+"""LogScan: the commit log read in bulk, as the columns that dispatchers get.
+
+One reader, its own descriptors, read-only. The writer's ring hands out the same columns for what it has just appended;
+this is how everyone else comes to them: late starters, lapped readers, rebuilds.
+
+Source of the requests: RocketMQ store, CommitLog.checkMessageAndReturnSize and DispatchRequest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from reput.errors import DamagedStore, OffsetOutOfRange
+from reput.filter.string_hash import string_hash
+from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
+from reput.store.record import decode_record
+from reput.store.record_columns import RecordColumns, locate_records
+from reput.store.segments import Segments
+from reput_hooks import DispatchColumns, Record
+from reput_hooks.dispatch import ROW_FIELDS
+
+__all__ = ["LogScan", "ScannedRange"]
+
+CHUNK_SIZE = 4 << 20
+ROW_DTYPE = np.dtype(list(ROW_FIELDS))
+PROPERTY_END = 2
+NAME_END = 1
+
+Array = np.ndarray[Any, Any]
+
+
+class ScannedRange(msgspec.Struct, frozen=True):
+    """What one call of `LogScan.scan` found: *columns* up to *end*; *store_timestamp* of the last record, 0 if none."""
+
+    columns: DispatchColumns
+    end: int
+    store_timestamp: int
+
+
+class LogScan:
+    """Reads whole records of a store directory in commit-log order. Use it from one thread at a time."""
+
+    def __init__(
+        self,
+        store_directory: Path,
+        *,
+        needs_properties: bool = False,
+        segment_size: int | None = None,
+        delay_levels: DelayLevels | None = None,
+        passed_over: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """*passed_over*: damaged ranges (from, until) that the operator has accepted, ascending."""
+        self.segments = Segments(store_directory / "commitlog", segment_size)
+        self.needs_properties = needs_properties
+        self.delay_levels = delay_levels or DelayLevels()
+        self.passed_over = dict(passed_over)
+        self.descriptor = -1
+        self.open_path: Path | None = None
+        self.tags_codes = TagsCodes()
+
+    @property
+    def offset_min(self) -> int:
+        """Commit-log offset of the first byte that is still there."""
+        return self.segments.offset_min
+
+    def close(self) -> None:
+        """Release the open segment."""
+        if self.open_path is not None:
+            os.close(self.descriptor)
+            self.open_path = None
+
+    def pread(self, path: Path, size: int, at: int) -> bytes:
+        """Read from *path*, which stays open until another segment is read."""
+        if path != self.open_path:
+            self.close()
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.open_path = path
+        return os.pread(self.descriptor, size, at)
+
+    def scan(self, commit_log_offset: int, until: int, size_max: int = CHUNK_SIZE) -> ScannedRange:
+        """Return the requests of whole records from *commit_log_offset* on, blanks passed over, never beyond *until*.
+
+        *size_max* bounds the bytes read, but one record is always taken whole. The end is the commit-log offset to go
+        on from; it equals *commit_log_offset* only if that is *until*.
+
+        Raises:
+            DamagedStore: there is no record at an offset below *until*; the text names it.
+            OffsetOutOfRange: the log does not reach back, or forward, to *commit_log_offset*.
+        """
+        if commit_log_offset >= until:
+            return ScannedRange(DispatchColumns([], b"", b""), commit_log_offset, 0)
+        if commit_log_offset in self.passed_over:
+            return ScannedRange(DispatchColumns([], b"", b""), min(self.passed_over[commit_log_offset], until), 0)
+        columns, end = self.locate(commit_log_offset, until, size_max)
+        timestamp = int(columns.store_timestamp[-1]) if len(columns) else 0
+        return ScannedRange(self.requests(columns), end, timestamp)
+
+    def locate(self, commit_log_offset: int, until: int, size_max: int = CHUNK_SIZE) -> tuple[RecordColumns, int]:
+        """Return the records from *commit_log_offset* on, as `scan` does, and the offset to go on from."""
+        segment = self.segments.find(commit_log_offset)
+        if segment is None:
+            raise OffsetOutOfRange(
+                f"no segment holds this offset: commit_log_offset={commit_log_offset} "
+                f"offset_min={self.segments.offset_min} offset_end={self.segments.offset_end}"
+            )
+        at = commit_log_offset - segment.begin
+        readable = min(until, segment.begin + segment.size, segment.end) - commit_log_offset
+        size = min(size_max, readable)
+        while True:
+            columns, stop = locate_records(
+                self.pread(segment.path, size, at), commit_log_offset, segment.end - commit_log_offset
+            )
+            if len(columns) or stop is None:
+                return columns, commit_log_offset + columns.end
+            if stop.kind == "blank":
+                return columns, segment.end
+            if stop.kind == "damage" or stop.size > readable:
+                reason = stop.reason or f"the segment ends inside of a record: readable={readable} size={stop.size}"
+                raise DamagedStore(f"{reason} commit_log_offset={commit_log_offset}")
+            size = min(max(stop.size, size_max), readable)
+
+    def read(self, commit_log_offset: int, record_size: int) -> Record:
+        """Return one record.
+
+        Raises:
+            DamagedStore: there is no such record.
+            OffsetOutOfRange: the log does not hold these bytes.
+        """
+        segment = self.segments.find(commit_log_offset)
+        if segment is None:
+            raise OffsetOutOfRange(
+                f"no segment holds this offset: commit_log_offset={commit_log_offset} "
+                f"offset_min={self.segments.offset_min} offset_end={self.segments.offset_end}"
+            )
+        return decode_record(self.pread(segment.path, record_size, commit_log_offset - segment.begin))
+
+    def requests(self, columns: RecordColumns) -> DispatchColumns:
+        """Return what dispatchers get of *columns*."""
+        count = len(columns)
+        rows = np.zeros(count, ROW_DTYPE)
+        if not count:
+            return DispatchColumns([], b"", b"")
+        data = columns.data
+        header = columns.header
+        rows["commit_log_offset"] = header["commit_log_offset"]
+        rows["queue_offset"] = header["queue_offset"]
+        rows["store_timestamp"] = columns.store_timestamp
+        rows["prepared_transaction_offset"] = columns.prepared_transaction_offset
+        rows["record_size"] = header["record_size"]
+        rows["sys_flag"] = header["sys_flag"]
+
+        topics = [bytes(data[at:end]) for at, end in spans(columns.topic_at, columns.topic_size)]
+        number_of: dict[tuple[bytes, int], int] = {}
+        known = number_of.setdefault
+        rows["queue_index"] = [
+            known(queue, len(number_of)) for queue in zip(topics, header["queue_id"].tolist(), strict=True)
+        ]
+
+        properties = [bytes(data[at:end]) for at, end in spans(columns.properties_at, columns.properties_size)]
+        found = FoundProperties(properties)
+        tags_codes = self.tags_codes
+        blob = found.blob
+        rows["tags_code"] = [tags_codes[blob[at:end]] for at, end in spans(*found.value(b"TAGS"))]
+        self.set_deliver_times(rows, number_of, found)
+
+        uniq_at, uniq_size = found.value(b"UNIQ_KEY")
+        keys_at, keys_size = found.value(b"KEYS")
+        uniq_key_size = np.where(uniq_size > 0, uniq_size, -1)
+        # RocketMQ's request has empty keys without properties, none where there are properties but no KEYS.
+        rows["uniq_key_size"] = uniq_key_size
+        rows["keys_size"] = np.where(keys_size > 0, keys_size, np.where(columns.properties_size == 0, 0, -1))
+        multi = self.multi_dispatch(found)
+        rows["multi_dispatch_size"] = -1
+        rows["properties_size"] = columns.properties_size if self.needs_properties else -1
+        rows["texts_size"] = np.maximum(uniq_size, 0) + np.maximum(keys_size, 0)
+        if multi or self.needs_properties:
+            texts = []
+            uniq, keys = list(spans(uniq_at, uniq_size)), list(spans(keys_at, keys_size))
+            for number in range(count):
+                text = blob[slice(*uniq[number])] + blob[slice(*keys[number])]
+                if number in multi:
+                    rows["multi_dispatch_size"][number] = len(multi[number])
+                    text += multi[number]
+                if self.needs_properties:
+                    text += properties[number]
+                rows["texts_size"][number] = len(text)
+                texts.append(text)
+        else:
+            at = np.empty(2 * count, np.int64)
+            size = np.empty(2 * count, np.int64)
+            at[0::2], at[1::2], size[0::2], size[1::2] = uniq_at, keys_at, uniq_size, keys_size
+            texts = [blob[start:end] for start, end in spans(at, size)]
+        queues = [(topic.decode("utf-8", "replace"), queue_id) for topic, queue_id in number_of]
+        return DispatchColumns(queues, rows.tobytes(), b"".join(texts))
+
+    def set_deliver_times(self, rows: Array, queues: Mapping[tuple[bytes, int], int], found: FoundProperties) -> None:
+        """A delayed record's tags code is the time when it is due."""
+        delayed = [number for (topic, _), number in queues.items() if topic == SCHEDULE_TOPIC.encode()]
+        if not delayed:
+            return
+        at, size = found.value(b"DELAY")
+        for number in np.flatnonzero(np.isin(rows["queue_index"], delayed) & (size > 0)).tolist():
+            level = found.blob[at[number] : at[number] + size[number]].decode("ascii", "replace")
+            due = self.delay_levels.deliver_timestamp(level, int(rows["store_timestamp"][number]))
+            if due is not None:
+                rows["tags_code"][number] = due
+
+    def multi_dispatch(self, found: FoundProperties) -> dict[int, bytes]:
+        """Return the further queues of the records that have some: ``names 0x02 offsets``."""
+        if b"INNER_MULTI_DISPATCH\x01" not in found.blob:
+            return {}
+        names_at, names_size = found.value(b"INNER_MULTI_DISPATCH")
+        offsets_at, offsets_size = found.value(b"INNER_MULTI_QUEUE_OFFSET")
+        blob = found.blob
+        return {
+            number: blob[names_at[number] : names_at[number] + names_size[number]]
+            + b"\x02"
+            + blob[offsets_at[number] : offsets_at[number] + offsets_size[number]]
+            for number in np.flatnonzero((names_size > 0) & (offsets_size > 0)).tolist()
+        }
+
+
+def spans(at: Array, size: Array) -> zip[tuple[int, int]]:
+    """Return (begin, end) of each place, as plain integers."""
+    return zip(at.tolist(), (at + size).tolist(), strict=True)
+
+
+class TagsCodes(dict[bytes, int]):
+    """The tags code of each tag met so far; 0 for no tag."""
+
+    limit = 100_000
+
+    def __missing__(self, tags: bytes) -> int:
+        if len(self) >= self.limit:
+            self.clear()
+        code = self[tags] = string_hash(tags.decode("utf-8", "replace")) if tags else 0
+        return code
+
+
+class FoundProperties:
+    """Single properties of many records, found all at once.
+
+    ``blob`` is every properties string behind a separator, so that each name in it follows one and each value ends at
+    one. A name counts only between a separator and the first 0x01 behind it, as in RocketMQ's reader; a property with an
+    empty value does not count, and of two equal names the later holds.
+    """
+
+    def __init__(self, properties: Sequence[bytes]) -> None:
+        self.blob = b"\x02" + b"\x02".join(properties) + b"\x02"
+        sizes = np.fromiter(map(len, properties), np.int64, len(properties))
+        self.starts = np.cumsum(sizes + 1) - sizes
+        self.bytes = np.frombuffer(self.blob, np.uint8)
+        self.name_ends = np.flatnonzero(self.bytes == NAME_END)
+        self.value_ends = np.flatnonzero(self.bytes == PROPERTY_END)
+
+    def value(self, name: bytes) -> tuple[Array, Array]:
+        """Return where each record's value of *name* lies in ``blob``, and its size; size 0 where it has none."""
+        at = np.zeros(len(self.starts), np.int64)
+        size = np.zeros(len(self.starts), np.int64)
+        ends = self.name_ends[self.name_ends > len(name)]
+        # Words compare faster than bytes: the last four of the name sort out nearly all.
+        ends = ends[self.words(ends - 4) == int.from_bytes(name[-4:], "little")]
+        ends = ends[self.bytes[ends - len(name) - 1] == PROPERTY_END]
+        for start in range(len(name) - 4):
+            ends = ends[self.bytes[ends - len(name) + start] == name[start]]
+        if len(ends):
+            value_end = self.value_ends[np.searchsorted(self.value_ends, ends)]
+            value_size = value_end - ends - 1
+            filled = value_size > 0
+            ends, value_size = ends[filled], value_size[filled]
+            record = np.searchsorted(self.starts, ends, "right") - 1
+            at[record] = ends + 1
+            size[record] = value_size
+        return at, size
+
+    def words(self, at: Array) -> Array:
+        """Return the four bytes from each place as one little-endian number."""
+        if len(self.bytes) < 4:
+            return np.empty(0, np.uint32)
+        words = np.ndarray((len(self.bytes) - 3,), np.dtype("<u4"), self.blob, strides=(1,))
+        return words[at]

@@ -1,0 +1,223 @@
+"""The record: one message in the commit log, seventeen fields, big-endian.
+
+B and S are the sizes of the born and store host: 8 for IPv4, 20 for IPv6, each by its own bit of ``sys_flag``.
+
+    at             size  field
+     0                4  total size                    bytes of the whole record
+     4                4  magic code                    DAA320A7 (V1) or DAA320AB (V2)
+     8                4  body CRC                      CRC-32 of the body AND 7FFFFFFF, 0 of an empty body
+    12                4  queue id
+    16                4  flag                          the user's
+    20                8  queue offset                  units of the consume queue
+    28                8  commit-log offset             of this very record
+    36                4  sys flag
+    40                8  born timestamp                ms
+    48                B  born host                     address, then port as int
+    48+B              8  store timestamp               ms
+    56+B              S  store host
+    56+B+S            4  reconsume times
+    60+B+S            8  prepared transaction offset
+    68+B+S          4+L  body size, body
+    72+B+S+L        T+t  topic size (one byte; V2: two), topic
+    ...             2+p  properties size, properties
+
+Source: RocketMQ store, CommitLog.calMsgLength and MessageExtEncoder.encode.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import zlib
+from functools import lru_cache
+from struct import Struct
+from struct import error as StructError
+
+from reput.errors import DamagedStore
+from reput.store.properties import decode_properties
+from reput_hooks import Record
+
+__all__ = [
+    "BLANK_MAGIC_CODE",
+    "BLANK_SIZE_MIN",
+    "BORN_HOST_V6_FLAG",
+    "INNER_BATCH_FLAG",
+    "MESSAGE_MAGIC_CODE",
+    "MESSAGE_MAGIC_CODE_V2",
+    "RECORD_SIZE_MIN",
+    "STORE_HOST_V6_FLAG",
+    "TRANSACTION_PREPARED_TYPE",
+    "TRANSACTION_ROLLBACK_TYPE",
+    "body_crc",
+    "decode_record",
+    "encode_host",
+    "encode_message_id",
+    "encode_record",
+]
+
+MESSAGE_MAGIC_CODE = 0xDAA320A7
+MESSAGE_MAGIC_CODE_V2 = 0xDAA320AB
+BLANK_MAGIC_CODE = 0xCBD43194
+# A record must leave this much of its segment: the size and magic of a blank.
+BLANK_SIZE_MIN = 8
+RECORD_SIZE_MIN = 91
+
+TRANSACTION_PREPARED_TYPE = 0x4
+TRANSACTION_ROLLBACK_TYPE = 0xC
+BORN_HOST_V6_FLAG = 0x10
+STORE_HOST_V6_FLAG = 0x20
+INNER_BATCH_FLAG = 0x80
+
+IPV4_HOST_SIZE = 8
+IPV6_HOST_SIZE = 20
+TOPIC_SIZE_MAX_V1 = 127
+
+FIXED = Struct(">iIIiiqqiq")
+AFTER_BORN_HOST = Struct(">q")
+AFTER_STORE_HOST = Struct(">iqi")
+TOPIC_SIZE_V1 = Struct(">b")
+TOPIC_SIZE_V2 = Struct(">h")
+PROPERTIES_SIZE = Struct(">h")
+PORT = Struct(">i")
+OFFSET = Struct(">q")
+assert FIXED.size == 48
+
+
+def body_crc(body: bytes) -> int:
+    """Return the CRC-32 of *body* without its highest bit."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+@lru_cache(1024)
+def encode_host(host: str, port: int) -> bytes:
+    """Return the stored form of an address: 4 or 16 bytes, then the port as an int."""
+    return ipaddress.ip_address(host).packed + PORT.pack(port)
+
+
+@lru_cache(4096)
+def decode_host(data: bytes) -> str:
+    """Return ``127.0.0.1:5000`` or ``[::1]:5000``."""
+    address = ipaddress.ip_address(data[:-4])
+    (port,) = PORT.unpack_from(data, len(data) - 4)
+    return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
+
+
+def encode_message_id(store_host: bytes, commit_log_offset: int) -> str:
+    """Return the store's own id of a record, in 32 (IPv4) or 56 (IPv6) upper-case hex digits."""
+    return (store_host + OFFSET.pack(commit_log_offset)).hex().upper()
+
+
+def encode_record(
+    *,
+    topic: bytes,
+    queue_id: int,
+    body: bytes,
+    properties: bytes,
+    flag: int,
+    queue_offset: int,
+    commit_log_offset: int,
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+    store_timestamp: int,
+    store_host: bytes,
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+) -> bytes:
+    """Return the record's bytes. Hosts are in their stored form, their bits of *sys_flag* are set here.
+
+    Topics of more than 127 bytes get magic V2.
+    """
+    sys_flag &= ~(BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG)
+    if len(born_host) == IPV6_HOST_SIZE:
+        sys_flag |= BORN_HOST_V6_FLAG
+    if len(store_host) == IPV6_HOST_SIZE:
+        sys_flag |= STORE_HOST_V6_FLAG
+    long_topic = len(topic) > TOPIC_SIZE_MAX_V1
+    topic_size = (TOPIC_SIZE_V2 if long_topic else TOPIC_SIZE_V1).pack(len(topic))
+    size = 74 + len(born_host) + len(store_host) + len(body) + len(topic_size) + len(topic) + len(properties)
+    return b"".join(
+        (
+            FIXED.pack(
+                size,
+                MESSAGE_MAGIC_CODE_V2 if long_topic else MESSAGE_MAGIC_CODE,
+                body_crc(body),
+                queue_id,
+                flag,
+                queue_offset,
+                commit_log_offset,
+                sys_flag,
+                born_timestamp,
+            ),
+            born_host,
+            AFTER_BORN_HOST.pack(store_timestamp),
+            store_host,
+            AFTER_STORE_HOST.pack(reconsume_times, prepared_transaction_offset, len(body)),
+            body,
+            topic_size,
+            topic,
+            PROPERTIES_SIZE.pack(len(properties)),
+            properties,
+        )
+    )
+
+
+def decode_record(data: bytes | memoryview, at: int = 0) -> Record:
+    """Return the record whose first byte is ``data[at]``. Its body is not checked against its CRC.
+
+    Raises:
+        DamagedStore: the bytes there are no whole record.
+    """
+    try:
+        (
+            size,
+            magic_code,
+            crc,
+            queue_id,
+            flag,
+            queue_offset,
+            commit_log_offset,
+            sys_flag,
+            born_timestamp,
+        ) = FIXED.unpack_from(data, at)
+        if magic_code not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2):
+            raise DamagedStore(f"no record here: magic_code={magic_code:08X} at={at}")
+        store_at = at + 48 + (IPV6_HOST_SIZE if sys_flag & BORN_HOST_V6_FLAG else IPV4_HOST_SIZE)
+        born_host = bytes(data[at + 48 : store_at])
+        (store_timestamp,) = AFTER_BORN_HOST.unpack_from(data, store_at)
+        rest_at = store_at + 8 + (IPV6_HOST_SIZE if sys_flag & STORE_HOST_V6_FLAG else IPV4_HOST_SIZE)
+        store_host = bytes(data[store_at + 8 : rest_at])
+        reconsume_times, prepared_transaction_offset, body_size = AFTER_STORE_HOST.unpack_from(data, rest_at)
+        body_at = rest_at + 16
+        topic_at = body_at + max(body_size, 0)
+        topic_form = TOPIC_SIZE_V2 if magic_code == MESSAGE_MAGIC_CODE_V2 else TOPIC_SIZE_V1
+        (topic_size,) = topic_form.unpack_from(data, topic_at)
+        properties_at = topic_at + topic_form.size + topic_size
+        (properties_size,) = PROPERTIES_SIZE.unpack_from(data, properties_at)
+    except StructError:
+        raise DamagedStore(f"record reaches past the end of its bytes: at={at} size={len(data)}") from None
+    end = properties_at + 2 + max(properties_size, 0)
+    if body_size < 0 or topic_size < 0 or end != at + size or end > len(data):
+        raise DamagedStore(
+            f"sizes of the record disagree: record_size={size} body_size={body_size} topic_size={topic_size} "
+            f"properties_size={properties_size} at={at}"
+        )
+    return Record(
+        commit_log_offset=commit_log_offset,
+        record_size=size,
+        topic=str(data[topic_at + topic_form.size : properties_at], "utf-8", "replace"),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        flag=flag,
+        sys_flag=sys_flag,
+        magic_code=magic_code,
+        born_timestamp=born_timestamp,
+        born_host=decode_host(born_host),
+        store_timestamp=store_timestamp,
+        store_host=decode_host(store_host),
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_transaction_offset,
+        body_crc=crc,
+        body=bytes(data[body_at:topic_at]),
+        properties=decode_properties(bytes(data[properties_at + 2 : end])),
+        message_id=encode_message_id(store_host, commit_log_offset),
+    )
