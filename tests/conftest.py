@@ -1,0 +1,104 @@
+"""Fixtures for all tests: the golden stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden_sets import (
+    copy_writable,
+    make_read_only,
+    read_about,
+    read_lines,
+    tree_digest,
+    unpack,
+    write_broker_properties,
+)
+
+
+@pytest.fixture(scope="session")
+def golden_unpacked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return where a golden set lies unpacked for the whole session. Tests take `golden` or `golden_read_only`."""
+    root = tmp_path_factory.mktemp("golden")
+    unpacked: dict[str, Path] = {}
+
+    def folder_of(name: str) -> Path:
+        if name not in unpacked:
+            unpacked[name] = unpack(name, root)
+            make_read_only(unpacked[name])
+        return unpacked[name]
+
+    return folder_of
+
+
+@pytest.fixture
+def golden(golden_unpacked: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """Return a fresh, writable copy of a golden set: ``golden("basic-5.3") / "store"`` is a store directory."""
+
+    def copy(name: str) -> Path:
+        root = tmp_path / "golden"
+        number = len(list(root.glob("*"))) if root.exists() else 0
+        return copy_writable(golden_unpacked(name), root / str(number) / name)
+
+    return copy
+
+
+@pytest.fixture
+def golden_read_only(golden_unpacked: Callable[[str], Path]) -> Iterator[Callable[[str], Path]]:
+    """Return a golden set that all tests share, as it is; a test that changes a byte of it fails."""
+    before: dict[Path, dict[str, str]] = {}
+
+    def folder_of(name: str) -> Path:
+        folder = golden_unpacked(name)
+        if folder not in before:
+            before[folder] = tree_digest(folder)
+        return folder
+
+    yield folder_of
+    for folder, digest in before.items():
+        assert tree_digest(folder) == digest
+
+
+@pytest.fixture
+def golden_about(golden_unpacked: Callable[[str], Path]) -> Callable[[str], dict[str, Any]]:
+    """Return what ``about.json`` says of a set."""
+    return lambda name: read_about(golden_unpacked(name))
+
+
+@pytest.fixture
+def golden_listing(golden_unpacked: Callable[[str], Path]) -> Callable[[str], list[dict[str, Any]]]:
+    """Return every record of a set as RocketMQ's own decoder read it; ``"crash-5.3/soft-before"`` names a part."""
+
+    def listing(name: str) -> list[dict[str, Any]]:
+        set_name, _, part = name.partition("/")
+        folder = golden_unpacked(set_name)
+        own = folder / part / "listing.jsonl"
+        if own.exists():
+            return read_lines(own)
+        return read_lines(folder / "listing.jsonl")[: read_about(folder)["parts"][part]["listing"]["records"]]
+
+    return listing
+
+
+@pytest.fixture
+def golden_queries(golden_unpacked: Callable[[str], Path]) -> Callable[..., list[dict[str, Any]]]:
+    """Return the questions of a set, or of a part of it, with the real store's answers; *question* picks one kind."""
+
+    def queries(name: str, question: str | None = None) -> list[dict[str, Any]]:
+        set_name, _, part = name.partition("/")
+        lines = read_lines(golden_unpacked(set_name) / part / "queries.jsonl")
+        return [line for line in lines if question in (None, line["q"])]
+
+    return queries
+
+
+@pytest.fixture
+def broker_properties(golden_unpacked: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """Return a file with the settings of the broker that wrote a set, in the broker's own form."""
+
+    def write(name: str) -> Path:
+        return write_broker_properties(golden_unpacked(name), tmp_path / f"{name}.properties")
+
+    return write
