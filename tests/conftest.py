@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from golden_sets import (
     copy_writable,
     make_read_only,

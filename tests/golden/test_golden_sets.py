@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from golden_sets import CLEAN_SETS, DATA, PART_SETS, tree_digest
 
 
