@@ -1,0 +1,14 @@
+"""Settings: RocketMQ's names with RocketMQ's defaults, from TOML, a broker's own file, the command line or Python.
+
+    RocketMQ's defaults  <  reput's record in the store  <  --config FILE  <  --set NAME=VALUE, keyword arguments
+
+A name may be written as RocketMQ writes it (``flushDiskType``) or in snake case (``flush_disk_type``). Every value is
+checked, every unknown name refused.
+"""
+
+from __future__ import annotations
+
+from reput.settings.loading import LoadedSettings, load_settings
+from reput.settings.settings import Settings
+
+__all__ = ["LoadedSettings", "Settings", "load_settings"]

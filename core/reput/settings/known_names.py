@@ -1,0 +1,138 @@
+"""The settings that a RocketMQ broker knows, in its own spelling, sorted by the class that holds them.
+
+Obtained from the published jars of rocketmq-common, -store, -remoting and -auth, versions 4.9.0, 4.9.7, 4.9.8, 5.0.0,
+5.1.4, 5.2.0 and 5.3.3: every public one-argument setter of the classes named here (``javap -public``), since it is
+through setters that RocketMQ's ``MixAll.properties2Object`` reads a broker's file. A name stands under its first class
+only.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ROCKETMQ_NAMES"]
+
+MESSAGE_STORE_CONFIG = """
+    accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio allAckInSyncStateSet asyncLearner
+    autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt
+    bottomMostCompressionTypeForConsumeQueueStore brokerRole checkCRCOnRecover cleanFileForciblyEnable
+    cleanResourceInterval cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval coldDataFlowControlEnable
+    coldDataScanEnable commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
+    commitLogForceSwapMapInterval commitLogSwapMapInterval commitLogSwapMapReserveFileNum compactionCqMappedFileSize
+    compactionMappedFileSize compactionScheduleInternal compactionThreadNum correctLogicMinOffsetForceInterval
+    correctLogicMinOffsetSleepInterval dataReadAheadEnable debugLockEnable defaultQueryMaxNum
+    deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval deleteFileBatchMax deleteWhen
+    destroyMapedFileIntervalForcibly disappearTimeAfterStart diskFallRecorded diskMaxUsedSpaceRatio
+    diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio dispatchCqCacheNum dispatchCqThreads
+    dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId duplicationEnable enableAsyncReput
+    enableAutoInSyncReplicas enableBatchPush enableBuildConsumeQueueConcurrently enableCleanExpiredOffset
+    enableCompaction enableConsumeQueueExt enabledAppendPropCRC enableDLegerCommitLog enableLmq enableMultiDispatch
+    enableRocksDBLog enableScheduleAsyncDeliver enableScheduleMessageStats fastFailIfNoBufferInStorePool
+    fileReservedTime flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed
+    flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval flushDelayOffsetInterval flushDiskType
+    flushIntervalCommitLog flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile forceVerifyPropCRC
+    haFlowControlEnable haHousekeepingInterval haListenPort haMasterAddress haMaxGapNotInSync
+    haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize inSyncReplicas
+    logicalDiskSpaceCleanForciblyThreshold logicQueueForceSwapMapInterval logicQueueSwapMapInterval
+    logicQueueSwapMapReserveFileNum mappedFileSizeCommitLog mappedFileSizeConsumeQueue mappedFileSizeConsumeQueueExt
+    mappedFileSizeTimerLog mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests
+    maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan maxFilterMessageSize maxHashSlotNum
+    maxHaTransferByteInSecond maxIndexNum maxLmqConsumeQueueNum maxMessageSize maxMsgsNumBatch maxOffsetMapSize
+    maxRecoveryCommitlogFiles maxSlaveResendLength maxTopicLength maxTransferBytesOnMessageInDisk
+    maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory
+    memTableFlushInterval memTableFlushIntervalMs messageDelayLevel messageIndexEnable messageIndexSafe
+    minInSyncReplicas offsetCheckInSlave osPageCacheBusyTimeOutMills preferredLeaderId pullBatchMaxMessageCount
+    putConsumeQueueDataByFileChannel putMessageTimeout putMsgIndexHightWater readOnlyCommitLogStorePaths
+    readUnCommitted realTimePersistRocksDBConfig recheckReputOffsetFromCq redeleteHangedFileInterval
+    replicasPerDiskPartition rocksdbCompressionType rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency
+    rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps scheduleAsyncDeliverMaxPendingLimit
+    scheduleAsyncDeliverMaxResendNum2Blocked searchBcqByCacheEnable slaveTimeout
+    spinLockCollisionRetreatOptimalDegree statRocksDBCQIntervalSec storePathBrokerIdentity storePathCommitLog
+    storePathDLedgerCommitLog storePathEpochFile storePathRootDir storeType syncFlushTimeout syncFromLastFile
+    syncMasterFlushOffsetWhenStartup timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics
+    timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
+    timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum
+    timerRollWindowSlot timerSkipUnknownError timerStopEnqueue timerWheelEnable topicQueueLockNum totalReplicas
+    transientStorePoolEnable transientStorePoolSize travelCqFileNumWhenGetMessage useABSLock
+    useReentrantLockWhenPutMessage wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable
+"""
+
+BROKER_CONFIG = """
+    accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclEnable
+    adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allowRecallWhenBrokerNotWriteable appendAckAsync
+    appendCkAsync asyncSendEnable autoCreateSubscriptionGroup autoCreateTopicEnable autoDeleteUnusedStats
+    broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerClusterName brokerConfigPath
+    brokerElectionPriority brokerFastFailureEnable brokerHeartbeatInterval brokerId brokerIP1 brokerIP2 brokerName
+    brokerNotActiveTimeoutMillis brokerPermission brokerTopicEnable cgColdReadThreshold channelExpiredTimeout
+    checkSyncStateSetPeriod cleanOfflineBrokerInterval clearRetryTopicWhenDeleteTopic
+    clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums clusterTopicEnable coldCtrStrategyEnable
+    commercialBaseCount commercialBigCount commercialEnable commercialSizePerMsg commercialTimerCount
+    commercialTransCount compatibleWithOldNameSrv compressedRegister configBlackList configManagerVersion
+    consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums
+    consumerOffsetUpdateVersionStep controllerAddr controllerHeartBeatTimeoutMills defaultMessageRequestMode
+    defaultPopShareQueueNum defaultTopicQueueNums delayOffsetUpdateVersionStep disableConsumeIfConsumerReadSlowly
+    enableBroadcastOffsetStore enableCalcFilterBitMap enableControllerMode enableCreateSysGroup enableDetailStat
+    enableFastChannelEventProcess enableLmqStats enableMixedMessageType enableNetWorkFlowControl
+    enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge
+    enablePopLog enablePopMessageThreshold enablePropertyFilter enableRegisterProducer enableRemoteEscape
+    enableRetryTopicV2 enableSingleTopicRegister enableSkipLongAwaitingAck enableSlaveActingMaster
+    enableSplitRegistration endTransactionPoolQueueCapacity endTransactionThreadPoolNums estimateAccumulation
+    expectConsumerNumUseFilter fetchControllerAddrByDnsLookup fetchNamesrvAddrByAddressServer
+    fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval filterDataCleanTimeSpan filterServerNums filterSupportRetry
+    flushConsumerOffsetHistoryInterval flushConsumerOffsetInterval forceRegister forwardTimeout
+    globalColdReadThreshold heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode inBrokerContainer
+    initPopOffsetByCheckMsgInMem isolateLogEnable listenPort litePullMessageEnable litePullMessageThreadPoolNums
+    litePullThreadPoolQueueCapacity loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
+    loadBalanceThreadPoolQueueCapacity lockInStrictMode longPollingEnable maxDelayTime maxErrorRateOfBloomFilter
+    maxPopPollingSize maxStatsIdleTimeInMinutes messageStorePlugIn metricGrpcExporterIntervalInMills
+    metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExporterType
+    metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
+    metricsPromExporterHost metricsPromExporterPort msgTraceTopicName namesrvAddr notifyConsumerIdsChangedEnable
+    popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
+    popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability
+    popInflightMessageThreshold popLongPollingForceNotifyInterval popPollingMapSize popPollingSize
+    popResponseReturnActualRetryTopic popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead printChannelGroups
+    printChannelGroupsMinNum processReplyMessageThreadPoolNums pullMessageThreadPoolNums pullThreadPoolQueueCapacity
+    putMessageFutureThreadPoolNums putThreadPoolQueueCapacity queryMessageThreadPoolNums
+    queryThreadPoolQueueCapacity realTimeNotifyConsumerChange recallMessageEnable recoverConcurrently
+    recoverThreadPoolNums regionId registerBrokerTimeoutMills registerNameServerPeriod rejectPullConsumerEnable
+    rejectTransactionMessage replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs
+    reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime rocketmqHome sendHeartbeatTimeoutMillis
+    sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverLoadBalancerEnable shortPollingTimeMills
+    skipPreOnline skipWhenCKRePutReachMaxTimes slaveReadEnable splitRegistrationSize startAcceptSendRequestTimeStamp
+    storeReplyMessageEnable subscriptionExpiredTimeout syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
+    syncControllerMetadataPeriod traceOn traceTopicEnable transactionCheckInterval transactionCheckMax
+    transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut
+    transferMsgByHeap updateNameServerAddrPeriod usePIDColdCtrStrategy useServerSideResetOffset
+    useStaticSubscription validateSystemTopicWhenUpdateTopic waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue
+    waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue
+    waitTimeMillsInTransactionQueue
+"""
+
+NETTY_SERVER_CONFIG = """
+    bindAddress enableShutdownGracefully serverAsyncSemaphoreValue serverCallbackExecutorThreads
+    serverChannelMaxIdleTimeSeconds serverNettyWorkerGroupEnable serverOnewaySemaphoreValue
+    serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize
+    serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds useEpollNativeSelector
+    writeBufferHighWaterMark writeBufferLowWaterMark
+"""
+
+NETTY_CLIENT_CONFIG = """
+    channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds
+    clientCloseSocketIfTimeout clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable clientSocketRcvBufSize
+    clientSocketSndBufSize clientWorkerThreads connectTimeoutMillis disableCallbackExecutor disableNettyWorkerGroup
+    enableReconnectForGoAway enableTransparentRetry maxReconnectIntervalTimeSeconds scanAvailableNameSrv
+    socksProxyConfig useTLS
+"""
+
+AUTH_CONFIG = """
+    aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath authenticationEnabled
+    authenticationMetadataProvider authenticationProvider authenticationStrategy authenticationWhitelist
+    authorizationEnabled authorizationMetadataProvider authorizationProvider authorizationStrategy
+    authorizationWhitelist clusterName configName initAuthenticationUser innerClientAuthenticationCredentials
+    migrateAuthFromV1Enabled statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
+    statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum userCacheExpiredSecond userCacheMaxNum
+    userCacheRefreshSecond
+"""
+
+ROCKETMQ_NAMES = frozenset(
+    " ".join((MESSAGE_STORE_CONFIG, BROKER_CONFIG, NETTY_SERVER_CONFIG, NETTY_CLIENT_CONFIG, AUTH_CONFIG)).split()
+)

@@ -1,0 +1,142 @@
+"""load_settings: all sources, one over the other, into one checked `Settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reput.errors import ConfigError
+from reput.settings.settings import DISPATCHER_NAME, Settings
+from reput.settings.sources import Assignment, read_assignments, read_config, read_mapping
+from reput.settings.spelling import is_known_to_rocketmq, nearest_name, setting_name
+from reput.settings.values import field_value, option_value, spark_value
+
+__all__ = ["LoadedSettings", "load_settings"]
+
+# RocketMQ's switches that say the same as naming a dispatcher.
+SWITCH_OF_DISPATCHER = {"index": "message_index_enable"}
+DEFAULTS = Settings()
+
+
+class LoadedSettings(msgspec.Struct, frozen=True):
+    """What `load_settings` found.
+
+    Attributes:
+        unused: names that RocketMQ knows and reput does not use, as they were spelled, in order; to be told once.
+        explicit: fields of `Settings` that the configuration, ``--set`` or a keyword argument gave.
+    """
+
+    settings: Settings
+    unused: tuple[str, ...]
+    explicit: frozenset[str]
+
+
+def load_settings(
+    config: Path | None = None,
+    assignments: Sequence[str] = (),
+    recorded: Mapping[str, object] | None = None,
+    **settings: object,
+) -> LoadedSettings:
+    """Read settings from every source and check them.
+
+    In each source, `dispatchers` decides over ``message_index_enable``, and a later source over both. The store host is
+    made of ``broker_ip1`` and ``listen_port``, the born host of the store host, unless they are given themselves.
+
+    Args:
+        config: a TOML file, or a broker's own ``.properties`` file.
+        assignments: the ``NAME=VALUE`` of ``--set``; of two for one name the last holds.
+        recorded: reput's record in the store, which holds against RocketMQ's defaults only.
+        **settings: as in `reput.open`; they hold against everything.
+
+    Raises:
+        ConfigError: a file cannot be read, a name is unknown to reput and to RocketMQ, a value has the wrong type,
+            lies out of bounds or contradicts another one. The setting is named as it was spelled.
+    """
+    layers = SettingsLayers()
+    layers.put(read_mapping(recorded or {}, source="reput's record in the store"), explicit=False)
+    layers.put(read_config(config) if config is not None else ())
+    layers.put(read_assignments(assignments))
+    layers.put(read_mapping(settings, source="keyword argument"))
+    return LoadedSettings(layers.settings(), tuple(layers.unused), frozenset(layers.explicit))
+
+
+class SettingsLayers:
+    """Values of settings, each source laid over those before it."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.options: dict[str, dict[str, object]] = {}
+        self.spark: dict[str, str] = {}
+        self.unused: dict[str, None] = {}
+        self.explicit: set[str] = set()
+
+    def put(self, assignments: Iterable[Assignment], explicit: bool = True) -> None:
+        """Lay one source over what there is."""
+        layer: dict[str, Any] = {}
+        spelled: dict[str, str] = {}
+        for assignment in assignments:
+            name = assignment.name
+            table, _, rest = name.partition(".")
+            if table == "spark" and rest:
+                field = "spark_options"
+                self.spark[name] = spark_value(assignment)
+            elif table == "dispatchers" and rest and rest != "enabled":
+                field = "dispatcher_options"
+                self.put_option(assignment)
+            elif known := "dispatchers" if name == "dispatchers.enabled" else setting_name(name):
+                field = known
+                layer[field] = field_value(field, assignment)
+                if (other := spelled.setdefault(field, name)) != name:
+                    raise ConfigError(
+                        f"one setting is given in two spellings: {other} {name} source={assignment.source}"
+                    )
+            else:
+                self.put_unused(assignment)
+                continue
+            if explicit:
+                self.explicit.add(field)
+        self.values |= layer
+        self.put_switches(layer)
+
+    def put_option(self, assignment: Assignment) -> None:
+        """Take one option of one dispatcher; the plugin's own struct is to check it."""
+        _, name, option = (*assignment.name.split(".", 2), "")[:3]
+        if not option or not DISPATCHER_NAME.fullmatch(name):
+            raise ConfigError(
+                "an option of a dispatcher is written dispatchers.NAME.OPTION: "
+                f"{assignment.name}={assignment.value} source={assignment.source}"
+            )
+        self.options.setdefault(name, {})[option] = option_value(assignment)
+
+    def put_unused(self, assignment: Assignment) -> None:
+        """Note a name that only RocketMQ uses; refuse one that neither knows."""
+        if not is_known_to_rocketmq(assignment.name):
+            nearest = nearest_name(assignment.name)
+            raise ConfigError(
+                f"unknown setting: name={assignment.name} source={assignment.source}",
+                f"Did you mean {nearest}?" if nearest else "Neither reput nor RocketMQ has a setting of that name.",
+            )
+        self.unused[assignment.name] = None
+
+    def put_switches(self, layer: Mapping[str, Any]) -> None:
+        """Let the list of dispatchers and RocketMQ's switches agree, after *layer* may have changed either."""
+        enabled: tuple[str, ...] = self.values.get("dispatchers", DEFAULTS.dispatchers)
+        for name, switch in SWITCH_OF_DISPATCHER.items():
+            if switch in layer and "dispatchers" not in layer:
+                others = tuple(other for other in enabled if other != name)
+                enabled = enabled if layer[switch] and name in enabled else (*others, name) if layer[switch] else others
+            self.values[switch] = name in enabled
+        self.values["dispatchers"] = enabled
+
+    def settings(self) -> Settings:
+        """Return what the layers amount to."""
+        values = self.values
+        if "store_host" not in values:
+            address = values.get("broker_ip1", DEFAULTS.broker_ip1)
+            port = values.get("listen_port", DEFAULTS.listen_port)
+            values["store_host"] = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        values.setdefault("born_host", values["store_host"])
+        return Settings(**values, dispatcher_options=self.options, spark_options=self.spark)

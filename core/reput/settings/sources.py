@@ -1,0 +1,112 @@
+"""Where settings come from: each source as a list of `Assignment`, in its own order.
+
+TOML has settings at the top level, and tables for what is structured:
+
+    flushDiskType = "SYNC_FLUSH"          # or flush_disk_type
+
+    [dispatchers]                         # without options, dispatchers = ["consume_queue"] will do
+    enabled = ["consume_queue", "index", "spark_export"]
+
+    [dispatchers.spark_export]            # options of one dispatcher, as the plugin declares them
+    target = "/lake"
+
+    [spark]                               # whatever Spark knows
+    master = "local[2]"
+
+A ``.properties`` file and ``--set`` say the same with dots: ``dispatchers=consume_queue,index``,
+``dispatchers.spark_export.target=/lake``, ``spark.master=local[2]``.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from reput.errors import ConfigError
+from reput.settings.java_properties import parse_properties
+
+__all__ = ["Assignment", "read_assignments", "read_config", "read_mapping"]
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """One name and its value, before either is checked.
+
+    Attributes:
+        value: text if `textual`, else whatever TOML or Python gave.
+        source: what to call the place it came from: ``--set``, or a file, with its line if that is known.
+    """
+
+    name: str
+    value: object
+    source: str
+    textual: bool = False
+
+
+def read_config(path: Path) -> list[Assignment]:
+    """Read a configuration file: TOML if it is called ``.toml``, else a broker's ``.properties`` (or ``.conf``).
+
+    Raises:
+        ConfigError: the file cannot be read or parsed.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"the configuration cannot be read: config={path} reason={error.strerror}",
+            "Give the path of a TOML file or of a broker's .properties file.",
+        ) from None
+    if path.suffix == ".toml":
+        return read_mapping(parse_toml(data, path), source=str(path))
+    try:
+        properties = parse_properties(data)
+    except ConfigError as error:
+        raise ConfigError(f"{error} config={path}") from None
+    return [Assignment(name, value, source=f"{path}:{line}", textual=True) for name, value, line in properties]
+
+
+def parse_toml(data: bytes, path: Path) -> dict[str, object]:
+    """Parse TOML, or raise ConfigError with the path."""
+    try:
+        return tomllib.loads(data.decode())
+    except ValueError as error:  # of the syntax, or of the encoding
+        raise ConfigError(f"the configuration is not TOML: config={path} reason={error}") from None
+
+
+def read_mapping(mapping: Mapping[str, object], source: str) -> list[Assignment]:
+    """Take apart settings that have types already: TOML, Python's keyword arguments, reput's record in the store."""
+    assignments = []
+    for name, value in mapping.items():
+        if isinstance(value, Mapping) and name in ("dispatchers", "spark"):
+            depth = 2 if name == "dispatchers" else None
+            assignments += [Assignment(dotted, leaf, source) for dotted, leaf in leaves(name, value, depth)]
+        else:
+            assignments.append(Assignment(name, value, source))
+    return assignments
+
+
+def leaves(prefix: str, table: Mapping[str, object], depth: int | None) -> Iterable[tuple[str, object]]:
+    """Yield ``prefix.a.b`` and its value for everything in *table*, down to *depth* tables; None: all the way."""
+    for name, value in table.items():
+        dotted = f"{prefix}.{name}"
+        if isinstance(value, Mapping) and depth != 1:
+            yield from leaves(dotted, value, depth and depth - 1)
+        else:
+            yield dotted, value
+
+
+def read_assignments(texts: Iterable[str]) -> list[Assignment]:
+    """Take apart the ``NAME=VALUE`` of ``--set``.
+
+    Raises:
+        ConfigError: there is no ``=``, or nothing before it.
+    """
+    assignments = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"--set takes NAME=VALUE: --set={text!r}")
+        assignments.append(Assignment(name.strip(), value, source="--set", textual=True))
+    return assignments

@@ -1,0 +1,53 @@
+"""The two spellings of a setting's name: RocketMQ's, and the same in snake case."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from reput.settings.known_names import ROCKETMQ_NAMES
+from reput.settings.settings import Settings
+
+__all__ = ["is_known_to_rocketmq", "nearest_name", "setting_name", "snake_case"]
+
+WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+def snake_case(name: str) -> str:
+    """Return RocketMQ's *name* in snake case: ``checkCRCOnRecover`` is ``check_crc_on_recover``."""
+    return WORD_START.sub("_", name).lower()
+
+
+def camel_case(name: str) -> str:
+    """Return one of reput's own names as RocketMQ would spell it."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+ROCKETMQ_SPELLING = {snake_case(name): name for name in ROCKETMQ_NAMES}
+assert len(ROCKETMQ_SPELLING) == len(ROCKETMQ_NAMES)  # No two of RocketMQ's names are one in snake case.
+
+# Options are named one by one, with dots.
+FIELDS = [field for field in Settings.__struct_fields__ if field not in ("dispatcher_options", "spark_options")]
+SETTING_NAMES = {field: field for field in FIELDS} | {
+    ROCKETMQ_SPELLING.get(field, camel_case(field)): field for field in FIELDS
+}
+
+
+def setting_name(name: str) -> str | None:
+    """Return the field of `Settings` that *name* means in either spelling, None if it means none."""
+    return SETTING_NAMES.get(name)
+
+
+def is_known_to_rocketmq(name: str) -> bool:
+    """Tell whether a broker of RocketMQ knows *name*, whatever reput does with it."""
+    return name in ROCKETMQ_NAMES or name in ROCKETMQ_SPELLING
+
+
+def nearest_name(name: str) -> str | None:
+    """Return the known name that is most like *name*, in the spelling of *name*; None if none is like it."""
+    if "_" in name or name.islower():
+        known = {*FIELDS, *ROCKETMQ_SPELLING}
+    else:
+        known = {*SETTING_NAMES, *ROCKETMQ_NAMES} - set(FIELDS)
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1)), None)

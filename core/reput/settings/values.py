@@ -1,0 +1,103 @@
+"""The value of one setting: from text or from Python to the type of its field, bounds checked."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+from msgspec import inspect
+
+from reput.errors import ConfigError
+from reput.settings.settings import Settings
+from reput.settings.sources import Assignment
+
+__all__ = ["field_value", "option_value", "spark_value"]
+
+SETTINGS_TYPE = inspect.type_info(Settings)
+assert isinstance(SETTINGS_TYPE, inspect.StructType)
+FIELD_TYPES = {field.name: field.type for field in SETTINGS_TYPE.fields}
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+BOOLEANS = {"true": True, "false": False}
+
+
+def field_value(field: str, assignment: Assignment) -> Any:
+    """Return the value of *assignment* with the type that *field* of `Settings` has.
+
+    Raises:
+        ConfigError: it is of another type or out of bounds; the name is given as it was spelled.
+    """
+    wanted = FIELD_TYPES[field]
+    value = assignment.value
+    if assignment.textual:
+        value = parse_text(str(value), wanted)
+    match wanted:
+        case inspect.IntType(ge=low, le=high):
+            if type(value) is int and (low is None or value >= low) and (high is None or value <= high):
+                return value
+            expected = f"a whole number from {low} to {high}"
+        case inspect.BoolType():
+            if isinstance(value, bool):
+                return value
+            expected = "true or false"
+        case inspect.LiteralType(values=choices):
+            if value in choices:
+                return value
+            expected = "one of " + ", ".join(str(choice) for choice in choices)
+        case inspect.StrType():
+            if isinstance(value, str):
+                return value
+            expected = "text"
+        case inspect.VarTupleType():
+            if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+                return tuple(value)
+            expected = "a list of names"
+        case _:
+            raise AssertionError(f"a setting of this type is not assigned as a whole: {field}")
+    raise ConfigError(
+        f"{assignment.name} takes {expected}: {assignment.name}={assignment.value} source={assignment.source}"
+    )
+
+
+def parse_text(text: str, wanted: inspect.Type) -> object:
+    """Return *text* as a number, a truth value or a list, where that is wanted and *text* is one; else itself."""
+    text = text.strip()
+    match wanted:
+        case inspect.IntType() if WHOLE_NUMBER.fullmatch(text):
+            return int(text)
+        case inspect.BoolType():
+            # RocketMQ takes every word but "true" for false; a misspelt switch should rather be told.
+            return BOOLEANS.get(text.lower(), text)
+        case inspect.VarTupleType():
+            return [name for part in text.split(",") if (name := part.strip())]
+    return text
+
+
+def option_value(assignment: Assignment) -> object:
+    """Return the value of a dispatcher's option, which the plugin's own struct is to check.
+
+    A text stays a text, and is converted leniently there, unless it is a TOML array or inline table.
+
+    Raises:
+        ConfigError: the text begins like an array or a table but is none.
+    """
+    value = assignment.value
+    if not assignment.textual or not str(value).lstrip().startswith(("[", "{")):
+        return value
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"{assignment.name} is neither text nor a TOML array or table: "
+            f"{assignment.name}={value} reason={error} source={assignment.source}"
+        ) from None
+
+
+def spark_value(assignment: Assignment) -> str:
+    """Return the value as Spark takes it, which knows texts only."""
+    value = assignment.value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise ConfigError(f"{assignment.name} takes text or a number: {assignment.name}={value} source={assignment.source}")
