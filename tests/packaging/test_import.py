@@ -1,0 +1,28 @@
+"""What `import reput` costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("numpy", "pyarrow", "pyspark", "deltalake", "typer", "rich", "asyncio", "multiprocessing")
+
+
+def modules_after(statement: str) -> set[str]:
+    """Return the names of all modules that a fresh interpreter has loaded after *statement*."""
+    script = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize("package", ["reput", "reput_hooks", "reput_plugins", "pyspark_reput"])
+def test_importing_a_package_loads_nothing_heavy(package):
+    """A program that imports us starts as fast as without: numpy, Arrow and Spark come when they are needed."""
+    assert modules_after(f"import {package}").isdisjoint(HEAVY)
+
+
+def test_the_hooks_load_nothing_of_ours():
+    """An author of a dispatcher imports `reput_hooks` and gets only that."""
+    assert not {name for name in modules_after("import reput_hooks") if name.split(".")[0] == "reput"}
