@@ -1,0 +1,386 @@
+"""Cell: one dispatcher's page of numbers and texts, written by it and its supervisor, readable by every process.
+
+`CellView` reads, also after the dispatcher's death; `Cell` is the writable page. `reput.ring.layout` draws the words
+and says which of them the supervisor writes. One thread per process writes a cell.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from struct import Struct
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from reput.errors import RingError
+from reput.ring import layout
+from reput.ring.latch import Latch
+from reput.ring.layout import (
+    CELL_WORDS,
+    COUNTER_NAME_SIZE_MAX,
+    COUNTER_NAMES_AT,
+    COUNTER_VALUES,
+    COUNTERS_MAX,
+    NEVER,
+    PREDECESSORS_AWAITED,
+    PROGRESS_AWAITED,
+    UNKNOWN,
+)
+
+if TYPE_CHECKING:
+    from reput.ring.ring_memory import RingMemory
+
+__all__ = ["Cell", "CellCounter", "CellView", "DurableCursor"]
+
+CURSOR = Struct("=QQQ")
+assert CURSOR.size == layout.CURSOR_SIZE
+
+
+class DurableCursor(NamedTuple):
+    """Up to where a view survives a power cut. The store id is the store's, the same for all.
+
+    Attributes:
+        commit_log_offset: bytes since the log's birth.
+        epoch: number of the log's history.
+        store_timestamp: of the last record below, milliseconds since 1970 UTC.
+    """
+
+    commit_log_offset: int
+    epoch: int
+    store_timestamp: int
+
+
+class CellView:
+    """A cell, to read. What was never said is None, never 0; counts begin at 0."""
+
+    __slots__ = ("_cursor", "_error", "_name", "_octets", "_words", "slot")
+
+    def __init__(self, words: memoryview, octets: memoryview, slot: int) -> None:
+        self.slot = slot
+        self._words = words
+        self._octets = octets
+        self._cursor = Latch(words, octets, layout.CURSOR_AT, layout.CURSOR_SIZE)
+        self._name = Latch(words, octets, layout.NAME_AT, layout.NAME_SIZE_MAX)
+        self._error = Latch(words, octets, layout.ERROR_AT, layout.ERROR_SIZE_MAX)
+
+    def _load(self, index: int) -> int:
+        word: int = self._words[index]
+        return word
+
+    def _known(self, index: int) -> int | None:
+        word: int = self._words[index]
+        return None if word == UNKNOWN else word
+
+    @property
+    def name(self) -> str | None:
+        """The dispatcher's name; None: the slot is free."""
+        octets = self._name.read()
+        return octets.decode("utf-8", "replace") if octets else None
+
+    @property
+    def state(self) -> int | None:
+        """Number of the state, as `reput.process` defines it."""
+        return self._known(layout.STATE)
+
+    @property
+    def state_since(self) -> int | None:
+        """When the state began, milliseconds since 1970 UTC."""
+        return self._known(layout.STATE_SINCE)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, None while there is no process."""
+        return self._known(layout.PID)
+
+    @property
+    def restart_count(self) -> int:
+        """Times the process was started again."""
+        return self._load(layout.RESTART_COUNT)
+
+    @property
+    def generation(self) -> int:
+        """Number of the view, raised whenever a rebuilt one takes its place."""
+        return self._load(layout.GENERATION)
+
+    @property
+    def progress(self) -> int | None:
+        """Commit-log offset up to which the view is readable."""
+        return self._known(layout.PROGRESS)
+
+    @property
+    def ordinal_dispatched(self) -> int | None:
+        """Number of records since the log's birth, up to the progress."""
+        return self._known(layout.ORDINAL_DISPATCHED)
+
+    @property
+    def batch_count(self) -> int:
+        """Calls of `dispatch` that returned."""
+        return self._load(layout.BATCH_COUNT)
+
+    @property
+    def heartbeat_ns(self) -> int | None:
+        """`time.monotonic_ns` of the last sign of life; the clock is the same in all processes of a machine."""
+        return self._known(layout.HEARTBEAT_NS)
+
+    @property
+    def phase(self) -> int | None:
+        """Number of what the dispatcher is doing, as `reput.process` defines it."""
+        return self._known(layout.PHASE)
+
+    @property
+    def lapped_count(self) -> int:
+        """Times the writer overwrote what the dispatcher had not read."""
+        return self._load(layout.LAPPED_COUNT)
+
+    @property
+    def backstop_count(self) -> int:
+        """Back-stop wake-ups that found work; each is a bug."""
+        return self._load(layout.BACKSTOP_COUNT)
+
+    @property
+    def gap_bytes(self) -> int:
+        """Bytes of the log that retention took before they were dispatched."""
+        return self._load(layout.GAP_BYTES)
+
+    @property
+    def rejected_count(self) -> int:
+        """Records in the dead-letter file."""
+        return self._load(layout.REJECTED_COUNT)
+
+    @property
+    def durable_cursor(self) -> DurableCursor | None:
+        """Up to where the view survives a power cut; all three numbers are of one writing."""
+        octets = self._cursor.read()
+        return DurableCursor(*CURSOR.unpack(octets)) if octets else None
+
+    @property
+    def error(self) -> str | None:
+        """Text of the last error."""
+        octets = self._error.read()
+        return octets.decode("utf-8", "replace") if octets else None
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The named counters, in the order of their registration."""
+        return {name: signed(self._load(COUNTER_VALUES + index)) for index, name in self._counter_names()}
+
+    def _counter_names(self) -> Iterator[tuple[int, str]]:
+        # The count is raised after the name was written, so that a name is never seen in part.
+        for index in range(min(self._load(layout.COUNTER_COUNT), COUNTERS_MAX)):
+            at = COUNTER_NAMES_AT + index * COUNTER_NAME_SIZE_MAX
+            yield index, bytes(self._octets[at : at + COUNTER_NAME_SIZE_MAX]).rstrip(b"\0").decode("utf-8", "replace")
+
+
+def signed(word: int) -> int:
+    """Return the number that *word* is in two's complement."""
+    return word - (1 << 64) if word >> 63 else word
+
+
+class CellCounter:
+    """A number in the cell that every process can read. Setting it is one store; it takes signed 64 bits."""
+
+    __slots__ = ("_index", "_words")
+
+    def __init__(self, words: memoryview, index: int) -> None:
+        self._words = words
+        self._index = index
+
+    @property
+    def value(self) -> int:
+        return signed(self._words[self._index])
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self._words[self._index] = value & (1 << 64) - 1
+
+
+class Cell(CellView):
+    """The cell as its dispatcher, or the supervisor, writes it. `RingMemory.open_cell` makes one.
+
+    The properties of `CellView` are set through the methods, each of which is one store. A value of None says that
+    the number is not known any more.
+    """
+
+    __slots__ = ("__weakref__", "_awaited_index", "_barrier", "_memory", "_page", "_progress_descriptor")
+
+    def __init__(self, memory: RingMemory, slot: int) -> None:
+        page = mmap.mmap(
+            memory.cells_descriptor,
+            layout.CELL_SIZE,
+            flags=mmap.MAP_SHARED,
+            prot=mmap.PROT_READ | mmap.PROT_WRITE,
+            offset=slot * layout.CELL_SIZE,
+        )
+        octets = memoryview(page)
+        super().__init__(octets.cast("Q"), octets, slot)
+        self._page = page
+        self._memory = memory
+        self._awaited_index = layout.AWAITED + slot
+        self._progress_descriptor = memory.progress_descriptors[slot]
+        self._barrier = Lock()
+
+    def _store(self, index: int, value: int | None) -> None:
+        self._words[index] = UNKNOWN if value is None else value
+
+    # Of the supervisor.
+
+    def clear(self, name: str | None) -> None:
+        """Give the slot to the dispatcher *name*, or free it with None: everything is as if never written.
+
+        Raises:
+            RingError: the name is empty or longer than 64 bytes.
+        """
+        octets = b"" if name is None else name.encode()
+        if len(octets) > layout.NAME_SIZE_MAX or name == "":
+            raise RingError(f"a dispatcher's name takes 1 to {layout.NAME_SIZE_MAX} bytes: name={name!r}")
+        self._name.write(b"")
+        self.end_parking()
+        for index in (layout.STATE, layout.STATE_SINCE, layout.PID, layout.PROGRESS, layout.PROGRESS_ANNOUNCED):
+            self._words[index] = UNKNOWN
+        for index in (layout.ORDINAL_DISPATCHED, layout.HEARTBEAT_NS, layout.PHASE):
+            self._words[index] = UNKNOWN
+        for index in (layout.RESTART_COUNT, layout.GENERATION, layout.BATCH_COUNT, layout.LAPPED_COUNT):
+            self._words[index] = 0
+        for index in (layout.BACKSTOP_COUNT, layout.GAP_BYTES, layout.REJECTED_COUNT, layout.COUNTER_COUNT):
+            self._words[index] = 0
+        self._cursor.write(b"")
+        self._error.write(b"")
+        self._name.write(octets)
+
+    def set_state(self, state: int, since_ms: int) -> None:
+        """Say the state and when it began, milliseconds since 1970 UTC."""
+        self._words[layout.STATE_SINCE] = since_ms
+        self._words[layout.STATE] = state
+
+    def set_pid(self, pid: int | None) -> None:
+        self._store(layout.PID, pid)
+
+    def set_restart_count(self, restart_count: int) -> None:
+        self._words[layout.RESTART_COUNT] = restart_count
+
+    def set_generation(self, generation: int) -> None:
+        """Say that another view has taken the place, and wake whoever waits for the progress of the former one."""
+        self._words[layout.GENERATION] = generation
+        os.eventfd_write(self._progress_descriptor, 1)
+
+    # Of the dispatcher.
+
+    def set_progress(self, commit_log_offset: int, ordinal: int | None) -> None:
+        """Say that the view is readable up to *commit_log_offset*, and wake whoever waits for that.
+
+        Waiting are threads and tasks of the owner, and dispatchers that come after this one. Costs about a
+        microsecond and no system call while nobody waits.
+        """
+        words = self._words
+        words[layout.ORDINAL_DISPATCHED] = UNKNOWN if ordinal is None else ordinal
+        words[layout.PROGRESS] = commit_log_offset
+        # Full barrier: those who wait store what they wait for, pass a barrier, and look at the progress again. Of
+        # two that do so at least one sees the other.
+        self._barrier.acquire()
+        self._barrier.release()
+        memory = self._memory
+        if commit_log_offset >= memory.words[self._awaited_index]:
+            os.eventfd_write(self._progress_descriptor, 1)
+        if memory.predecessors_awaited != memory.nobody_awaited:
+            self._wake_successors(commit_log_offset)
+        words[layout.PROGRESS_ANNOUNCED] = commit_log_offset
+
+    def forget_progress(self) -> None:
+        """Say that it is not known up to where the view is readable."""
+        self._words[layout.PROGRESS_ANNOUNCED] = UNKNOWN
+        self._words[layout.ORDINAL_DISPATCHED] = UNKNOWN
+        self._words[layout.PROGRESS] = UNKNOWN
+
+    def _wake_successors(self, commit_log_offset: int) -> None:
+        memory, bit = self._memory, 1 << self.slot
+        for slot, mask in enumerate(memory.predecessors_awaited.tolist()):
+            if mask & bit and commit_log_offset >= memory.cell_words[slot * CELL_WORDS + PROGRESS_AWAITED]:
+                os.eventfd_write(memory.wake_descriptors[slot], 1)
+
+    def set_durable_cursor(self, commit_log_offset: int, epoch: int, store_timestamp: int) -> None:
+        """Say up to where the view survives a power cut. The three numbers are seen together or not at all."""
+        self._cursor.write(CURSOR.pack(commit_log_offset, epoch, store_timestamp))
+
+    def beat(self) -> None:
+        """Give a sign of life."""
+        self._words[layout.HEARTBEAT_NS] = time.monotonic_ns()
+
+    def set_phase(self, phase: int | None) -> None:
+        """Say what the dispatcher is doing; a sign of life as well, given first."""
+        self._words[layout.HEARTBEAT_NS] = time.monotonic_ns()
+        self._store(layout.PHASE, phase)
+
+    def add_batch(self) -> None:
+        self._words[layout.BATCH_COUNT] += 1
+
+    def add_lapped(self) -> None:
+        self._words[layout.LAPPED_COUNT] += 1
+
+    def add_backstop(self) -> None:
+        self._words[layout.BACKSTOP_COUNT] += 1
+
+    def set_gap_bytes(self, gap_bytes: int) -> None:
+        self._words[layout.GAP_BYTES] = gap_bytes
+
+    def set_rejected_count(self, rejected_count: int) -> None:
+        self._words[layout.REJECTED_COUNT] = rejected_count
+
+    def set_error(self, text: str | None) -> None:
+        """Keep *text*, of which the last 1264 bytes fit: a traceback says last what went wrong. None: no error."""
+        octets = b"" if text is None else text.encode("utf-8", "replace")[-layout.ERROR_SIZE_MAX :]
+        while octets and octets[0] & 0xC0 == 0x80:
+            octets = octets[1:]
+        self._error.write(octets)
+
+    def counter(self, name: str) -> CellCounter:
+        """Return the number called *name*, which begins at 0 and outlives the process.
+
+        Raises:
+            RingError: the name is empty or longer than 24 bytes, or there are 32 others already.
+        """
+        octets = name.encode()
+        if not octets or len(octets) > COUNTER_NAME_SIZE_MAX or b"\0" in octets:
+            raise RingError(f"a counter's name takes 1 to {COUNTER_NAME_SIZE_MAX} bytes: name={name!r}")
+        count = 0
+        for index, known in self._counter_names():
+            if known == name:
+                return CellCounter(self._words, COUNTER_VALUES + index)
+            count += 1
+        if count == COUNTERS_MAX:
+            raise RingError(f"a dispatcher has at most {COUNTERS_MAX} counters: name={name!r}")
+        at = COUNTER_NAMES_AT + count * COUNTER_NAME_SIZE_MAX
+        self._words[COUNTER_VALUES + count] = 0
+        self._octets[at : at + COUNTER_NAME_SIZE_MAX] = octets.ljust(COUNTER_NAME_SIZE_MAX, b"\0")
+        self._words[layout.COUNTER_COUNT] = count + 1
+        return CellCounter(self._words, COUNTER_VALUES + count)
+
+    # Of the dispatcher's `RingReader`.
+
+    def begin_parking(self, *, frames: bool, durable: int | None, predecessors: int, progress: int) -> None:
+        """Say what ends the wait: frames, a durable position, progress of the slots in the mask *predecessors*."""
+        words = self._words
+        if predecessors:
+            words[PROGRESS_AWAITED] = progress
+            words[PREDECESSORS_AWAITED] = predecessors
+        if durable is not None:
+            words[layout.DURABLE_AWAITED] = durable
+        if frames:
+            # Odd, and never a number that was there before: the writer wakes once per number.
+            words[layout.PARKED] = words[layout.PARKED] + 1 | 1
+
+    def end_parking(self) -> None:
+        """Say that the dispatcher runs, so that nobody spends a system call on waking it."""
+        words = self._words
+        if words[layout.PARKED] & 1:
+            words[layout.PARKED] += 1
+        words[layout.DURABLE_AWAITED] = NEVER
+        words[PREDECESSORS_AWAITED] = 0
+
+    def close(self) -> None:
+        """Unmap the page. Others go on reading it."""
+        if not self._page.closed:
+            self._words.release()
+            self._octets.release()
+            self._page.close()

@@ -1,0 +1,229 @@
+"""Where each word of the ring lies. Constants only; the rules for touching them stand in the package's docstring.
+
+The ring's memfd, in 8-byte words of the machine. Only the writer stores here, everyone else maps it read-only::
+
+    word  name                       meaning
+       0  MAGIC                      RING_MAGIC, stored last when the ring is made
+       1  VERSION                    RING_VERSION
+       2  CAPACITY                   bytes of the data area, a power of two
+       3  SLOT_COUNT                 dispatchers that fit
+       4  RING_ID                    random; another one whenever a writer starts
+       8  TAIL                       position behind the last whole frame
+       9  INTENT                     position up to which the writer may be overwriting; INTENT >= TAIL
+      10  APPENDED                   commit-log offset up to which records are readable
+      11  ORDINAL                    records in the log since its birth, up to APPENDED
+      12  ANNOUNCED                  TAIL for which all parked readers were woken
+      16  DURABLE                    commit-log offset up to which the log is forced to disk
+      17  DURABLE_ANNOUNCED          DURABLE for which all who wait were woken
+      18  COMMIT_LOG_OFFSET_MIN      first byte of the log that still exists
+      19  EPOCH                      number of the log's history
+      20  CLOSED                     1: no frame will follow
+      21  OWNER_BACKSTOP_COUNT       back-stop wake-ups in the owner that found work; each is a bug
+      64  AWAITED, one per slot      smallest progress that somebody in the owner waits for, NEVER: nobody
+     512  data                       CAPACITY bytes
+
+TAIL to ANNOUNCED share a cache line: a publication moves one line to the readers' processor and back.
+
+A frame lies in the data area at ``position % CAPACITY``, 8-byte aligned, and may run over the end into the beginning::
+
+    at  size          field
+     0  8             frame size in bytes, without this word and without the padding
+     8  frame size    the frame
+        0 to 7        padding, undefined
+
+The cells' memfd holds one page per slot. A dispatcher's process maps its own page writable and all pages read-only;
+the supervisor writes the words marked S, while the dispatcher runs and after its death, the dispatcher all others::
+
+    byte  name                       meaning
+       0  PARKED                     odd: parked for frames. Grows for ever, so that each parking is another number
+       8  DURABLE_AWAITED            smallest DURABLE that ends the wait, NEVER: not waiting for it
+      16  PREDECESSORS_AWAITED       bit per slot whose progress ends the wait, 0: none
+      24  PROGRESS_AWAITED           progress of theirs that ends the wait
+      64  STATE                      S  number of the state, as `reput.process` defines it
+      72  STATE_SINCE                S  milliseconds since 1970 UTC
+      80  PID                        S
+      88  RESTART_COUNT              S
+      96  GENERATION                 S  of the view: raised when a rebuilt one takes its place
+     128  PROGRESS                   commit-log offset up to which the view is readable
+     136  PROGRESS_ANNOUNCED         PROGRESS for which all who wait were woken
+     144  ORDINAL_DISPATCHED         records since the log's birth, up to PROGRESS
+     152  BATCH_COUNT                calls of `dispatch`
+     160  HEARTBEAT_NS               CLOCK_MONOTONIC of the last sign of life
+     168  PHASE                      number of what it is doing, as `reput.process` defines it
+     176  LAPPED_COUNT               times the writer overwrote what was not read
+     184  BACKSTOP_COUNT             back-stop wake-ups that found work; each is a bug
+     192  GAP_BYTES                  bytes of the log that retention took before they were dispatched
+     200  REJECTED_COUNT             records in the dead-letter file
+     208  COUNTER_COUNT              named counters in use
+     256  durable cursor             latch of 24 bytes: commit-log offset, epoch, store timestamp
+     336  name                       S  latch of up to 64 bytes, UTF-8
+     512  counter values             32 signed words
+     768  counter names              32 of 24 bytes, UTF-8, padded with zeros
+    1536  last error                 latch of up to 1264 bytes, UTF-8; S after the dispatcher's death
+
+A *latch* holds bytes that belong together, readable whole also when its writer dies while writing::
+
+    at  size          field
+     0  8             sequence: number of writings, 0: never written
+     8  8 + capacity  copy of the even sequences: size, bytes
+        8 + capacity  copy of the odd sequences
+
+The writer fills the copy that is not in use and stores the sequence last; a reader takes the copy that the sequence
+names and accepts it if the sequence is still the same afterwards.
+
+A word that is not known holds UNKNOWN, never 0.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ANNOUNCED",
+    "APPENDED",
+    "AWAITED",
+    "BACKSTOP_COUNT",
+    "BATCH_COUNT",
+    "CAPACITY",
+    "CAPACITY_DEFAULT",
+    "CAPACITY_MIN",
+    "CELL_SIZE",
+    "CELL_WORDS",
+    "CLOSED",
+    "COMMIT_LOG_OFFSET_MIN",
+    "COUNTERS_MAX",
+    "COUNTER_COUNT",
+    "COUNTER_NAMES_AT",
+    "COUNTER_NAME_SIZE_MAX",
+    "COUNTER_VALUES",
+    "CURSOR_AT",
+    "CURSOR_SIZE",
+    "DURABLE",
+    "DURABLE_ANNOUNCED",
+    "DURABLE_AWAITED",
+    "EPOCH",
+    "ERROR_AT",
+    "ERROR_SIZE_MAX",
+    "FRAME_SHARE",
+    "GAP_BYTES",
+    "GENERATION",
+    "HEADER_SIZE",
+    "HEADER_WORDS",
+    "HEARTBEAT_NS",
+    "INTENT",
+    "LAPPED_COUNT",
+    "MAGIC",
+    "NAME_AT",
+    "NAME_SIZE_MAX",
+    "NEVER",
+    "ORDINAL",
+    "ORDINAL_DISPATCHED",
+    "OWNER_BACKSTOP_COUNT",
+    "PARKED",
+    "PHASE",
+    "PID",
+    "PREDECESSORS_AWAITED",
+    "PROGRESS",
+    "PROGRESS_ANNOUNCED",
+    "PROGRESS_AWAITED",
+    "REJECTED_COUNT",
+    "RESTART_COUNT",
+    "RING_ID",
+    "RING_MAGIC",
+    "RING_VERSION",
+    "SLOTS_MAX",
+    "SLOT_COUNT",
+    "STATE",
+    "STATE_SINCE",
+    "TAIL",
+    "UNKNOWN",
+    "VERSION",
+    "WORD_SIZE",
+    "latch_size",
+]
+
+WORD_SIZE = 8
+UNKNOWN = 2**64 - 1
+NEVER = 2**64 - 1
+
+# The ring's header, in words.
+RING_MAGIC = int.from_bytes(b"reputRNG", "big")
+RING_VERSION = 1
+
+MAGIC = 0
+VERSION = 1
+CAPACITY = 2
+SLOT_COUNT = 3
+RING_ID = 4
+TAIL = 8
+INTENT = 9
+APPENDED = 10
+ORDINAL = 11
+ANNOUNCED = 12
+DURABLE = 16
+DURABLE_ANNOUNCED = 17
+COMMIT_LOG_OFFSET_MIN = 18
+EPOCH = 19
+CLOSED = 20
+OWNER_BACKSTOP_COUNT = 21
+AWAITED = 64
+HEADER_WORDS = 512
+HEADER_SIZE = HEADER_WORDS * WORD_SIZE
+
+SLOTS_MAX = 32
+CAPACITY_DEFAULT = 8 << 20
+CAPACITY_MIN = 4096
+# A frame takes at most this share of the capacity: one that took all of it would lap every reader at a stroke.
+FRAME_SHARE = 4
+
+# A cell, in words of its page.
+CELL_SIZE = 4096
+CELL_WORDS = CELL_SIZE // WORD_SIZE
+
+PARKED = 0
+DURABLE_AWAITED = 1
+PREDECESSORS_AWAITED = 2
+PROGRESS_AWAITED = 3
+STATE = 8
+STATE_SINCE = 9
+PID = 10
+RESTART_COUNT = 11
+GENERATION = 12
+PROGRESS = 16
+PROGRESS_ANNOUNCED = 17
+ORDINAL_DISPATCHED = 18
+BATCH_COUNT = 19
+HEARTBEAT_NS = 20
+PHASE = 21
+LAPPED_COUNT = 22
+BACKSTOP_COUNT = 23
+GAP_BYTES = 24
+REJECTED_COUNT = 25
+COUNTER_COUNT = 26
+COUNTER_VALUES = 64
+
+# The wider fields of a cell, in bytes.
+CURSOR_AT = 256
+CURSOR_SIZE = 24
+NAME_AT = 336
+NAME_SIZE_MAX = 64
+COUNTERS_MAX = 32
+COUNTER_NAMES_AT = 768
+COUNTER_NAME_SIZE_MAX = 24
+ERROR_AT = 1536
+ERROR_SIZE_MAX = 1264
+
+
+def latch_size(capacity: int) -> int:
+    """Return the bytes that a latch of *capacity* bytes takes."""
+    return WORD_SIZE + 2 * (WORD_SIZE + capacity)
+
+
+assert AWAITED + SLOTS_MAX <= HEADER_WORDS
+assert TAIL // 8 == ANNOUNCED // 8, "one cache line"
+assert CAPACITY_MIN & (CAPACITY_MIN - 1) == 0
+assert CURSOR_AT >= (COUNTER_COUNT + 1) * WORD_SIZE
+assert CURSOR_AT + latch_size(CURSOR_SIZE) <= NAME_AT
+assert NAME_AT + latch_size(NAME_SIZE_MAX) <= COUNTER_VALUES * WORD_SIZE
+assert COUNTER_NAMES_AT >= (COUNTER_VALUES + COUNTERS_MAX) * WORD_SIZE
+assert ERROR_AT >= COUNTER_NAMES_AT + COUNTERS_MAX * COUNTER_NAME_SIZE_MAX
+assert ERROR_AT + latch_size(ERROR_SIZE_MAX) <= CELL_SIZE
+assert all(size % WORD_SIZE == 0 for size in (CURSOR_SIZE, NAME_SIZE_MAX, ERROR_SIZE_MAX))

@@ -1,0 +1,374 @@
+"""ProgressWaiter: threads and asyncio tasks of the owner wait until a dispatcher's view is readable up to an offset.
+
+The parking of the ring's readers, the other way round: the owner says in the ring's header which progress it waits for
+(the smallest of all waiters of the slot), passes a full barrier, looks at the progress again, and sleeps on the slot's
+progress eventfd; the dispatcher stores its progress, passes a full barrier, looks at that word, and writes to the
+eventfd if it has come so far. Whoever wakes up serves all who wait: of the threads one leads and polls while the others
+sleep on locks of their own; an event loop has one reader and one timer per slot, whatever the number of its tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import heapq
+import os
+import select
+import time
+from itertools import count
+from threading import Lock
+
+from reput.errors import RingError
+from reput.ring import layout
+from reput.ring.layout import AWAITED, CELL_WORDS, GENERATION, NEVER, PROGRESS, PROGRESS_ANNOUNCED, UNKNOWN
+from reput.ring.ring_memory import RingMemory
+
+__all__ = ["ProgressWaiter", "WaitOutcome"]
+
+BACKSTOP_S = 0.1
+# Waiters that gave up stay in the heap until they are more than this and more than half of it.
+ABANDONED_MAX = 64
+
+
+class WaitOutcome(enum.Enum):
+    """Why a wait ended."""
+
+    REACHED = "reached"
+    GENERATION = "generation"
+    CLOSED = "closed"
+    TIMEOUT = "timeout"
+
+
+class ProgressWaiter:
+    """Waits for the progress of *memory*'s dispatchers, in the process that created it. Any thread, any event loop."""
+
+    def __init__(self, memory: RingMemory) -> None:
+        if memory.words.readonly:
+            raise RingError("only the process that created the ring may wait for progress through its header")
+        self._gates = [SlotGate(memory, slot) for slot in range(memory.slot_count)]
+
+    def wait(
+        self, slot: int, offset: int, timeout: float | None = None, *, generation: int | None = None
+    ) -> WaitOutcome:
+        """Block the calling thread until the view of *slot* is readable up to commit-log offset *offset*.
+
+        Args:
+            timeout: seconds, None without limit.
+            generation: number of the view that is meant, the present one by default. The wait ends when another view
+                takes its place.
+        """
+        gate = self._gates[slot]
+        if gate.reached(offset):
+            return WaitOutcome.REACHED
+        waiter = ThreadWaiter(offset, gate.generation() if generation is None else generation)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            gate.add(waiter, None)
+            while waiter.outcome is None:
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
+                    break
+                if gate.lead(waiter):
+                    gate.poll(BACKSTOP_S if remaining is None else min(BACKSTOP_S, remaining))
+                else:
+                    waiter.sleep(remaining)
+        finally:
+            outcome = gate.remove(waiter)
+        return outcome
+
+    async def wait_async(
+        self, slot: int, offset: int, timeout: float | None = None, *, generation: int | None = None
+    ) -> WaitOutcome:
+        """Suspend the calling task until the view of *slot* is readable up to *offset*; else as `wait`."""
+        gate = self._gates[slot]
+        if gate.reached(offset):
+            return WaitOutcome.REACHED
+        loop = asyncio.get_running_loop()
+        waiter = TaskWaiter(offset, gate.generation() if generation is None else generation, loop)
+        gate.attach(loop)
+        timer = None if timeout is None else loop.call_later(timeout, waiter.finish)
+        try:
+            gate.add(waiter, loop)
+            await waiter.future
+        finally:
+            if timer is not None:
+                timer.cancel()
+            outcome = gate.remove(waiter)
+            gate.detach(loop)
+        return outcome
+
+    def close(self) -> None:
+        """End all waits with `WaitOutcome.CLOSED`, those that come later too. Call it before the memory is closed."""
+        for gate in self._gates:
+            gate.close()
+
+
+class Waiter:
+    """One that waits for a view of *generation* to come to *offset*. `SlotGate` sets the outcome, once."""
+
+    __slots__ = ("generation", "offset", "outcome")
+
+    def __init__(self, offset: int, generation: int) -> None:
+        self.offset = offset
+        self.generation = generation
+        self.outcome: WaitOutcome | None = None
+
+
+class ThreadWaiter(Waiter):
+    """A thread. `signal` is called under the gate's mutex, `sleep` by the thread itself."""
+
+    __slots__ = ("_lock", "_signalled")
+
+    def __init__(self, offset: int, generation: int) -> None:
+        super().__init__(offset, generation)
+        self._lock = Lock()
+        self._lock.acquire()
+        self._signalled = False
+
+    def sleep(self, timeout: float | None) -> None:
+        """Sleep until `signal`: the wait is over, or the thread is to lead."""
+        if self._lock.acquire(timeout=-1 if timeout is None else timeout):
+            self._signalled = False
+
+    def signal(self) -> None:
+        if not self._signalled:
+            self._signalled = True
+            self._lock.release()
+
+
+class TaskWaiter(Waiter):
+    """A task of *loop*, suspended on `future`."""
+
+    __slots__ = ("_loop", "future")
+
+    def __init__(self, offset: int, generation: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(offset, generation)
+        self._loop = loop
+        self.future: asyncio.Future[None] = loop.create_future()
+
+    def finish(self) -> None:
+        """Resume the task; in the thread of its loop."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def wake(self, current: asyncio.AbstractEventLoop | None) -> None:
+        """Resume the task from the thread that runs the loop *current*, None: from one that runs none."""
+        if current is self._loop:
+            self.finish()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.finish)
+
+
+class LoopWatch:
+    """What an event loop spends on one slot: the number of its tasks that wait, and the timer of the back-stop."""
+
+    __slots__ = ("task_count", "timer")
+
+    def __init__(self, timer: asyncio.TimerHandle) -> None:
+        self.task_count = 0
+        self.timer = timer
+
+
+class SlotGate:
+    """All who wait for the progress of one slot. Methods may be called by any thread, but for those of a loop."""
+
+    def __init__(self, memory: RingMemory, slot: int) -> None:
+        self._words = memory.words
+        self._cells = memory.cell_words
+        self._awaited_index = AWAITED + slot
+        self._progress_index = slot * CELL_WORDS + PROGRESS
+        self._announced_index = slot * CELL_WORDS + PROGRESS_ANNOUNCED
+        self._generation_index = slot * CELL_WORDS + GENERATION
+        self._descriptor = memory.progress_descriptors[slot]
+        self._mutex = Lock()
+        self._barrier = Lock()
+        self._heap: list[tuple[int, int, Waiter]] = []
+        self._sequence = count()
+        self._abandoned_count = 0
+        self._armed = NEVER
+        self._generation = self.generation()
+        self._generations_differ = False
+        self._closed = False
+        self._threads: dict[ThreadWaiter, None] = {}
+        self._leader: ThreadWaiter | None = None
+        self._nudge: int | None = None
+        self._loops: dict[asyncio.AbstractEventLoop, LoopWatch] = {}
+
+    def generation(self) -> int:
+        """Return the number of the view that the slot has now."""
+        generation: int = self._cells[self._generation_index]
+        return generation
+
+    def reached(self, offset: int) -> bool:
+        """Whether the view is readable up to *offset*."""
+        progress: int = self._cells[self._progress_index]
+        return progress >= offset and progress != UNKNOWN
+
+    def add(self, waiter: Waiter, current: asyncio.AbstractEventLoop | None) -> None:
+        """Let *waiter* wait; it gets its outcome at once if there is nothing to wait for."""
+        with self._mutex:
+            heapq.heappush(self._heap, (waiter.offset, next(self._sequence), waiter))
+            if waiter.generation != self._generation:
+                self._generations_differ = True
+            if isinstance(waiter, ThreadWaiter):
+                self._threads[waiter] = None
+            tasks = self._settle()
+        wake_tasks(tasks, current)
+
+    def remove(self, waiter: Waiter) -> WaitOutcome:
+        """Return the outcome of *waiter*, which is gone then; `TIMEOUT` if it gave up."""
+        with self._mutex:
+            if isinstance(waiter, ThreadWaiter):
+                self._threads.pop(waiter, None)
+                if self._leader is waiter:
+                    self._leader = None
+                # Somebody has to poll; a waiter that was asked to lead and left asks the next.
+                if self._leader is None and self._threads:
+                    next(iter(self._threads)).signal()
+            if waiter.outcome is None:
+                # What is awaited in the header may be stale now, which costs the dispatcher one needless wake-up.
+                waiter.outcome = WaitOutcome.TIMEOUT
+                self._abandoned_count += 1
+                if self._abandoned_count > ABANDONED_MAX and self._abandoned_count * 2 > len(self._heap):
+                    self._drop_abandoned()
+            return waiter.outcome
+
+    def lead(self, waiter: ThreadWaiter) -> bool:
+        """Whether the calling thread, that of *waiter*, is the one to poll."""
+        with self._mutex:
+            if self._leader is None:
+                self._leader = waiter
+            return self._leader is waiter
+
+    def poll(self, timeout: float) -> None:
+        """Sleep until the dispatcher says that something was reached, and serve all; for the leader.
+
+        Args:
+            timeout: seconds.
+        """
+        if self._nudge is None:
+            self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        poll.register(self._nudge, select.POLLIN)
+        ready = poll.poll(timeout * 1000)
+        drain(self._nudge)
+        self.serve(None, timed_out=not ready)
+
+    def serve(self, current: asyncio.AbstractEventLoop | None, *, timed_out: bool) -> None:
+        """Give all their outcome whose wait is over.
+
+        Args:
+            current: the loop that the calling thread runs.
+            timed_out: the back-stop ran out, so nothing ought to be found.
+        """
+        with self._mutex:
+            # Before looking at the progress, which the dispatcher stores before it writes to the eventfd.
+            signalled = drain(self._descriptor)
+            if timed_out and not signalled and self._was_forgotten():
+                self._words[layout.OWNER_BACKSTOP_COUNT] += 1
+            tasks = self._settle()
+        wake_tasks(tasks, current)
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have *loop*, which the calling thread runs, serve the slot while tasks of its wait."""
+        watch = self._loops.get(loop)
+        if watch is None:
+            watch = self._loops[loop] = LoopWatch(loop.call_later(BACKSTOP_S, self._tick, loop))
+            loop.add_reader(self._descriptor, self._on_readable, loop)
+        watch.task_count += 1
+
+    def detach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One task of *loop* waits no longer."""
+        watch = self._loops[loop]
+        watch.task_count -= 1
+        if watch.task_count == 0:
+            del self._loops[loop]
+            watch.timer.cancel()
+            loop.remove_reader(self._descriptor)
+
+    def close(self) -> None:
+        """Give all the outcome `CLOSED`, those that come later too."""
+        with self._mutex:
+            self._closed = True
+            tasks = self._settle()
+        wake_tasks(tasks, None)
+
+    def _on_readable(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.serve(loop, timed_out=False)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loops[loop].timer = loop.call_later(BACKSTOP_S, self._tick, loop)
+        self.serve(loop, timed_out=True)
+
+    def _was_forgotten(self) -> bool:
+        """Whether the dispatcher has woken all who wait for what is awaited here, and left out this process.
+
+        It looks for what was *announced*: a dispatcher that is about to write, or was killed before, forgot nobody.
+        """
+        announced = self._cells[self._announced_index]
+        return bool(announced != UNKNOWN and announced >= self._armed)
+
+    def _settle(self) -> list[TaskWaiter]:
+        """Give an outcome to all whose wait is over, and say in the header what the others wait for.
+
+        Threads are woken, tasks are returned, to be woken without the mutex.
+        """
+        tasks: list[TaskWaiter] = []
+        while True:
+            self._finish_all_over(tasks)
+            awaited = self._heap[0][0] if self._heap else NEVER
+            if awaited == self._armed:
+                return tasks
+            self._armed = awaited
+            self._words[self._awaited_index] = awaited
+            # Full barrier, then another look: of a dispatcher that stores its progress and looks at what is awaited,
+            # and this thread, at least one sees the other.
+            self._barrier.acquire()
+            self._barrier.release()
+
+    def _finish_all_over(self, tasks: list[TaskWaiter]) -> None:
+        generation = self.generation()
+        if self._closed or self._generations_differ or generation != self._generation:
+            for _, _, waiter in self._heap:
+                if waiter.outcome is None and (self._closed or waiter.generation != generation):
+                    self._finish(waiter, WaitOutcome.CLOSED if self._closed else WaitOutcome.GENERATION, tasks)
+            self._drop_abandoned()
+            self._generation = generation
+            self._generations_differ = False
+        heap = self._heap
+        while heap and (heap[0][2].outcome is not None or self.reached(heap[0][0])):
+            waiter = heapq.heappop(heap)[2]
+            if waiter.outcome is None:
+                self._finish(waiter, WaitOutcome.REACHED, tasks)
+            else:
+                self._abandoned_count -= 1
+
+    def _finish(self, waiter: Waiter, outcome: WaitOutcome, tasks: list[TaskWaiter]) -> None:
+        waiter.outcome = outcome
+        if isinstance(waiter, TaskWaiter):
+            tasks.append(waiter)
+        elif isinstance(waiter, ThreadWaiter):
+            self._threads.pop(waiter, None)
+            waiter.signal()
+            if waiter is self._leader and self._nudge is not None:
+                # It may be about to poll, and the eventfd of the slot was emptied by whoever found this.
+                os.eventfd_write(self._nudge, 1)
+
+    def _drop_abandoned(self) -> None:
+        self._heap = [entry for entry in self._heap if entry[2].outcome is None]
+        heapq.heapify(self._heap)
+        self._abandoned_count = 0
+
+
+def wake_tasks(tasks: list[TaskWaiter], current: asyncio.AbstractEventLoop | None) -> None:
+    for task in tasks:
+        task.wake(current)
+
+
+def drain(descriptor: int) -> bool:
+    """Empty an eventfd; return whether there was something in it."""
+    try:
+        return os.eventfd_read(descriptor) > 0
+    except BlockingIOError:
+        return False

@@ -1,0 +1,73 @@
+"""RingHeader: what the writer says of the log and of the ring, for everyone to read."""
+
+from __future__ import annotations
+
+from reput.ring import layout
+from reput.ring.layout import UNKNOWN
+
+__all__ = ["RingHeader"]
+
+
+class RingHeader:
+    """The header's words by name. Each property is one load; two properties need not be of the same instant.
+
+    Commit-log offsets are bytes since the log's birth, None where the writer has not said yet.
+    """
+
+    __slots__ = ("_words",)
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+
+    @property
+    def ring_id(self) -> int:
+        """Random number of this ring; every start of a writer makes another."""
+        return self._load(layout.RING_ID)
+
+    @property
+    def tail(self) -> int:
+        """Position behind the last whole frame, bytes since the ring's birth."""
+        return self._load(layout.TAIL)
+
+    @property
+    def appended(self) -> int | None:
+        """Commit-log offset up to which records are readable."""
+        return self._known(layout.APPENDED)
+
+    @property
+    def ordinal(self) -> int | None:
+        """Number of records since the log's birth, up to `appended`."""
+        return self._known(layout.ORDINAL)
+
+    @property
+    def durable(self) -> int | None:
+        """Commit-log offset up to which the log is forced to disk."""
+        return self._known(layout.DURABLE)
+
+    @property
+    def commit_log_offset_min(self) -> int | None:
+        """First byte of the log that still exists."""
+        return self._known(layout.COMMIT_LOG_OFFSET_MIN)
+
+    @property
+    def epoch(self) -> int | None:
+        """Number of the log's history."""
+        return self._known(layout.EPOCH)
+
+    @property
+    def closed(self) -> bool:
+        """The writer has closed the ring."""
+        return self._load(layout.CLOSED) != 0
+
+    @property
+    def backstop_count(self) -> int:
+        """Back-stop wake-ups of those in the owner who wait for progress that found work; each is a bug."""
+        return self._load(layout.OWNER_BACKSTOP_COUNT)
+
+    def _load(self, index: int) -> int:
+        word: int = self._words[index]
+        return word
+
+    def _known(self, index: int) -> int | None:
+        word: int = self._words[index]
+        return None if word == UNKNOWN else word

@@ -1,0 +1,302 @@
+"""RingMemory: the ring, the cells and the eventfds, as descriptors that processes hand to each other, without names.
+
+The owner of the store creates it and is the only one that maps the ring writable: a seal refuses any further writable
+mapping and any write, to everybody. The supervisor gets the descriptors over exec, its dispatchers over fork, a second
+process that only reads over a socket.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import weakref
+from collections.abc import Iterable
+from typing import Self
+
+from reput.errors import RingError
+from reput.ring import layout
+from reput.ring.cell import Cell, CellView
+from reput.ring.layout import (
+    CAPACITY_DEFAULT,
+    CAPACITY_MIN,
+    CELL_SIZE,
+    CELL_WORDS,
+    HEADER_SIZE,
+    NEVER,
+    RING_MAGIC,
+    RING_VERSION,
+    SLOTS_MAX,
+    UNKNOWN,
+)
+from reput.ring.processor import refuse_unproved_processor
+from reput.ring.ring_header import RingHeader
+
+__all__ = ["RingMemory"]
+
+F_SEAL_FUTURE_WRITE = 0x10  # linux/fcntl.h; Python's fcntl does not name it.
+MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14; Python's mmap does not name it.
+
+# Shared by all processes of the group, so the size of neither may change under anyone's mapping.
+SEALS_OF_CELLS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+SEALS_OF_RING = SEALS_OF_CELLS | F_SEAL_FUTURE_WRITE
+
+created_here: weakref.WeakSet[RingMemory] = weakref.WeakSet()
+
+
+class RingMemory:
+    """What a writer and its dispatchers share.
+
+    Attributes:
+        capacity: bytes of the data area.
+        slot_count: dispatchers that fit.
+        words: the ring in 8-byte words; writable only in the process that created it.
+        data: the ring's data area in bytes, likewise.
+        cell_words: all cells in 8-byte words, read-only.
+        predecessors_awaited: the word of that name of every cell, read-only; it equals `nobody_awaited` mostly.
+        wake_descriptors: of each slot, the eventfd on which its reader parks. Empty for an observer.
+        progress_descriptors: of each slot, the eventfd on which the owner waits for its progress. Likewise.
+        header: the ring's header by name.
+    """
+
+    def __init__(
+        self, descriptors: list[int], ring: mmap.mmap, cells: mmap.mmap, capacity: int, slot_count: int
+    ) -> None:
+        self._descriptors = descriptors
+        self._ring = ring
+        self._cells = cells
+        self.capacity = capacity
+        self.slot_count = slot_count
+        ring_octets = memoryview(ring)
+        cell_octets = memoryview(cells)
+        self.words = ring_octets.cast("Q")
+        self.data = ring_octets[HEADER_SIZE:]
+        self.cell_words = cell_octets.cast("Q")
+        self.predecessors_awaited = self.column(layout.PREDECESSORS_AWAITED)
+        self.nobody_awaited = memoryview(bytes(8 * slot_count)).cast("Q")
+        self.header = RingHeader(self.words)
+        self.wake_descriptors = descriptors[2 : 2 + slot_count]
+        self.progress_descriptors = descriptors[2 + slot_count :]
+        self._cell_octets = cell_octets
+        self._cell_views: dict[int, CellView] = {}
+        self._views = [self.data, self.words, ring_octets, self.predecessors_awaited, self.cell_words, cell_octets]
+        self._cells_opened: weakref.WeakSet[Cell] = weakref.WeakSet()
+
+    @classmethod
+    def create(cls, capacity: int = CAPACITY_DEFAULT, slot_count: int = SLOTS_MAX) -> Self:
+        """Make a ring whose data area takes *capacity* bytes, with cells for *slot_count* dispatchers.
+
+        In a child that this process forks, the memory is closed at once; so is it in one that `subprocess` starts
+        with ``preexec_fn``, whose ``pass_fds`` would then name nothing.
+
+        Raises:
+            RingError: the capacity is no power of two of at least 4096 bytes, the slots are not 1 to 32, or the
+                processor is one for which the ring is not proved.
+            OSError: no memory or no descriptors left.
+        """
+        refuse_unproved_processor()
+        if capacity < CAPACITY_MIN or capacity & (capacity - 1):
+            raise RingError(f"a ring's capacity is a power of two from {CAPACITY_MIN} on: capacity={capacity}")
+        if not 1 <= slot_count <= SLOTS_MAX:
+            raise RingError(f"a ring has 1 to {SLOTS_MAX} slots: slot_count={slot_count}")
+        descriptors: list[int] = []
+        try:
+            descriptors.append(make_memfd("reput-ring", HEADER_SIZE + capacity))
+            descriptors.append(make_memfd("reput-cells", CELL_SIZE * slot_count))
+            for _ in range(2 * slot_count):
+                descriptors.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            ring = mmap.mmap(descriptors[0], HEADER_SIZE + capacity)
+            populate(ring)
+            fcntl.fcntl(descriptors[0], fcntl.F_ADD_SEALS, SEALS_OF_RING)
+            fcntl.fcntl(descriptors[1], fcntl.F_ADD_SEALS, SEALS_OF_CELLS)
+            cells = map_read_only(descriptors[1], CELL_SIZE * slot_count)
+            memory = cls(descriptors, ring, cells, capacity, slot_count)
+        except BaseException:
+            close_all(descriptors)
+            raise
+        for slot in range(slot_count):
+            cell = memory.open_cell(slot)
+            cell.clear(None)
+            cell.close()
+        memory._initialize_header()
+        created_here.add(memory)
+        return memory
+
+    def _initialize_header(self) -> None:
+        words = self.words
+        words[layout.VERSION] = RING_VERSION
+        words[layout.CAPACITY] = self.capacity
+        words[layout.SLOT_COUNT] = self.slot_count
+        words[layout.RING_ID] = secrets.randbits(63)
+        for index in (layout.APPENDED, layout.ORDINAL, layout.DURABLE, layout.COMMIT_LOG_OFFSET_MIN, layout.EPOCH):
+            words[index] = UNKNOWN
+        for slot in range(self.slot_count):
+            words[layout.AWAITED + slot] = NEVER
+        words[layout.MAGIC] = RING_MAGIC
+
+    @classmethod
+    def from_descriptors(cls, descriptors: Iterable[int]) -> Self:
+        """Map what another process created, read-only. The descriptors become this object's to close.
+
+        Args:
+            descriptors: as `descriptors` or `observer_descriptors` of the process that hands them over.
+
+        Raises:
+            RingError: they are not those of a ring, or of one with another layout.
+        """
+        refuse_unproved_processor()
+        owned = list(descriptors)
+        try:
+            if len(owned) < 2:
+                raise RingError(f"a ring takes at least two descriptors: descriptor_count={len(owned)}")
+            for descriptor in owned:
+                os.set_inheritable(descriptor, False)
+            ring_size, cells_size = os.fstat(owned[0]).st_size, os.fstat(owned[1]).st_size
+            if ring_size < HEADER_SIZE + CAPACITY_MIN or cells_size < CELL_SIZE or (ring_size | cells_size) % CELL_SIZE:
+                raise RingError(f"descriptors are not those of a ring: ring_size={ring_size} cells_size={cells_size}")
+            ring = map_read_only(owned[0], ring_size)
+            capacity, slot_count = check_header(ring, ring_size, cells_size, len(owned))
+            return cls(owned, ring, map_read_only(owned[1], cells_size), capacity, slot_count)
+        except BaseException:
+            close_all(owned)
+            raise
+
+    @property
+    def descriptors(self) -> list[int]:
+        """All descriptors in the order that `from_descriptors` takes: ring, cells, wake and progress eventfds."""
+        return list(self._descriptors)
+
+    @property
+    def observer_descriptors(self) -> list[int]:
+        """Ring and cells alone, which is enough to look at the numbers but not to wait for them."""
+        return self._descriptors[:2]
+
+    @property
+    def cells_descriptor(self) -> int:
+        return self._descriptors[1]
+
+    @property
+    def closed(self) -> bool:
+        return self._ring.closed
+
+    def column(self, index: int) -> memoryview:
+        """Return word *index* of every cell as one strided view of ``slot_count`` words, read-only.
+
+        Whoever keeps it releases it before the memory is closed, through `keep`.
+        """
+        return self.cell_words[index : (self.slot_count - 1) * CELL_WORDS + index + 1 : CELL_WORDS]
+
+    def keep(self, view: memoryview) -> memoryview:
+        """Return *view*, a part of `words`, `data` or `cell_words` that is to be released when the memory is closed."""
+        self._views.insert(0, view)
+        return view
+
+    def view(self, slot: int) -> CellView:
+        """Return the cell of *slot*, to read."""
+        self._check_slot(slot)
+        if slot not in self._cell_views:
+            words = self.keep(self.cell_words[slot * CELL_WORDS : (slot + 1) * CELL_WORDS])
+            octets = self.keep(self._cell_octets[slot * CELL_SIZE : (slot + 1) * CELL_SIZE])
+            self._cell_views[slot] = CellView(words, octets, slot)
+        return self._cell_views[slot]
+
+    def open_cell(self, slot: int) -> Cell:
+        """Map the page of *slot* writable: for its dispatcher, and for the supervisor."""
+        self._check_slot(slot)
+        cell = Cell(self, slot)
+        self._cells_opened.add(cell)
+        return cell
+
+    def confine(self, slot: int) -> Cell:
+        """Leave this process nothing to write but the cell of *slot*, and return that.
+
+        For the process of a dispatcher, right after the supervisor forked it: the pages that the supervisor had
+        mapped writable are unmapped and the cells' descriptor becomes one that can only read, so that a stray write
+        of the plugin faults in its own process. Cells that were open before must not be used any more.
+        """
+        for cell in list(self._cells_opened):
+            cell.close()
+        cell = self.open_cell(slot)
+        read_only = os.open(f"/proc/self/fd/{self.cells_descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(read_only, self.cells_descriptor, inheritable=False)
+        os.close(read_only)
+        return cell
+
+    def close(self) -> None:
+        """Unmap everything and close the descriptors. Nothing of the memory may be in use by a thread."""
+        if self.closed:
+            return
+        for cell in list(self._cells_opened):
+            cell.close()
+        for view in self._views:
+            view.release()
+        self._ring.close()
+        self._cells.close()
+        close_all(self._descriptors)
+
+    def _check_slot(self, slot: int) -> None:
+        if not 0 <= slot < self.slot_count:
+            raise RingError(f"no such slot: slot={slot} slot_count={self.slot_count}")
+
+
+def make_memfd(name: str, size: int) -> int:
+    """Return a memfd of *size* zero bytes, all of it reserved: memory that runs out is an error here, not a SIGBUS."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def map_read_only(descriptor: int, size: int) -> mmap.mmap:
+    return mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+
+
+def populate(mapping: mmap.mmap) -> None:
+    """Enter all pages into this process's tables, or the first put into each would pay 0.5 µs for it."""
+    try:
+        mapping.madvise(MADV_POPULATE_WRITE)
+    except OSError:
+        # Before Linux 5.14 there is no such advice; touching the pages does the same, they are all zero still.
+        for at in range(0, len(mapping), mmap.PAGESIZE):
+            mapping[at] = 0
+
+
+def check_header(ring: mmap.mmap, ring_size: int, cells_size: int, descriptor_count: int) -> tuple[int, int]:
+    """Return (capacity, slot count) of *ring*.
+
+    Raises:
+        RingError: it is no ring, has another layout, or does not fit the sizes.
+    """
+    with memoryview(ring) as octets, octets.cast("Q") as words:
+        magic, version = words[layout.MAGIC], words[layout.VERSION]
+        capacity, slot_count = words[layout.CAPACITY], words[layout.SLOT_COUNT]
+    if magic != RING_MAGIC:
+        raise RingError(f"descriptors are not those of a ring: magic={magic:#x}")
+    if version != RING_VERSION:
+        raise RingError(f"the ring has another layout: version={version} expected={RING_VERSION}")
+    if ring_size != HEADER_SIZE + capacity or cells_size != CELL_SIZE * slot_count:
+        raise RingError(
+            f"the ring's header does not fit its memory: capacity={capacity} slot_count={slot_count} "
+            f"ring_size={ring_size} cells_size={cells_size}"
+        )
+    if descriptor_count not in (2, 2 + 2 * slot_count):
+        raise RingError(f"descriptors are missing: descriptor_count={descriptor_count} slot_count={slot_count}")
+    return capacity, slot_count
+
+
+def close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
+
+
+def close_in_forked_child() -> None:
+    """A forked child would share the writable mapping with the writer, and keep the memory alive after its death."""
+    for memory in list(created_here):
+        memory.close()
+
+
+os.register_at_fork(after_in_child=close_in_forked_child)

@@ -1,0 +1,229 @@
+"""RingReader: takes the frames of a ring, finds out when it was lapped, and parks while there are none.
+
+One thread of a dispatcher's process uses it. Whatever it cannot read here - what was published before it joined, what
+was overwritten before it came - stands in the commit log.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Collection
+from threading import Lock
+from typing import NamedTuple
+
+from reput.errors import RingClosed, RingLapped
+from reput.ring.cell import Cell
+from reput.ring.layout import (
+    ANNOUNCED,
+    APPENDED,
+    CELL_WORDS,
+    CLOSED,
+    DURABLE,
+    DURABLE_ANNOUNCED,
+    INTENT,
+    PROGRESS,
+    PROGRESS_ANNOUNCED,
+    TAIL,
+    UNKNOWN,
+    WORD_SIZE,
+)
+from reput.ring.ring_header import RingHeader
+from reput.ring.ring_memory import RingMemory
+
+__all__ = ["Joined", "RingReader"]
+
+
+class Joined(NamedTuple):
+    """Where a reader joined the ring.
+
+    Attributes:
+        position: of the first frame that it will read.
+        appended: commit-log offset up to which the commit log has to be read instead. Every record from there on
+            comes in a frame. One frame may lie between the two and say again what stands below *appended*.
+    """
+
+    position: int
+    appended: int
+
+
+class RingReader:
+    """The reading end of *memory* for the dispatcher of *cell*.
+
+    Attributes:
+        position: of the next frame, bytes since the ring's birth.
+        header: what the writer says.
+    """
+
+    __slots__ = (
+        "_barrier",
+        "_capacity",
+        "_cell",
+        "_data",
+        "_mask",
+        "_memory",
+        "_poll",
+        "_wake_descriptor",
+        "_words",
+        "header",
+        "position",
+    )
+
+    def __init__(self, memory: RingMemory, cell: Cell) -> None:
+        self._memory = memory
+        self._cell = cell
+        self._words = memory.words
+        self._data = memory.data
+        self._capacity = memory.capacity
+        self._mask = memory.capacity - 1
+        self._barrier = Lock()
+        self._wake_descriptor = memory.wake_descriptors[cell.slot]
+        self._poll = select.poll()
+        self._poll.register(self._wake_descriptor, select.POLLIN)
+        self.header: RingHeader = memory.header
+        self.position = 0
+        # The process that had the slot before may have died while it was parked.
+        cell.end_parking()
+        self.join()
+
+    def join(self) -> Joined:
+        """Go to the present end of the ring, forgetting what was published before."""
+        words = self._words
+        self.position = words[TAIL]
+        # After the tail: the writer stores `appended` first, so this is at least what belongs to that tail.
+        return Joined(self.position, words[APPENDED])
+
+    def read(self, size_max: int = 1 << 20) -> list[bytes]:
+        """Return the frames from `position` on, and go behind them; an empty list if there are none.
+
+        Args:
+            size_max: bytes of the ring to take at once; one frame is taken even if it is larger.
+
+        Raises:
+            RingLapped: the writer has overwritten what was not read. `join` goes on, the commit log has the rest.
+            RingClosed: all was read and the writer has closed the ring.
+        """
+        words = self._words
+        position = self.position
+        closed = words[CLOSED]
+        size: int = words[TAIL] - position
+        if size == 0:
+            if closed:
+                raise RingClosed("the ring was closed by its writer, and all of it was read")
+            return []
+        chunk = self._copy(position, min(size, size_max & -WORD_SIZE or WORD_SIZE))
+        sizes = chunk.cast("Q")
+        if sizes[0] + WORD_SIZE > len(chunk):
+            chunk = self._copy(position, sizes[0] + 2 * WORD_SIZE - 1 & -WORD_SIZE)
+            sizes = chunk.cast("Q")
+        frames: list[bytes] = []
+        at, limit = 0, len(chunk)
+        while at < limit:
+            start = at + WORD_SIZE
+            stop = start + sizes[at >> 3]
+            if stop > limit:
+                break
+            frames.append(bytes(chunk[start:stop]))
+            at = stop + 7 & -8
+        self.position = position + at
+        return frames
+
+    def _copy(self, position: int, size: int) -> memoryview:
+        """Return a copy of *size* bytes from *position* on, of which none was overwritten before it was copied."""
+        if size <= self._capacity:
+            at = position & self._mask
+            copy = bytearray(self._data[at : at + size])
+            if len(copy) < size:
+                copy += self._data[: size - len(copy)]
+            # After the copy: the writer says what it will overwrite before it does. Checking first would accept
+            # frames that were torn while they were copied.
+            if self._words[INTENT] - position <= self._capacity:
+                return memoryview(copy)
+        self._cell.add_lapped()
+        raise RingLapped(
+            f"the ring's writer lapped this reader: position={position} intent={self._words[INTENT]} "
+            f"capacity={self._capacity}"
+        )
+
+    def watch(self, descriptor: int) -> None:
+        """Have `park` return when *descriptor* is readable or hung up, too."""
+        self._poll.register(descriptor, select.POLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Take back `watch`."""
+        self._poll.unregister(descriptor)
+
+    def park(
+        self,
+        timeout: float = 0.1,
+        *,
+        frames: bool = True,
+        durable: int | None = None,
+        predecessors: Collection[int] = (),
+        progress: int = 0,
+    ) -> list[int]:
+        """Sleep until there is something to do, and return the watched descriptors that are ready.
+
+        It returns without sleeping if there is something to do already, and may return early without any reason.
+        The bound is a back-stop: one that ran out although there was work is counted in the cell.
+
+        Args:
+            timeout: seconds.
+            frames: wake for frames beyond `position`, or the ring's end.
+            durable: wake when the log is forced to disk up to this commit-log offset.
+            predecessors: slots; wake when one of them whose progress is below *progress* reaches it. Without any
+                below it, nothing is waited for.
+            progress: commit-log offset.
+        """
+        below = [slot for slot in predecessors if not self._reached(slot, progress)]
+        mask = sum(1 << slot for slot in below)
+        cell = self._cell
+        cell.begin_parking(frames=frames, durable=durable, predecessors=mask, progress=progress)
+        # Full barrier: what this reader waits for must be visible before it looks for the last time.
+        self._barrier.acquire()
+        self._barrier.release()
+        ready_already = self._has_work(frames, durable, below, progress) or (predecessors and not below)
+        wait_ms = 0 if ready_already else max(0, round(timeout * 1000))
+        ready = self._poll.poll(wait_ms)
+        cell.end_parking()
+        descriptors = [descriptor for descriptor, _ in ready]
+        if self._wake_descriptor in descriptors:
+            descriptors.remove(self._wake_descriptor)
+            self._drain()
+        elif wait_ms and not ready and self._was_forgotten(frames, durable, below, progress):
+            cell.add_backstop()
+        return descriptors
+
+    def _reached(self, slot: int, progress: int) -> bool:
+        reached: int = self._memory.cell_words[slot * CELL_WORDS + PROGRESS]
+        return reached != UNKNOWN and reached >= progress
+
+    def _has_work(self, frames: bool, durable: int | None, below: list[int], progress: int) -> bool:
+        words = self._words
+        return bool(
+            words[CLOSED]
+            or (frames and words[TAIL] != self.position)
+            or (durable is not None and words[DURABLE] >= durable)
+            or any(self._reached(slot, progress) for slot in below)
+        )
+
+    def _was_forgotten(self, frames: bool, durable: int | None, below: list[int], progress: int) -> bool:
+        """Whether somebody who has already woken all that waited for this left out this reader.
+
+        It looks for what was *announced*: who is about to wake it, or died before that, has not forgotten it.
+        """
+        words, cells = self._words, self._memory.cell_words
+        announced = (frames and words[ANNOUNCED] > self.position) or (
+            durable is not None and words[DURABLE_ANNOUNCED] >= durable
+        )
+        for slot in below:
+            reached = cells[slot * CELL_WORDS + PROGRESS_ANNOUNCED]
+            announced = announced or (reached != UNKNOWN and reached >= progress)
+        return bool(announced) and self._wake_descriptor not in [descriptor for descriptor, _ in self._poll.poll(0)]
+
+    def _drain(self) -> None:
+        try:
+            os.eventfd_read(self._wake_descriptor)
+        except BlockingIOError:
+            # Somebody else who shares the descriptor was faster; what matters is that it is empty now.
+            return

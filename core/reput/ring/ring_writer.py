@@ -1,0 +1,208 @@
+"""RingWriter: hands every frame to all readers at once and waits for none of them.
+
+One thread at a time calls `publish` and `close` (the caller holds its put lock), one at a time `set_durable` (the
+flusher). What a reader makes of the stores, and why their order is what it is, stands in `reput.ring`.
+"""
+
+from __future__ import annotations
+
+import os
+from threading import Lock
+
+from reput.errors import RingClosed, RingError
+from reput.ring import layout
+from reput.ring.layout import (
+    ANNOUNCED,
+    APPENDED,
+    DURABLE,
+    DURABLE_ANNOUNCED,
+    FRAME_SHARE,
+    HEADER_WORDS,
+    INTENT,
+    ORDINAL,
+    TAIL,
+    WORD_SIZE,
+)
+from reput.ring.ring_memory import RingMemory
+
+__all__ = ["RingWriter"]
+
+# From three quarters of the last-level cache on, memcpy stores past the caches, and such stores may overtake the
+# intent. Frames of this size and more, far below, pass a full barrier first. Shorter copies are ordered.
+FENCED_FRAME_SIZE = 64 << 10
+
+
+class RingWriter:
+    """The writing end of *memory*, in the process that created it.
+
+    Args:
+        appended: commit-log offset up to which records are readable now.
+        durable: commit-log offset up to which the log is forced to disk.
+        commit_log_offset_min: first byte of the log that exists.
+        epoch: number of the log's history.
+        ordinal: number of records since the log's birth, up to *appended*.
+
+    Attributes:
+        frame_size_max: bytes of the largest frame that `publish` takes, a quarter of the capacity.
+    """
+
+    __slots__ = (
+        "_capacity",
+        "_data",
+        "_durable_acquire",
+        "_durable_awaited",
+        "_durable_release",
+        "_fence_acquire",
+        "_fence_release",
+        "_limit",
+        "_mask",
+        "_memory",
+        "_nobody_awaits_durable",
+        "_parked",
+        "_seen",
+        "_tail",
+        "_wake_descriptors",
+        "_words",
+        "frame_size_max",
+    )
+
+    def __init__(
+        self,
+        memory: RingMemory,
+        *,
+        appended: int,
+        durable: int,
+        commit_log_offset_min: int,
+        epoch: int,
+        ordinal: int,
+    ) -> None:
+        words = memory.words
+        if words.readonly:
+            raise RingError("only the process that created the ring may write it")
+        self._memory = memory
+        self._words = words
+        self._data = memory.data
+        self._capacity = memory.capacity
+        self._mask = memory.capacity - 1
+        self._tail: int = words[TAIL]
+        self.frame_size_max = memory.capacity // FRAME_SHARE - WORD_SIZE
+        self._limit = self.frame_size_max
+        self._wake_descriptors = memory.wake_descriptors
+        # One strided view over all cells: a comparison of it costs the same whether 0 or 32 slots are in use. It takes
+        # 0.09 µs; `tobytes` of the view 0.23, `tolist` 0.19, `in` 0.4, a loop over the slots more than 1 µs. Compact
+        # flags are no choice: what a dispatcher can write must be a page of its own.
+        self._parked = memory.keep(memory.column(layout.PARKED))
+        # What the column was when its parked readers were last woken. A parked reader that has not run yet costs no
+        # second system call, and a running one differs from nothing.
+        self._seen = memoryview(bytearray(self._parked.tobytes())).cast("Q")
+        self._durable_awaited = memory.keep(memory.column(layout.DURABLE_AWAITED))
+        fence, durable_fence = Lock(), Lock()
+        self._fence_acquire, self._fence_release = fence.acquire, fence.release
+        self._durable_acquire, self._durable_release = durable_fence.acquire, durable_fence.release
+        words[layout.COMMIT_LOG_OFFSET_MIN] = commit_log_offset_min
+        words[layout.EPOCH] = epoch
+        words[ORDINAL] = ordinal
+        words[APPENDED] = appended
+        words[DURABLE] = durable
+
+    def publish(self, frame: bytes, appended: int, ordinal: int) -> None:
+        """Hand *frame* to all readers.
+
+        Costs well under a microsecond while nobody is parked, plus one system call per reader that is. Readers see
+        the frame only whole.
+
+        Args:
+            appended: commit-log offset up to which records are readable, with this frame.
+            ordinal: number of records since the log's birth, up to *appended*.
+
+        Raises:
+            RingError: the frame is larger than `frame_size_max`; nothing was published.
+            RingClosed: the ring was closed.
+        """
+        size = len(frame)
+        if size > self._limit:
+            raise self._refusal(size)
+        words = self._words
+        tail = self._tail
+        end = tail + (size + 15 & -8)
+        # The intent comes first: who copied a byte that this frame overwrites will find the intent when he looks
+        # for it after the copy.
+        words[INTENT] = end
+        if size >= FENCED_FRAME_SIZE:
+            self._fence_acquire()
+            self._fence_release()
+        at = tail & self._mask
+        words[HEADER_WORDS + (at >> 3)] = size
+        start = at + WORD_SIZE
+        stop = start + size
+        if stop <= self._capacity:
+            self._data[start:stop] = frame
+        else:
+            self._wrap(frame, start)
+        # Before the tail: who reads the tail and then `appended` gets at least the offset that belongs to the tail.
+        words[APPENDED] = appended
+        words[ORDINAL] = ordinal
+        words[TAIL] = end
+        self._tail = end
+        # Full barrier: the processor would otherwise load the flags before others can see the tail, while a reader
+        # that parks sets its flag and loads the old tail. It would sleep on a frame.
+        self._fence_acquire()
+        self._fence_release()
+        if self._parked != self._seen:
+            self._wake()
+        words[ANNOUNCED] = end
+
+    def _wrap(self, frame: bytes, start: int) -> None:
+        first = self._capacity - start
+        self._data[start : self._capacity] = frame[:first]
+        self._data[: len(frame) - first] = frame[first:]
+
+    def _wake(self) -> None:
+        """Wake each reader that is parked and was not woken for this parking."""
+        seen = self._seen
+        for slot, parking in enumerate(self._parked.tolist()):
+            if parking != seen[slot]:
+                seen[slot] = parking
+                if parking & 1:
+                    os.eventfd_write(self._wake_descriptors[slot], 1)
+
+    def _refusal(self, size: int) -> RingError:
+        if self._limit < 0:
+            return RingClosed("the ring is closed")
+        return RingError(f"frame is too large for the ring: frame_size={size} frame_size_max={self.frame_size_max}")
+
+    def set_durable(self, durable: int) -> None:
+        """Say that the log is forced to disk up to *durable*, and wake the readers that wait for that."""
+        words = self._words
+        words[DURABLE] = durable
+        self._durable_acquire()
+        self._durable_release()
+        for slot, awaited in enumerate(self._durable_awaited.tolist()):
+            if awaited <= durable:
+                os.eventfd_write(self._wake_descriptors[slot], 1)
+        words[DURABLE_ANNOUNCED] = durable
+
+    @property
+    def durable_awaited(self) -> int | None:
+        """The smallest durable position that a reader waits for; None: nobody waits, the flusher may take its time."""
+        awaited = min(self._durable_awaited.tolist())
+        return None if awaited == layout.NEVER else awaited
+
+    def set_commit_log_offset_min(self, commit_log_offset_min: int) -> None:
+        """Say that the log was trimmed below *commit_log_offset_min*."""
+        self._words[layout.COMMIT_LOG_OFFSET_MIN] = commit_log_offset_min
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say that another epoch of the log's history has begun."""
+        self._words[layout.EPOCH] = epoch
+
+    def close(self) -> None:
+        """Say that no frame will follow, and wake every reader. The memory stays mapped for those who read it."""
+        if self._limit < 0:
+            return
+        self._limit = -1
+        self._words[layout.CLOSED] = 1
+        self._fence_acquire()
+        self._fence_release()
+        for descriptor in self._wake_descriptors:
+            os.eventfd_write(descriptor, 1)
