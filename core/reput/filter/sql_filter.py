@@ -1,0 +1,75 @@
+"""A compiled SQL92 expression."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from reput.filter.errors import FilterEvaluationError
+from reput.filter.expression import Evaluate
+from reput.filter.parser import parse_condition
+
+__all__ = ["SqlFilter", "parse"]
+
+_logger = logging.getLogger(__name__)
+_NO_PROPERTIES: Mapping[str, str] = {}
+
+
+class SqlFilter:
+    """What an expression says of a message's properties. Make it with `parse`; any number of threads may use it.
+
+    Attributes:
+        expression: its text.
+    """
+
+    __slots__ = ("_evaluate", "_failure_reported", "expression")
+
+    def __init__(self, expression: str) -> None:
+        self.expression = expression
+        self._evaluate: Evaluate = parse_condition(expression).evaluate
+        self._failure_reported = False
+
+    def evaluate(self, properties: Mapping[str, str] | None) -> bool | None:
+        """Return True, False, or None, which is SQL's unknown.
+
+        Args:
+            properties: of one message, the system's (``TAGS``, ``KEYS``, …) as well as the user's; None: it has none.
+
+        Raises:
+            FilterEvaluationError: there is no result, as when a property that is compared with a number is not one.
+        """
+        try:
+            result = self._evaluate(_NO_PROPERTIES if properties is None else properties)
+        except RecursionError as error:
+            # The depth of the expression is bounded, so it is the caller who had used up the stack.
+            raise FilterEvaluationError(f"no stack is left for the expression: {self}") from error
+        assert result is None or isinstance(result, bool)
+        return result
+
+    def matches(self, properties: Mapping[str, str] | None) -> bool:
+        """Return whether a message with *properties* is wanted: only if the result is true.
+
+        An evaluation that fails counts as no, as in RocketMQ. The first failure is logged as a warning, more of them
+        for debugging only.
+        """
+        try:
+            return self.evaluate(properties) is True
+        except FilterEvaluationError as error:
+            level = logging.DEBUG if self._failure_reported else logging.WARNING
+            self._failure_reported = True
+            _logger.log(
+                level, "filter expression fails, the message is passed over: %s expression=%r", error, self.expression
+            )
+            return False
+
+    def __repr__(self) -> str:
+        return f"SqlFilter({self.expression!r})"
+
+
+def parse(expression: str) -> SqlFilter:
+    """Return the filter that the SQL92 *expression* describes, as RocketMQ 5.3.3 understands it.
+
+    Raises:
+        FilterSyntaxError: RocketMQ refuses the expression, or its operators lie too deep within each other.
+    """
+    return SqlFilter(expression)

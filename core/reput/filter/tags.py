@@ -1,0 +1,69 @@
+"""Tags: a filter that compares hashes in the consume queue, and leaves the exact comparison to whoever has the record.
+
+    text                    tags       matches
+    *, empty                -          everything
+    a || b                  a, b       records whose TAGS is a or b
+    blanks, or || around    -          nothing in the consume queue
+
+Source: RocketMQ FilterAPI.buildSubscriptionData and DefaultMessageFilter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reput.filter.errors import FilterSyntaxError
+from reput.filter.string_hash import string_hash
+
+__all__ = ["SUBSCRIBE_ALL", "TagFilter", "parse_tags"]
+
+SUBSCRIBE_ALL = "*"
+_SEPARATOR = "||"
+# Java's trim: every character up to and including the space.
+_BLANKS = "".join(map(chr, range(0x21)))
+
+
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """A subscription by tags. Make it with `parse_tags`.
+
+    Attributes:
+        expression: the text, ``*`` for all.
+        tags: the tags it names; empty for all.
+        codes: their hashes, signed 32-bit.
+    """
+
+    expression: str
+    tags: frozenset[str]
+    codes: frozenset[int]
+
+    def matches_tags_code(self, tags_code: int | None) -> bool:
+        """Return whether a consume-queue unit with *tags_code* may hold a message of these tags.
+
+        True may be a collision of hashes; see `matches_tag`. None, a tags code that nobody knows, always matches.
+        """
+        if tags_code is None or self.expression == SUBSCRIBE_ALL:
+            return True
+        return (tags_code + 0x8000_0000 & 0xFFFF_FFFF) - 0x8000_0000 in self.codes
+
+    def matches_tag(self, tag: str | None) -> bool:
+        """Return whether a message with *tag*, its property ``TAGS``, belongs to the subscription: no hashes involved.
+
+        Like RocketMQ's consumers, a subscription that names no tag takes whatever it is given.
+        """
+        return not self.tags or tag in self.tags
+
+
+def parse_tags(expression: str) -> TagFilter:
+    """Return the filter for a subscription such as ``TagA || TagB``.
+
+    Raises:
+        FilterSyntaxError: *expression* is made of separators alone.
+    """
+    if expression in ("", SUBSCRIBE_ALL):
+        return TagFilter(SUBSCRIBE_ALL, frozenset(), frozenset())
+    pieces = expression.split(_SEPARATOR)
+    if not any(pieces):
+        raise FilterSyntaxError("a subscription consists of separators alone", 0, f"expression={expression!r}")
+    tags = frozenset(tag for piece in pieces if (tag := piece.strip(_BLANKS)))
+    return TagFilter(expression, tags, frozenset(map(string_hash, tags)))
