@@ -246,9 +246,9 @@ class TagsCodes(dict[bytes, int]):
 class FoundProperties:
     """Single properties of many records, found all at once.
 
-    ``blob`` is every properties string behind a separator, so that each name in it follows one and each value ends at
-    one. A name counts only between a separator and the first 0x01 behind it, as in RocketMQ's reader; a property with an
-    empty value does not count, and of two equal names the later holds.
+    ``blob`` is every properties string behind a separator, so that each name in it follows one and each value ends
+    at one. A name counts only between a separator and the first 0x01 behind it, as in RocketMQ's reader; a property
+    with an empty value does not count, and of two equal names the later holds.
     """
 
     def __init__(self, properties: Sequence[bytes]) -> None:

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["NAME_VALUE_SEPARATOR", "PROPERTIES_SIZE_MAX", "PROPERTY_SEPARATOR", "decode_properties", "encode_properties"]
+__all__ = [
+    "NAME_VALUE_SEPARATOR",
+    "PROPERTIES_SIZE_MAX",
+    "PROPERTY_SEPARATOR",
+    "decode_properties",
+    "encode_properties",
+]
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"

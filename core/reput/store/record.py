@@ -40,14 +40,18 @@ __all__ = [
     "BLANK_MAGIC_CODE",
     "BLANK_SIZE_MIN",
     "BORN_HOST_V6_FLAG",
+    "CRC_PROPERTY_NAME",
+    "CRC_PROPERTY_SIZE",
     "INNER_BATCH_FLAG",
     "MESSAGE_MAGIC_CODE",
     "MESSAGE_MAGIC_CODE_V2",
     "RECORD_SIZE_MIN",
     "STORE_HOST_V6_FLAG",
+    "TOPIC_SIZE_MAX_V1",
     "TRANSACTION_PREPARED_TYPE",
     "TRANSACTION_ROLLBACK_TYPE",
     "body_crc",
+    "crc_property",
     "decode_record",
     "encode_host",
     "encode_message_id",
@@ -66,6 +70,10 @@ TRANSACTION_ROLLBACK_TYPE = 0xC
 BORN_HOST_V6_FLAG = 0x10
 STORE_HOST_V6_FLAG = 0x20
 INNER_BATCH_FLAG = 0x80
+
+CRC_PROPERTY_NAME = b"__CRC32#\x01"
+CRC_PROPERTY_SIZE = 20
+assert len(CRC_PROPERTY_NAME) + 10 + 1 == CRC_PROPERTY_SIZE
 
 IPV4_HOST_SIZE = 8
 IPV6_HOST_SIZE = 20
@@ -104,6 +112,14 @@ def decode_host(data: bytes) -> str:
 def encode_message_id(store_host: bytes, commit_log_offset: int) -> str:
     """Return the store's own id of a record, in 32 (IPv4) or 56 (IPv6) upper-case hex digits."""
     return (store_host + OFFSET.pack(commit_log_offset)).hex().upper()
+
+
+def crc_property(crc: int) -> bytes:
+    """Return the property that carries the CRC of a whole record: ten digits, the least significant first.
+
+    Source: RocketMQ store, MessageExtEncoder and UtilAll.crc32Digits (5.2 and later, ``enabledAppendPropCRC``).
+    """
+    return CRC_PROPERTY_NAME + f"{crc:010d}"[::-1].encode() + b"\x02"
 
 
 def encode_record(

@@ -14,12 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from reput.store.properties import decode_properties
 from reput.store.record import (
     BLANK_MAGIC_CODE,
     BORN_HOST_V6_FLAG,
+    CRC_PROPERTY_NAME,
+    CRC_PROPERTY_SIZE,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
     STORE_HOST_V6_FLAG,
+    crc_property,
 )
 
 __all__ = ["RecordColumns", "Stop", "locate_records"]
@@ -42,6 +46,19 @@ SIZE = Struct(">i")
 SIZE_AND_MAGIC = Struct(">iI")
 # The smallest record: IPv4 hosts, no body, no properties, and an empty topic.
 SIZE_MIN = 91
+
+ARRAYS = (
+    "position",
+    "header",
+    "store_timestamp",
+    "prepared_transaction_offset",
+    "body_at",
+    "body_size",
+    "topic_at",
+    "topic_size",
+    "properties_at",
+    "properties_size",
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -95,17 +112,53 @@ class RecordColumns:
     def __len__(self) -> int:
         return len(self.position)
 
-    def first_bad_crc(self) -> int | None:
-        """Return the number of the first record whose body does not have its CRC, None if all have.
+    def until(self, count: int) -> RecordColumns:
+        """Return the first *count* records."""
+        columns = RecordColumns()
+        columns.data = self.data
+        columns.end = int(self.position[count]) if count < len(self) else self.end
+        for name in ARRAYS:
+            setattr(columns, name, getattr(self, name)[:count])
+        return columns
 
-        One CRC per record; a body without bytes is not looked at, as in RocketMQ.
+    def topics(self) -> list[bytes]:
+        """Return the topic of each record, as stored."""
+        data, at = self.data, self.topic_at
+        return [bytes(data[begin:end]) for begin, end in zip(at.tolist(), (at + self.topic_size).tolist(), strict=True)]
+
+    def topic(self, number: int) -> str:
+        """Return the topic of one record."""
+        at = int(self.topic_at[number])
+        return str(self.data[at : at + int(self.topic_size[number])], "utf-8", "replace")
+
+    def properties_bytes(self, number: int) -> bytes:
+        """Return the properties string of one record."""
+        at = int(self.properties_at[number])
+        return bytes(self.data[at : at + int(self.properties_size[number])])
+
+    def properties(self, number: int) -> dict[str, str]:
+        """Return the properties of one record."""
+        return decode_properties(self.properties_bytes(number))
+
+    def first_bad_record(self) -> int | None:
+        """Return the number of the first record with a CRC that does not fit, None if all fit.
+
+        That is the body's, and the whole record's where its properties end with one. Costs a CRC per record; a body
+        without bytes is not looked at, as in RocketMQ.
         """
         view = memoryview(self.data)
         crc32 = zlib.crc32
-        sizes = self.body_size.tolist()
-        starts = self.body_at.tolist()
-        computed = [crc32(view[at : at + size]) for at, size in zip(starts, sizes, strict=True)]
+        begins, ends = self.body_at.tolist(), (self.body_at + self.body_size).tolist()
+        computed = [crc32(view[begin:end]) for begin, end in zip(begins, ends, strict=True)]
         wrong = (np.array(computed, np.uint32) & 0x7FFFFFFF != self.header["body_crc"]) & (self.body_size > 0)
+        ends = self.properties_at + self.properties_size
+        buffer = np.frombuffer(self.data, np.uint8)
+        marked = np.flatnonzero(self.properties_size >= CRC_PROPERTY_SIZE)
+        names = take(buffer, ends[marked] - CRC_PROPERTY_SIZE, len(CRC_PROPERTY_NAME))
+        for number in marked[(names == np.frombuffer(CRC_PROPERTY_NAME, np.uint8)).all(axis=1)].tolist():
+            covered_end = int(ends[number]) - CRC_PROPERTY_SIZE
+            crc = crc32(view[int(self.position[number]) : covered_end]) & 0x7FFFFFFF
+            wrong[number] |= bytes(view[covered_end : covered_end + CRC_PROPERTY_SIZE]) != crc_property(crc)
         return int(wrong.argmax()) if wrong.any() else None
 
 
@@ -235,4 +288,6 @@ def take(buffer: Array, at: Array, width: int) -> Array:
     """Return *width* bytes from each place of *at*, a row each."""
     if not len(at):
         return np.empty((0, width), np.uint8)
-    return np.lib.stride_tricks.sliding_window_view(buffer, width)[at]
+    # One element of *width* bytes at every place: a third of the cost of a window of so many single bytes.
+    elements: Array = np.ndarray((len(buffer) - width + 1,), f"V{width}", buffer, strides=(1,))
+    return elements[at].view(np.uint8).reshape(-1, width)

@@ -1,0 +1,258 @@
+"""CommitLog: all messages in the order of their arrival, in segments of one size.
+
+One writer, under one lock. `append` writes at the end and moves `appended`; `flush` forces what was appended and
+moves `durable`. Both are commit-log offsets, and move only on success: after a failed force nothing is trusted again.
+
+A segment ends with a blank of at least 8 bytes, so a record that would leave less goes to the next one. A helper
+thread keeps room reserved ahead of the end, has the pages in memory before they are written, and makes the next
+segment, so that a put waits for none of it unless it outruns the helper.
+
+Source: RocketMQ store, CommitLog.DefaultAppendMessageCallback and MappedFileQueue.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+from struct import Struct
+
+from reput.errors import MessageIllegal, StoreError, StoreFull
+from reput.store.file_name import file_name
+from reput.store.files import Files, Mapping
+from reput.store.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
+
+__all__ = ["CommitLog"]
+
+SIZE = Struct(">i")
+BLANK = Struct(">iI")
+assert BLANK.size == BLANK_SIZE_MIN
+# Room is reserved in steps, so that a new store takes little of the disk and a full disk is an error of the step.
+RESERVE_SIZE = 16 << 20
+POPULATE_SIZE = 4 << 20
+
+
+class OpenSegment:
+    """A mapped segment. *reserved* and *populated*: bytes from its begin on that cannot fail, or fault, any more."""
+
+    __slots__ = ("begin", "mapping", "populated", "reserved")
+
+    def __init__(self, begin: int, mapping: Mapping) -> None:
+        self.begin = begin
+        self.mapping = mapping
+        self.reserved = 0
+        self.populated = 0
+
+
+class CommitLog:
+    """The end of the log. Call `append` and `roll` under the put lock, `flush` from one thread at a time."""
+
+    def __init__(self, directory: Path, segment_size: int, end: int, files: Files) -> None:
+        """Open the log for appending at *end*.
+
+        Raises:
+            StoreFull: there is no room for the first step.
+        """
+        self.directory = directory
+        self.segment_size = segment_size
+        self.files = files
+        self.appended = end
+        self.durable = end
+        self.failed: str | None = None
+        self.next_segment: OpenSegment | None = None
+        self.making = threading.Lock()
+        # Segments that were left behind but not yet forced, oldest first, then the current one.
+        begin = end - end % segment_size
+        self.current = self.open_segment(begin)
+        self.current.reserved = self.current.populated = end - begin
+        self.unforced: list[OpenSegment] = [self.current]
+        self.memory = self.current.mapping.memory
+        self.begin = begin
+        self.limit = begin + segment_size - BLANK_SIZE_MIN
+        # The offset from which on `append` must look after room; below it a put checks one number.
+        self.safe_until = end
+        self.work = threading.Event()
+        self.stopping = False
+        self.prepare(end)
+        self.helper = threading.Thread(target=self.help, name="reput-segments", daemon=True)
+        self.helper.start()
+
+    def append(self, record_size: int, rest: bytes) -> int:
+        """Write one record at the end and return where the log ends now. *rest* is all of it behind the size word.
+
+        The caller has made sure with `room` that it fits. One copy, no system call.
+        """
+        at = self.appended - self.begin
+        memory = self.memory
+        # The size word is written last: a reader that sees it may trust every byte behind it.
+        memory[at + 4 : at + record_size] = rest
+        memory[at : at + 4] = SIZE.pack(record_size)
+        end = self.appended + record_size
+        self.appended = end
+        return end
+
+    def room(self, size: int) -> int:
+        """Return the commit-log offset where the next *size* bytes go, in one segment; rolls if need be.
+
+        Raises:
+            MessageIllegal: no segment is large enough.
+            StoreFull: the disk has no room for them; nothing was changed.
+        """
+        end = self.appended + size
+        if end > self.limit:
+            self.roll(size)
+            end = self.appended + size
+        if end > self.safe_until:
+            self.make_safe(end)
+        return self.appended
+
+    def make_safe(self, end: int) -> None:
+        """Have room up to *end*, and the helper at work well before it is used up."""
+        current = self.current
+        if end - self.begin > current.reserved:
+            self.reserve(current, end - self.begin)
+        reserved_end = self.begin + current.reserved
+        # Wake the helper again when half of what is left has been used.
+        self.safe_until = max(end, min(reserved_end, self.appended + max((reserved_end - end) // 2, 0)))
+        self.work.set()
+
+    def roll(self, size: int) -> None:
+        """Fill the rest of the segment with a blank and go to the next one."""
+        if size + BLANK_SIZE_MIN > self.segment_size:
+            raise MessageIllegal(
+                f"record exceeds the segment: record_size={size} segment_size={self.segment_size} "
+                f"commit_log_offset={self.appended}"
+            )
+        left = self.begin + self.segment_size - self.appended
+        following = self.begin + self.segment_size
+        with self.making:
+            segment = self.next_segment or self.open_segment(following)
+            self.next_segment = None
+            if segment.reserved < size:
+                # Before the blank is written: a full disk must leave everything as it was.
+                try:
+                    self.reserve(segment, size)
+                except BaseException:
+                    self.next_segment = segment
+                    raise
+        at = self.appended - self.begin
+        self.reserve(self.current, at + BLANK_SIZE_MIN)
+        self.memory[at : at + BLANK_SIZE_MIN] = BLANK.pack(left, BLANK_MAGIC_CODE)
+        self.unforced.append(segment)
+        self.current = segment
+        self.memory = segment.mapping.memory
+        self.begin = following
+        self.limit = following + self.segment_size - BLANK_SIZE_MIN
+        self.appended = following
+        self.safe_until = following
+        self.make_safe(following)
+
+    def open_segment(self, begin: int) -> OpenSegment:
+        """Return the segment that begins there, made if it is not there yet."""
+        path = self.directory / file_name(begin)
+        try:
+            if not path.exists():
+                self.files.create(path, self.segment_size)
+                self.files.force_directory(self.directory)
+            return OpenSegment(begin, self.files.map(path, self.segment_size))
+        except OSError as error:
+            raise self.refusal(error, f"segment cannot be made: path={path}") from error
+
+    def reserve(self, segment: OpenSegment, until: int) -> None:
+        """Reserve room in *segment* up to *until* at least, and a step more where the disk has it."""
+        if until <= segment.reserved:
+            return
+        mapping = segment.mapping
+        generous = min(max(until, segment.reserved + RESERVE_SIZE), self.segment_size)
+        for end in (generous, until):
+            try:
+                mapping.reserve(segment.reserved, end - segment.reserved)
+            except OSError as error:
+                if end == until:
+                    raise self.refusal(error, f"no room for the log: path={mapping.path} until={until}") from error
+            else:
+                segment.reserved = end
+                return
+
+    @staticmethod
+    def refusal(error: OSError, text: str) -> StoreError:
+        """Return the error that says what the system refused."""
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        kind = StoreFull if full else StoreError
+        advice = "Free room on the disk and put again; nothing was stored." if full else ""
+        return kind(f"{text} error={error.strerror}", advice)
+
+    def help(self) -> None:
+        """Reserve, populate and make the next segment, ahead of the puts."""
+        while True:
+            self.work.wait()
+            self.work.clear()
+            if self.stopping:
+                return
+            try:
+                self.prepare(self.appended)
+            except StoreError:
+                # The put that needs the room meets the same error and reports it; nobody waits for the helper.
+                continue
+
+    def prepare(self, appended: int) -> None:
+        """Have room, pages and the next segment ready for the puts that follow *appended*."""
+        segment = self.current
+        at = max(appended - segment.begin, 0)
+        if at > self.segment_size:
+            return
+        if segment.reserved - at < RESERVE_SIZE // 2:
+            self.reserve(segment, min(at + RESERVE_SIZE, self.segment_size))
+        while segment.populated < min(at + POPULATE_SIZE, segment.reserved):
+            step = min(POPULATE_SIZE // 4, segment.reserved - segment.populated)
+            segment.mapping.populate(segment.populated, step)
+            segment.populated += step
+        if self.segment_size - at < max(self.segment_size // 4, RESERVE_SIZE):
+            with self.making:
+                if self.next_segment is None and segment is self.current and not self.stopping:
+                    self.next_segment = self.open_segment(segment.begin + self.segment_size)
+
+    def flush(self) -> int:
+        """Force all that was appended when this was called, and return that offset, which is `durable` now.
+
+        Raises:
+            StoreError: the disk refused. What was appended since the last success may be lost, whatever a second
+                try says: the kernel forgets a failed write. So there is no second try.
+        """
+        if self.failed is not None:
+            raise StoreError(self.failed)
+        target = self.appended
+        segments = [segment for segment in self.unforced if segment.begin < target]
+        for segment in segments:
+            try:
+                segment.mapping.force()
+            except OSError as error:
+                self.failed = (
+                    f"the log could not be forced to disk: path={segment.mapping.path} durable={self.durable} "
+                    f"appended={target} error={error.strerror}"
+                )
+                raise StoreError(self.failed) from error
+        self.durable = target
+        # A segment that was left behind is wholly forced now, its blank included.
+        for segment in segments:
+            if segment is not self.current and segment.begin + self.segment_size <= target:
+                self.unforced.remove(segment)
+                segment.mapping.close()
+        return target
+
+    def close(self) -> None:
+        """Stop the helper and unmap. A segment that was made ahead and not used is removed."""
+        self.stopping = True
+        self.work.set()
+        self.helper.join()
+        if self.next_segment is not None:
+            self.next_segment.mapping.close()
+            self.files.remove(self.next_segment.mapping.path)
+        for segment in self.unforced:
+            segment.mapping.close()
+
+    def forget(self) -> None:
+        """In a forked child: give up the descriptors, leave the files alone."""
+        for segment in self.unforced:
+            os.close(segment.mapping.descriptor)

@@ -1,0 +1,114 @@
+"""Files and Clock: everything the store asks of the operating system, so that a simulator can stand in for it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import time
+from pathlib import Path
+
+from reput_hooks import replace_durably
+
+__all__ = ["Clock", "Files", "Mapping"]
+
+MADV_POPULATE_WRITE = 23
+
+
+class Clock:
+    """The time, in the units that the store uses."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970 UTC; it may jump."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        return time.monotonic()
+
+
+class Mapping:
+    """One file mapped whole, readable and writable, with its descriptor.
+
+    ``memory`` is the mapping as plain bytes; wider fields are packed first and then assigned as a slice.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self.size = size
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self.mapped = mmap.mmap(self.descriptor, size)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        self.memory = memoryview(self.mapped)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.mapped))
+
+    def reserve(self, at: int, size: int) -> None:
+        """Have the disk keep room for these bytes, so that writing them cannot fail for lack of it.
+
+        Raises:
+            OSError: ENOSPC when it has none.
+        """
+        os.posix_fallocate(self.descriptor, at, size)
+
+    def populate(self, at: int, size: int) -> None:
+        """Have these pages in memory before they are written; no harm where the kernel cannot.
+
+        Through ctypes, because `mmap.madvise` keeps the interpreter lock while the kernel clears pages.
+        """
+        begin = at - at % mmap.PAGESIZE
+        madvise(ctypes.c_void_p(self.address + begin), ctypes.c_size_t(at + size - begin), MADV_POPULATE_WRITE)
+
+    def force(self) -> None:
+        """Force the file's bytes to disk. `os.fdatasync` lets other threads run, `mmap.flush` does not."""
+        os.fdatasync(self.descriptor)
+
+    def close(self) -> None:
+        """Unmap and close; a view that somebody still holds keeps the memory until it is dropped."""
+        self.memory.release()
+        # Where a reader's view lives on, the mapping goes with it.
+        with contextlib.suppress(BufferError):
+            self.mapped.close()
+        os.close(self.descriptor)
+
+
+madvise = ctypes.CDLL(None).madvise
+
+
+class Files:
+    """The file calls of the writer. Every one raises OSError as the system does."""
+
+    def create(self, path: Path, size: int) -> None:
+        """Make a sparse file of *size* zero bytes, which must not exist yet."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(descriptor, size)
+        finally:
+            os.close(descriptor)
+
+    def map(self, path: Path, size: int) -> Mapping:
+        """Map a file of *size* bytes."""
+        return Mapping(path, size)
+
+    def make_directory(self, path: Path) -> None:
+        """Make *path* and its parents, where they are missing."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def force_directory(self, path: Path) -> None:
+        """Force the names in *path* to disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Replace a small file durably, as a whole."""
+        replace_durably(path, data)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        path.unlink()

@@ -1,0 +1,133 @@
+"""FlushService: the thread that forces the log to disk, and completes those who wait for it in batches.
+
+ASYNC_FLUSH: every ``flush_interval_commit_log`` if enough pages were written, and thoroughly every
+``flush_commit_log_thorough_interval``; at once while somebody waits for durable bytes. SYNC_FLUSH: whenever somebody
+waits, all that came meanwhile with one force (group commit).
+
+Source: RocketMQ store, CommitLog.FlushRealTimeService and GroupCommitService.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from reput.errors import StoreError
+from reput.store.commit_log import CommitLog
+from reput.store.files import Clock
+
+__all__ = ["FlushService"]
+
+PAGE_SIZE = 4096
+
+
+class Waiter:
+    """Somebody who waits until the log is durable up to *offset*; *done* is called once, from the flusher's thread."""
+
+    __slots__ = ("done", "offset")
+
+    def __init__(self, offset: int, done: Callable[[], None]) -> None:
+        self.offset = offset
+        self.done = done
+
+
+class FlushService:
+    """One thread. *on_durable* is called after each success with the new durable offset, *on_failure* once."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        clock: Clock,
+        *,
+        interval_ms: int,
+        least_pages: int,
+        thorough_interval_ms: int,
+        on_durable: Callable[[int], None],
+        on_failure: Callable[[str], None],
+        on_idle: Callable[[], None],
+    ) -> None:
+        self.commit_log = commit_log
+        self.clock = clock
+        self.interval = interval_ms / 1000
+        self.least_bytes = least_pages * PAGE_SIZE
+        self.thorough_interval = thorough_interval_ms / 1000
+        self.on_durable = on_durable
+        self.on_failure = on_failure
+        self.on_idle = on_idle
+        self.waiters: list[Waiter] = []
+        self.wake = threading.Event()
+        self.stopping = False
+        # A durable reader that is behind wants each flush as soon as it can be had.
+        self.durable_wanted = False
+        self.thread = threading.Thread(target=self.run, name="reput-flush", daemon=True)
+        self.thread.start()
+
+    def wait_durable(self, offset: int, timeout: float) -> bool:
+        """Wait until the log is durable up to *offset*; False when *timeout* seconds went by first.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        if self.commit_log.durable < offset:
+            released = threading.Lock()
+            released.acquire()
+            self.call_when_durable(offset, released.release)
+            if not released.acquire(timeout=timeout):
+                return False
+        if self.commit_log.durable < offset:
+            raise StoreError(self.commit_log.failed or "the store was closed before the log was forced to disk")
+        return True
+
+    def call_when_durable(self, offset: int, done: Callable[[], None]) -> None:
+        """Have *done* called, by the flusher's thread, once the log is durable up to *offset* or never will be."""
+        self.waiters.append(Waiter(offset, done))
+        self.wake.set()
+
+    def run(self) -> None:
+        """Flush until stopped, then a last time."""
+        last_thorough = self.clock.monotonic()
+        while not self.stopping:
+            self.wake.wait(self.interval)
+            self.wake.clear()
+            if self.commit_log.failed is not None:
+                self.complete()
+                continue
+            now = self.clock.monotonic()
+            behind = self.commit_log.appended - self.commit_log.durable
+            thorough = now - last_thorough >= self.thorough_interval
+            if behind and (self.waiters or self.durable_wanted or thorough or behind >= self.least_bytes):
+                self.flush()
+                last_thorough = now
+            self.complete()
+            self.on_idle()
+        if self.commit_log.failed is None and self.commit_log.appended > self.commit_log.durable:
+            self.flush()
+        self.complete(everyone=True)
+
+    def flush(self) -> None:
+        """Force the log once; a failure is reported once and never tried again."""
+        try:
+            durable = self.commit_log.flush()
+        except StoreError as error:
+            self.on_failure(str(error))
+            return
+        self.on_durable(durable)
+
+    def complete(self, everyone: bool = False) -> None:
+        """Let go of whoever waited for what is durable now, and of everyone once nothing will be any more."""
+        durable = self.commit_log.durable
+        everyone = everyone or self.commit_log.failed is not None
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if everyone or waiter.offset <= durable:
+                waiter.done()
+            else:
+                self.waiters.append(waiter)
+        if self.waiters and not self.stopping:
+            self.wake.set()
+
+    def stop(self) -> None:
+        """Flush a last time and end the thread."""
+        self.stopping = True
+        self.wake.set()
+        self.thread.join()

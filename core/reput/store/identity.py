@@ -1,0 +1,103 @@
+"""StoreIdentity: ``reput/store.json``, what a store is called and how large its files are.
+
+The id is made at the first writing. A store that has none, and may not be written, gets one derived from its first
+record's bytes and the segment size, so that cursors and offsets of Spark hold; the first writing keeps that one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from reput.errors import NotAStore, ReputError, StoreError
+from reput.store.sealed_file import read_sealed
+from reput.store.segments import Segments
+
+__all__ = [
+    "LAYOUT_VERSION",
+    "StoreIdentity",
+    "derive_store_id",
+    "is_store",
+    "new_store_id",
+    "read_identity",
+    "read_store_id",
+    "require_store",
+]
+
+LAYOUT_VERSION = 1
+FIRST_BYTES = 64
+
+
+class StoreIdentity(msgspec.Struct, frozen=True):
+    """*file_sizes* are settings that the files themselves may not show, by name, in bytes or entries."""
+
+    layout_version: int
+    store_id: str
+    file_sizes: dict[str, int]
+
+
+def read_identity(store_directory: Path) -> StoreIdentity | None:
+    """Return what ``reput/store.json`` says, None if reput never wrote here.
+
+    Raises:
+        StoreError: a newer reput wrote it.
+        DamagedStore: its checksum does not fit.
+    """
+    identity = read_sealed(store_directory / "reput" / "store.json", StoreIdentity)
+    if identity is not None and identity.layout_version > LAYOUT_VERSION:
+        raise StoreError(
+            f"a newer reput wrote this store: layout_version={identity.layout_version} known={LAYOUT_VERSION} "
+            f"store={store_directory}",
+            "Use that version, or one behind it.",
+        )
+    return identity
+
+
+def read_store_id(store_directory: Path) -> str:
+    """Return the id of a store, derived if it has none.
+
+    Raises:
+        NotAStore: the directory holds no commit log.
+    """
+    identity = read_identity(store_directory)
+    return identity.store_id if identity else derive_store_id(Segments(store_directory / "commitlog"))
+
+
+def derive_store_id(segments: Segments) -> str:
+    """Return the id that follows from the log's first bytes: record header and hosts, and the segment size."""
+    first = segments.list[0]
+    with first.path.open("rb") as file:
+        head = file.read(FIRST_BYTES)
+    return hashlib.sha256(f"{first.begin}/{segments.segment_size}/".encode() + head).hexdigest()[:32]
+
+
+def new_store_id() -> str:
+    """Return an id that no other store has."""
+    return os.urandom(16).hex()
+
+
+def is_store(store_directory: Path) -> bool:
+    """Tell whether there is a commit log in this directory."""
+    try:
+        Segments(store_directory / "commitlog")
+    except ReputError:
+        return (store_directory / "reput" / "store.json").is_file()
+    return True
+
+
+def require_store(store_directory: Path) -> None:
+    """Refuse a directory that is no store.
+
+    Raises:
+        NotAStore: it is absent, empty, or holds no commit log.
+    """
+    if not store_directory.is_dir():
+        raise NotAStore(f"no such directory: store={store_directory}", "Name the directory that has commitlog/ in it.")
+    if not is_store(store_directory):
+        raise NotAStore(
+            f"no message store here: store={store_directory} missing=commitlog",
+            "Name the directory that has commitlog/ in it, or make a store with `reput send`.",
+        )

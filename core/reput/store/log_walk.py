@@ -1,0 +1,306 @@
+"""LogWalk: a commit log from one byte to its last, every byte accounted for.
+
+The walk yields extents one behind the other: records, blanks, damage, stale bytes. It never stops at a byte it cannot
+read: it looks for the next record that is one in every respect - magic, sizes, CRC, its own offset - and then asks
+whether the log goes on there:
+
+    queue offsets and store times continue  → the unreadable range is *damage*, and the log goes on behind it
+    they do not                             → the log ends before the range, and what follows is *stale*: RocketMQ cuts
+                                              without zeroing, so old records may lie behind the end
+    there is no such record                 → the log ends before the range; bytes that are not zero are the *tail*:
+                                              a record that was torn, or the rest of a stale one
+
+One walker, read-only. The same walk serves recovery, `reput check` and `reput dump`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from reput.errors import DamagedStore
+from reput.store.queue_offsets import QueueOffsets
+from reput.store.record import (
+    INNER_BATCH_FLAG,
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+    TRANSACTION_PREPARED_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+)
+from reput.store.record_columns import RecordColumns, locate_records
+from reput.store.segments import Segment, Segments
+
+__all__ = ["Extent", "LogWalk"]
+
+CHUNK_SIZE = 4 << 20
+MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2))
+MAGIC_AT = 4
+SIZE_AND_MAGIC_SIZE = 8
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """A run of bytes of one kind: [begin, end) as commit-log offsets; *columns* where the kind is "records"."""
+
+    kind: Literal["records", "blank", "damage", "stale", "tail"]
+    begin: int
+    end: int
+    reason: str = ""
+    columns: RecordColumns | None = None
+
+
+class LogWalk:
+    """Walks the log of *segments* and keeps what it learns of the queues on the way.
+
+    Attributes:
+        log_end: where the log ends so far: the next record goes there.
+        record_count: records met.
+        queue_offsets, store_timestamp: as of `log_end`.
+    """
+
+    def __init__(
+        self,
+        segments: Segments,
+        *,
+        queue_offsets: QueueOffsets | None = None,
+        store_timestamp: int = 0,
+        record_count: int = 0,
+        verify: bool = True,
+        unclean: bool = False,
+    ) -> None:
+        """
+        Args:
+            queue_offsets, store_timestamp, record_count: what is known of the log before the offset where the walk
+                will begin.
+            verify: compare every body with its CRC, and the whole record where it carries one.
+            unclean: the last writer did not close the log, so that its last record may be torn in its properties.
+                Lengths and body CRC of such a record fit, so RocketMQ keeps it, with zeros in its properties.
+        """
+        self.segments = segments
+        self.queue_offsets = queue_offsets or QueueOffsets()
+        self.store_timestamp = store_timestamp
+        self.verify = verify
+        self.unclean = unclean
+        self.record_count = record_count
+        self.log_end = segments.offset_min
+        self.path = ""
+        self.descriptor = -1
+
+    def walk(self, begin: int | None = None) -> Iterator[Extent]:
+        """Yield the extents from *begin* on, which must be where a record or a blank begins."""
+        at = self.log_end = self.segments.offset_min if begin is None else begin
+        try:
+            while (extent := self.next_extent(at)) is not None:
+                for part in self.parts(extent):
+                    if part.columns is not None:
+                        self.learn(part)
+                    yield part
+                    if part.kind in ("stale", "tail"):
+                        return
+                at = extent.end
+        finally:
+            self.close()
+
+    def parts(self, extent: Extent) -> Iterator[Extent]:
+        """Yield *extent*, its last record apart and as a torn tail if it is the log's last and has zeros inside."""
+        columns = extent.columns
+        if columns is None or not self.unclean or b"\0" not in columns.properties_bytes(len(columns) - 1):
+            yield extent
+            return
+        torn_at = int(columns.header["commit_log_offset"][-1])
+        if len(columns) > 1:
+            yield Extent("records", extent.begin, torn_at, columns=columns.until(len(columns) - 1))
+        following = self.next_extent(extent.end)
+        if following is None or following.kind in ("stale", "tail"):
+            self.log_end = torn_at
+            yield Extent("tail", torn_at, extent.end, "the last record is torn in its properties")
+        else:
+            yield Extent("records", torn_at, extent.end, columns=self.one_record(torn_at))
+
+    def next_extent(self, at: int) -> Extent | None:
+        """Return what lies at *at*, None where the log's bytes end."""
+        segment = self.segments.find(at)
+        if segment is None:
+            return self.unreadable(at, "a segment is missing or was cut short")
+        self.log_end = at
+        end = min(segment.end, segment.begin + segment.size)
+        size = CHUNK_SIZE
+        while True:
+            data = self.pread(segment, at, min(size, end - at))
+            columns, stop = locate_records(data, at, segment.end - at)
+            good = columns.first_bad_record() if self.verify else None
+            if good is not None:
+                columns = columns.until(good)
+                if not len(columns):
+                    return self.unreadable(at, "a CRC does not fit")
+            if len(columns):
+                return Extent("records", at, at + columns.end, columns=columns)
+            if stop is None:
+                return self.unreadable(at, "the segment was cut short")
+            if stop.kind == "blank":
+                return Extent("blank", at, segment.end)
+            if stop.kind == "damage" or stop.size > end - at:
+                reason = stop.reason or f"the segment was cut short inside of a record: record_size={stop.size}"
+                return self.unreadable(at, reason)
+            size = max(stop.size, size)
+
+    def learn(self, extent: Extent) -> None:
+        """Take over what the records of *extent* say of their queues."""
+        columns = extent.columns
+        assert columns is not None
+        self.log_end = extent.end
+        self.record_count += len(columns)
+        self.store_timestamp = max(self.store_timestamp, int(columns.store_timestamp.max()))
+        for topic, queue_id, next_offset in next_queue_offsets(columns):
+            self.queue_offsets.raise_to(topic, queue_id, next_offset)
+
+    def unreadable(self, at: int, reason: str) -> Extent | None:
+        """Judge the bytes from *at* on, which are no record."""
+        found = self.find_record(at + 1)
+        if found is None:
+            last = self.last_data(at)
+            return Extent("tail", at, last, reason) if last > at else None
+        if self.goes_on(found):
+            return Extent("damage", at, found, reason)
+        return Extent("stale", at, self.last_data(at), reason)
+
+    def goes_on(self, commit_log_offset: int) -> bool:
+        """Tell whether the record there continues the queue offsets and store times met so far."""
+        columns = self.one_record(commit_log_offset)
+        assert columns is not None
+        if int(columns.store_timestamp[0]) < self.store_timestamp:
+            return False
+        transaction = int(columns.header["sys_flag"][0]) & TRANSACTION_ROLLBACK_TYPE
+        if transaction in (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE):
+            return True
+        topic, queue_id = columns.topic(0), int(columns.header["queue_id"][0])
+        return int(columns.header["queue_offset"][0]) >= self.queue_offsets.next_offset(topic, queue_id)
+
+    def find_record(self, at: int) -> int | None:
+        """Return the offset of the first whole record at or behind *at*, None if there is none in the log."""
+        segment = self.segments.find(at) or self.segments.following(at)
+        while segment is not None:
+            begin = max(at, segment.begin)
+            for candidate in self.magic_places(segment, begin):
+                if self.one_record(candidate) is not None:
+                    return candidate
+            segment = self.segments.following(segment.begin + 1)
+        return None
+
+    def magic_places(self, segment: Segment, begin: int) -> Iterator[int]:
+        """Yield where in *segment*, from *begin* on, a record's magic code says that one might begin. Skips holes."""
+        at = begin - segment.begin
+        while (at := self.seek_data(segment, at)) < segment.size:
+            data = self.pread(segment, segment.begin + at, CHUNK_SIZE)
+            for place in sorted(place for magic in MAGICS for place in places(data, magic)):
+                if place >= MAGIC_AT:
+                    yield segment.begin + at + place - MAGIC_AT
+            if at + len(data) >= segment.size:
+                return
+            at += len(data) - (SIZE_AND_MAGIC_SIZE - 1)
+
+    def one_record(self, commit_log_offset: int) -> RecordColumns | None:
+        """Return the record at this offset as columns, None if it is not whole."""
+        segment = self.segments.find(commit_log_offset)
+        if segment is None:
+            return None
+        end = min(segment.end, segment.begin + segment.size)
+        size = int.from_bytes(self.pread(segment, commit_log_offset, 4), "big")
+        if size > end - commit_log_offset:
+            return None
+        data = self.pread(segment, commit_log_offset, size)
+        columns, _ = locate_records(data, commit_log_offset, segment.end - commit_log_offset)
+        return columns if len(columns) == 1 and columns.first_bad_record() is None else None
+
+    def last_data(self, at: int) -> int:
+        """Return where the bytes from *at* on that are not zero end; *at* if there are none."""
+        last = at
+        segment = self.segments.find(at) or self.segments.following(at)
+        while segment is not None:
+            position = max(at - segment.begin, 0)
+            while (position := self.seek_data(segment, position)) < segment.size:
+                data = self.pread(segment, segment.begin + position, CHUNK_SIZE)
+                used = len(data.rstrip(b"\0"))
+                if used:
+                    last = segment.begin + position + used
+                position += len(data)
+            segment = self.segments.following(segment.begin + 1)
+        return last
+
+    def seek_data(self, segment: Segment, at: int) -> int:
+        """Return the next place in *segment* from *at* on that the file system does not know to be zero."""
+        self.open(segment)
+        try:
+            return os.lseek(self.descriptor, at, os.SEEK_DATA)
+        except OSError:
+            # ENXIO: nothing but a hole up to the end.
+            return segment.size
+
+    def pread(self, segment: Segment, commit_log_offset: int, size: int) -> bytes:
+        """Read from *segment*.
+
+        Raises:
+            DamagedStore: the disk cannot read these bytes.
+        """
+        self.open(segment)
+        try:
+            return os.pread(self.descriptor, size, commit_log_offset - segment.begin)
+        except OSError as error:
+            raise DamagedStore(
+                f"the disk cannot read the log: commit_log_offset={commit_log_offset} size={size} "
+                f"path={segment.path} error={error.strerror}"
+            ) from None
+
+    def open(self, segment: Segment) -> None:
+        """Have *segment* open; one file is open at a time."""
+        if str(segment.path) != self.path:
+            self.close()
+            self.descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            self.path = str(segment.path)
+
+    def close(self) -> None:
+        """Close the open file."""
+        if self.path:
+            os.close(self.descriptor)
+            self.path = ""
+
+
+def places(data: bytes, pattern: bytes) -> Iterator[int]:
+    """Yield each place of *pattern* in *data*."""
+    at = data.find(pattern)
+    while at >= 0:
+        yield at
+        at = data.find(pattern, at + 1)
+
+
+def next_queue_offsets(columns: RecordColumns) -> Iterator[tuple[str, int, int]]:
+    """Yield (topic, queue id, next queue offset) of every queue that *columns* touches, multi-dispatch included."""
+    header = columns.header
+    sys_flag = header["sys_flag"].astype(np.int64)
+    transaction = sys_flag & TRANSACTION_ROLLBACK_TYPE
+    counted = (transaction != TRANSACTION_PREPARED_TYPE) & (transaction != TRANSACTION_ROLLBACK_TYPE)
+    queues = zip(columns.topics(), header["queue_id"].tolist(), strict=True)
+    offsets = header["queue_offset"].tolist()
+    # Queue offsets ascend within a queue, so the last record of each holds the highest.
+    if counted.all():
+        last = dict(zip(queues, offsets, strict=True))
+    else:
+        last = {queue: offset for queue, offset, count in zip(queues, offsets, counted, strict=True) if count}
+    for (topic, queue_id), offset in last.items():
+        yield topic.decode("utf-8", "replace"), queue_id, offset + 1
+    for number in np.flatnonzero(sys_flag & INNER_BATCH_FLAG).tolist():
+        count = columns.properties(number).get("INNER_NUM", "1")
+        if count.isascii() and count.isdigit():
+            yield columns.topic(number), int(header["queue_id"][number]), offsets[number] + int(count)
+    if b"INNER_MULTI_DISPATCH\x01" in columns.data:
+        for number in range(len(columns)):
+            properties = columns.properties(number)
+            names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
+            values = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+            for name, value in zip(names, values, strict=False):
+                if name and value.isascii() and value.isdigit():
+                    own_queue = 0 if name.startswith("%LMQ%") else int(header["queue_id"][number])
+                    yield name, own_queue, int(value) + 1

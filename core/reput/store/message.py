@@ -1,0 +1,145 @@
+"""Message: what a producer puts, and PutMessageResult: what became of it.
+
+Source of the limits: RocketMQ client, Validators and TopicValidator; RocketMQ store, HookUtils.checkBeforePutMessage.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from reput.errors import MessageIllegal
+from reput.store.properties import PROPERTIES_SIZE_MAX
+from reput.store.record import encode_message_id
+
+__all__ = ["Message", "PutMessageResult", "PutMessageStatus", "check_topic", "message_properties"]
+
+TOPIC_SIZE_MAX = 127
+RETRY_TOPIC_SIZE_MAX = 255
+RETRY_TOPIC_PREFIX = "%RETRY%"
+# RocketMQ's alphabet of topics and groups; it keeps every path trick out.
+LEGAL_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+class Message(msgspec.Struct, gc=False):
+    """One message to be put.
+
+    Attributes:
+        topic: letters, digits and ``% | _ -``, at most 127 bytes (``%RETRY%`` topics 255).
+        body: any bytes, none included.
+        tags: one word that consumers filter by.
+        keys: what the message can be queried by; a string counts as keys separated by spaces.
+        properties: further names and values; they may not contain the separators 0x01 and 0x02.
+        flag: the user's own 32 bits, signed.
+        delay_level: 1 to 18 delays delivery by RocketMQ's table; 0 does not.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: Sequence[str] | None = None
+    properties: Mapping[str, str] | None = None
+    flag: int = 0
+    queue_id: int = 0
+    delay_level: int = 0
+
+
+class PutMessageStatus(enum.Enum):
+    """What a put came to, in RocketMQ's words. Everything here means that the message is stored."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+
+
+class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
+    """Where a message was stored.
+
+    Attributes:
+        next_commit_log_offset: where the record ends; a view whose progress is there has it.
+        store_timestamp: ms since 1970 UTC.
+    """
+
+    status: PutMessageStatus
+    commit_log_offset: int
+    next_commit_log_offset: int
+    record_size: int
+    queue_id: int
+    queue_offset: int
+    store_timestamp: int
+    store_host: bytes
+
+    @property
+    def message_id(self) -> str:
+        """The store's own id of the record, upper-case hex."""
+        return encode_message_id(self.store_host, self.commit_log_offset)
+
+
+def check_topic(topic: str) -> bytes:
+    """Return the stored form of a topic.
+
+    Raises:
+        MessageIllegal: RocketMQ would refuse it.
+    """
+    if not isinstance(topic, str) or not topic.strip():
+        raise MessageIllegal(f"topic is blank: topic={topic!r}")
+    if not LEGAL_TOPIC.fullmatch(topic):
+        raise MessageIllegal(
+            f"topic has an illegal character: topic={topic!r} legal=letters, digits, '%', '|', '_', '-'"
+        )
+    size_max = RETRY_TOPIC_SIZE_MAX if topic.startswith(RETRY_TOPIC_PREFIX) else TOPIC_SIZE_MAX
+    if len(topic) > size_max:
+        raise MessageIllegal(f"topic is too long: topic_size={len(topic)} topic_size_max={size_max}")
+    return topic.encode("ascii")
+
+
+def message_properties(message: Message) -> tuple[bytes, str | None, str | None, str | None]:
+    """Return the properties string of *message*, and its tags, keys and unique key.
+
+    Raises:
+        MessageIllegal: a name or value contains a separator, a name is empty, or all are too long together.
+    """
+    tags = message.tags
+    keys = message.keys
+    if keys is not None and not isinstance(keys, str):
+        keys = " ".join(keys)
+    properties = message.properties
+    if not properties:
+        # The most frequent case, without a dictionary.
+        text = (f"KEYS\x01{keys}\x02" if keys is not None else "") + (f"TAGS\x01{tags}\x02" if tags is not None else "")
+        if text.count("\x02") != (keys is not None) + (tags is not None):
+            refuse_separator({"KEYS": keys or "", "TAGS": tags or ""})
+        uniq_key = None
+    else:
+        merged = dict(properties)
+        if keys is not None:
+            merged["KEYS"] = keys
+        if tags is not None:
+            merged["TAGS"] = tags
+        try:
+            text = "".join([f"{name}\x01{value}\x02" for name, value in merged.items()])
+            if text.count("\x02") != len(merged) or any("\x01" in name or not name for name in merged):
+                refuse_separator(merged)
+        except TypeError:
+            raise MessageIllegal(f"properties are names and values of text: properties={properties!r}") from None
+        tags, keys, uniq_key = merged.get("TAGS"), merged.get("KEYS"), merged.get("UNIQ_KEY")
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise MessageIllegal(f"properties have a lone surrogate: position={error.start}") from None
+    if len(data) > PROPERTIES_SIZE_MAX:
+        raise MessageIllegal(
+            f"properties are too long: properties_size={len(data)} properties_size_max={PROPERTIES_SIZE_MAX}"
+        )
+    return data, tags, keys, uniq_key
+
+
+def refuse_separator(properties: Mapping[str, str]) -> None:
+    """Name the property that would fall apart when read."""
+    for name, value in properties.items():
+        if not name or "\x01" in name or "\x02" in name:
+            raise MessageIllegal(f"property name is empty or has a separator: name={name!r}")
+        if "\x02" in value:
+            raise MessageIllegal(f"property value has a separator: name={name!r} value={value!r}")

@@ -1,0 +1,683 @@
+"""MessageStore: the writer of one store. The only thing that appends to, forces, rolls and describes the commit log.
+
+Any number of threads may put. Each message is encoded outside of the put lock as far as it can be; under it are given
+the queue offset, the commit-log offset and the store time, the record is copied into the log, and its DispatchRequest
+is handed to the publisher. A put never waits for a view, and for the disk only with SYNC_FLUSH.
+
+Source: RocketMQ store, DefaultMessageStore, CommitLog.asyncPutMessage and asyncPutMessages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Protocol
+
+import msgspec
+
+from reput.errors import ConfigError, MessageIllegal, NotAStore, StoreClosed, StoreError, StoreReadOnly
+from reput.filter.string_hash import string_hash
+from reput.settings import Settings
+from reput.store.commit_log import CommitLog
+from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
+from reput.store.epochs import Epoch, Epochs, make_mark
+from reput.store.files import Clock, Files
+from reput.store.flush_service import FlushService
+from reput.store.identity import LAYOUT_VERSION, StoreIdentity, derive_store_id, is_store, new_store_id, read_identity
+from reput.store.message import Message, PutMessageResult, PutMessageStatus, check_topic, message_properties
+from reput.store.queue_offsets import QueueOffsets, QueueOffsetsSnapshot
+from reput.store.record import (
+    BORN_HOST_V6_FLAG,
+    CRC_PROPERTY_SIZE,
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+    STORE_HOST_V6_FLAG,
+    TOPIC_SIZE_MAX_V1,
+    crc_property,
+    encode_host,
+)
+from reput.store.sealed_file import seal
+from reput.store.segments import Segments
+from reput.store.store_lock import StoreLock, Writer, process_start_time
+from reput_hooks.dispatch import ROW
+
+__all__ = ["MessageStore", "Publisher"]
+
+PROPERTIES_SIZE = Struct(">h")
+SIZE = Struct(">i")
+TAGS_CODES_MAX = 100_000
+# RocketMQ allows a record this much beyond the largest body.
+RECORD_OVERHEAD_MAX = 65536
+SNAPSHOT_INTERVAL_S = 10.0
+FILE_SIZE_SETTINGS = (
+    "mapped_file_size_commit_log",
+    "mapped_file_size_consume_queue",
+    "mapped_file_size_consume_queue_ext",
+    "max_hash_slot_num",
+    "max_index_num",
+)
+
+
+class Publisher(Protocol):
+    """What the writer tells about its progress. All calls but `durable` come under the put lock."""
+
+    def publish(
+        self,
+        begin: int,
+        end: int,
+        store_timestamp: int,
+        ordinal: int,
+        queues: list[tuple[str, int]],
+        rows: bytes,
+        texts: bytes,
+    ) -> None:
+        """Records [begin, end) are appended; *ordinal* counts the records up to *end*."""
+
+    def durable(self, offset: int) -> None:
+        """The log is forced to disk up to *offset*."""
+
+
+class NobodyListens:
+    """The publisher of a store that has no process group."""
+
+    def publish(self, *_: object) -> None:
+        """Nobody is told."""
+
+    def durable(self, offset: int) -> None:
+        """Nobody is told."""
+
+
+class Topic:
+    """What is the same for all messages of one topic. *offsets*: queue id → next queue offset."""
+
+    __slots__ = ("field", "magic_code", "name", "offsets", "queues")
+
+    def __init__(self, name: str, data: bytes, offsets: dict[int, int]) -> None:
+        self.name = name
+        self.offsets = offsets
+        self.queues: dict[int, list[tuple[str, int]]] = {}
+        long = len(data) > TOPIC_SIZE_MAX_V1
+        self.magic_code = MESSAGE_MAGIC_CODE_V2 if long else MESSAGE_MAGIC_CODE
+        self.field = len(data).to_bytes(2 if long else 1, "big") + data
+
+
+class Prepared(msgspec.Struct, gc=False):
+    """One message, encoded as far as that is possible without the put lock."""
+
+    topic: Topic
+    queue_id: int
+    body: bytes
+    crc: int
+    flag: int
+    after_body: bytes
+    record_size: int
+    tags_code: int
+    deliver_after: int
+    texts: bytes
+    uniq_key_size: int
+    keys_size: int
+    properties_size: int
+
+
+class MessageStore:
+    """The writer. Open it once in one process; `close` leaves a store that RocketMQ opens as cleanly shut down."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Settings,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Take the lock, recover the log, and be ready to put.
+
+        Raises:
+            NotAStore: the directory has files in it, but no commit log.
+            StoreLocked: another process writes it.
+            DamagedStore: the log is damaged before its end and nobody has accepted that.
+            ConfigError: the settings do not fit the store's files.
+        """
+        self.directory = directory
+        self.files = files or Files()
+        self.clock = clock or Clock()
+        fresh = not is_store(directory)
+        if fresh and directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise NotAStore(
+                f"the directory is not empty and holds no commit log: store={directory}",
+                "Name an empty or new directory, or one that has commitlog/ in it.",
+            )
+        self.own = directory / "reput"
+        self.files.make_directory(self.own)
+        self.store_lock = StoreLock(directory)
+        try:
+            self.open(settings)
+        except BaseException:
+            self.store_lock.close()
+            raise
+
+    def open(self, settings: Settings) -> None:
+        """Do what the constructor promises, under the lock."""
+        log_directory = self.directory / "commitlog"
+        identity = read_identity(self.directory)
+        try:
+            segments = Segments(log_directory)
+        except NotAStore:
+            segments = None
+        if identity is None:
+            store_id = new_store_id() if segments is None else derive_store_id(segments)
+        else:
+            store_id = identity.store_id
+        if segments is not None:
+            settings = msgspec.structs.replace(settings, mapped_file_size_commit_log=segments.segment_size)
+        self.settings = settings
+        self.store_id = store_id
+        self.segment_size = settings.mapped_file_size_commit_log
+        self.delay_levels = DelayLevels(settings.message_delay_level)
+        self.record_size_max = settings.max_message_size + RECORD_OVERHEAD_MAX
+        self.set_hosts(settings)
+        self.recover(segments)
+        self.put_lock = threading.Lock()
+        self.publisher: Publisher = NobodyListens()
+        self.needs_properties = False
+        self.topics: dict[str, Topic] = {}
+        self.tags_codes: dict[str | None, int] = {None: 0, "": 0}
+        self.closed: str | None = None
+        self.read_only_reason: str | None = None
+        self.snapshot_at = self.clock.monotonic()
+        self.snapshot_offset = self.commit_log.appended
+        self.write_own_files(identity)
+        self.flush_service = FlushService(
+            self.commit_log,
+            self.clock,
+            interval_ms=settings.flush_interval_commit_log,
+            least_pages=settings.flush_commit_log_least_pages,
+            thorough_interval_ms=settings.flush_commit_log_thorough_interval,
+            on_durable=self.on_durable,
+            on_failure=self.on_flush_failure,
+            on_idle=self.snapshot_when_due,
+        )
+        self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
+
+    def set_hosts(self, settings: Settings) -> None:
+        """Have the stored form of both hosts and the record's header that goes with their sizes."""
+        self.born_host = stored_host(settings.born_host)
+        self.store_host = stored_host(settings.store_host)
+        # Fields 2 to 15 of the record, the size word apart: it is written last.
+        self.header = Struct(f">IIiiqqiq{len(self.born_host)}sq{len(self.store_host)}siqi")
+        self.host_flags = (BORN_HOST_V6_FLAG if len(self.born_host) > 8 else 0) | (
+            STORE_HOST_V6_FLAG if len(self.store_host) > 8 else 0
+        )
+
+    def recover(self, segments: Segments | None) -> None:
+        """Find the end of the log and the next queue offsets, and open the log there."""
+        log_directory = self.directory / "commitlog"
+        if segments is None:
+            self.files.make_directory(log_directory)
+            self.epochs = Epochs(self.store_id, [Epoch(1, 0, self.clock.now_ms())])
+            self.queue_offsets = QueueOffsets()
+            self.ordinal = 0
+            self.store_timestamp = 0
+            self.commit_log_offset_min = 0
+            end = 0
+        else:
+            from reput.store.recovery import recover, set_aside_behind
+
+            recovered = recover(self.directory, segments, self.store_id, self.clock.now_ms())
+            set_aside_behind(self.directory, segments, recovered, self.files)
+            self.epochs = recovered.epochs
+            self.queue_offsets = recovered.queue_offsets
+            self.ordinal = recovered.ordinal
+            self.store_timestamp = recovered.store_timestamp
+            self.commit_log_offset_min = segments.offset_min
+            end = recovered.end
+        self.commit_log = CommitLog(log_directory, self.segment_size, end, self.files)
+
+    def write_own_files(self, identity: StoreIdentity | None) -> None:
+        """Write who we are, before the first put: identity, epochs, writer, abort."""
+        if identity is None:
+            sizes = {name: getattr(self.settings, name) for name in FILE_SIZE_SETTINGS}
+            self.files.replace(self.own / "store.json", seal(StoreIdentity(LAYOUT_VERSION, self.store_id, sizes)))
+        self.epochs = msgspec.structs.replace(self.epochs, clean_end=None)
+        self.files.replace(self.own / "epochs", self.epochs.seal())
+        writer = Writer(os.getpid(), process_start_time(os.getpid()))
+        self.files.replace(self.own / "writer.json", msgspec.json.encode(writer))
+        self.files.replace(self.directory / "abort", str(os.getpid()).encode())
+
+    @property
+    def appended(self) -> int:
+        """Commit-log offset up to which records are readable."""
+        return self.commit_log.appended
+
+    @property
+    def durable(self) -> int:
+        """Commit-log offset up to which the log is forced to disk."""
+        return self.commit_log.durable
+
+    @property
+    def state(self) -> str:
+        """``RUNNING``, ``READ_ONLY`` or ``STOPPED``."""
+        if self.closed is not None:
+            return "STOPPED"
+        return "RUNNING" if self.read_only_reason is None else "READ_ONLY"
+
+    def attach(self, publisher: Publisher, *, needs_properties: bool) -> None:
+        """Have *publisher* told from now on; *needs_properties*: rows carry the raw properties."""
+        with self.put_lock:
+            self.publisher = publisher
+            self.needs_properties = needs_properties
+
+    def topic(self, name: str) -> Topic:
+        """Return the topic, checked when it is met first."""
+        found = self.topics.get(name)
+        if found is None:
+            data = check_topic(name)
+            with self.put_lock:
+                offsets = self.queue_offsets.queues.setdefault(name, {})
+                found = self.topics.setdefault(name, Topic(name, data, offsets))
+        return found
+
+    def prepare(self, message: Message) -> Prepared:
+        """Encode and check *message* as far as that is possible without the put lock.
+
+        Raises:
+            MessageIllegal: it breaks a limit.
+        """
+        if message.delay_level:
+            message = self.delayed(message)
+        topic = self.topics.get(message.topic) or self.topic(message.topic)
+        body = message.body
+        if type(body) is not bytes:
+            body = plain_bytes(body)
+        properties, tags, keys, uniq_key = message_properties(message)
+        size = len(body)
+        if size > self.settings.max_message_size:
+            raise MessageIllegal(
+                f"body is too long: body_size={size} max_message_size={self.settings.max_message_size}"
+            )
+        if self.settings.enabled_append_prop_crc:
+            # Room for the CRC of the record; its digits are known once the offsets are.
+            properties += bytes(CRC_PROPERTY_SIZE)
+            if len(properties) > 32767:
+                raise MessageIllegal(f"properties are too long with their CRC: properties_size={len(properties)}")
+        after_body = topic.field + PROPERTIES_SIZE.pack(len(properties)) + properties
+        record_size = 4 + self.header.size + size + len(after_body)
+        if record_size > self.record_size_max:
+            raise MessageIllegal(
+                f"record is too long: record_size={record_size} record_size_max={self.record_size_max}"
+            )
+        tags_code = self.tags_codes.get(tags)
+        if tags_code is None:
+            tags_code = self.new_tags_code(tags)
+        texts = b""
+        uniq_key_size = keys_size = properties_size = -1
+        if uniq_key:
+            texts = uniq_key.encode()
+            uniq_key_size = len(texts)
+        if keys:
+            data = keys.encode()
+            keys_size = len(data)
+            texts += data
+        elif not properties:
+            keys_size = 0
+        if self.needs_properties:
+            texts += properties
+            properties_size = len(properties)
+        deliver_after = 0
+        if message.delay_level:
+            deliver_after = self.delay_levels.delay_ms[message.queue_id]
+        return Prepared(
+            topic,
+            message.queue_id,
+            body,
+            zlib.crc32(body) & 0x7FFFFFFF,
+            message.flag,
+            after_body,
+            record_size,
+            tags_code,
+            deliver_after,
+            texts,
+            uniq_key_size,
+            keys_size,
+            properties_size,
+        )
+
+    def new_tags_code(self, tags: str | None) -> int:
+        """Return the code of a tag that was not met lately."""
+        if len(self.tags_codes) > TAGS_CODES_MAX:
+            self.tags_codes = {None: 0, "": 0}
+        code = self.tags_codes[tags] = string_hash(tags or "")
+        return code
+
+    def delayed(self, message: Message) -> Message:
+        """Return *message* as the schedule topic keeps it until it is due.
+
+        Source: RocketMQ store, 4.9 CommitLog.asyncPutMessage and 5.x HookUtils.transformDelayLevelMessage.
+        """
+        if message.delay_level < 0:
+            raise MessageIllegal(f"a delay level is not negative: delay_level={message.delay_level}")
+        check_topic(message.topic)
+        level = min(message.delay_level, self.delay_levels.level_max)
+        return msgspec.structs.replace(
+            message,
+            topic=SCHEDULE_TOPIC,
+            queue_id=level - 1,
+            delay_level=level,
+            properties={
+                **(message.properties or {}),
+                "DELAY": str(level),
+                "REAL_TOPIC": message.topic,
+                "REAL_QID": str(message.queue_id),
+            },
+        )
+
+    def put(self, message: Message) -> PutMessageResult:
+        """Store one message and return where.
+
+        Raises:
+            MessageIllegal: it breaks a limit. Nothing was stored, as with every error here.
+            StoreFull: the disk has no room.
+            StoreReadOnly, StoreClosed: the store takes nothing any more.
+        """
+        prepared = self.prepare(message)
+        with self.put_lock:
+            if self.closed is not None or self.read_only_reason is not None:
+                raise self.refusal()
+            begin = self.commit_log.room(prepared.record_size)
+            timestamp = self.now()
+            row, queue_offset = self.append(prepared, begin, timestamp, 0)
+            end = self.commit_log.appended
+            self.ordinal += 1
+            queue_id = prepared.queue_id
+            queues = prepared.topic.queues.get(queue_id)
+            if queues is None:
+                queues = prepared.topic.queues[queue_id] = [(prepared.topic.name, queue_id)]
+            self.publisher.publish(begin, end, timestamp, self.ordinal, queues, row, prepared.texts)
+        return PutMessageResult(
+            self.flushed(end) if self.sync_flush else PutMessageStatus.PUT_OK,
+            begin,
+            end,
+            prepared.record_size,
+            queue_id,
+            queue_offset,
+            timestamp,
+            self.store_host,
+        )
+
+    def put_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
+        """Store *messages* one behind the other: one lock, one publication. All are checked before the first is stored.
+
+        Raises:
+            As `put`; when the disk is full in the middle, the messages before are stored and the error says how many.
+        """
+        batch = [self.prepare(message) for message in messages]
+        if not batch:
+            return []
+        placed: list[tuple[Prepared, int, int]] = []
+        with self.put_lock:
+            if self.closed is not None or self.read_only_reason is not None:
+                raise self.refusal()
+            timestamp = self.now()
+            try:
+                for run in self.runs(batch):
+                    self.put_run(run, timestamp, placed)
+            except StoreError as error:
+                error.args = (f"{error} stored_count={len(placed)}",)
+                raise
+            end = self.commit_log.appended
+        status = self.flushed(end) if self.sync_flush else PutMessageStatus.PUT_OK
+        return [
+            PutMessageResult(
+                status,
+                begin,
+                begin + prepared.record_size,
+                prepared.record_size,
+                prepared.queue_id,
+                queue_offset,
+                timestamp,
+                self.store_host,
+            )
+            for prepared, begin, queue_offset in placed
+        ]
+
+    def runs(self, batch: list[Prepared]) -> Iterator[list[Prepared]]:
+        """Split *batch* where a segment ends, and where one frame would become too large for its readers."""
+        run: list[Prepared] = []
+        size = 0
+        left = self.commit_log.limit - self.commit_log.appended
+        for prepared in batch:
+            if run and (size + prepared.record_size > left or len(run) == RUN_COUNT_MAX):
+                yield run
+                run, size = [], 0
+                left = self.commit_log.limit - self.commit_log.appended
+            run.append(prepared)
+            size += prepared.record_size
+        yield run
+
+    def put_run(self, run: list[Prepared], timestamp: int, placed: list[tuple[Prepared, int, int]]) -> None:
+        """Append *run* into one segment and publish it as one frame."""
+        begin = self.commit_log.room(sum([prepared.record_size for prepared in run]))
+        number_of: dict[tuple[str, int], int] = {}
+        rows: list[bytes] = []
+        at = begin
+        for prepared in run:
+            queue = (prepared.topic.name, prepared.queue_id)
+            queue_index = number_of.setdefault(queue, len(number_of))
+            row, queue_offset = self.append(prepared, at, timestamp, queue_index)
+            rows.append(row)
+            placed.append((prepared, at, queue_offset))
+            at += prepared.record_size
+        self.ordinal += len(run)
+        self.publisher.publish(
+            begin,
+            at,
+            timestamp,
+            self.ordinal,
+            list(number_of),
+            b"".join(rows),
+            b"".join([prepared.texts for prepared in run]),
+        )
+
+    def append(self, prepared: Prepared, at: int, timestamp: int, queue_index: int) -> tuple[bytes, int]:
+        """Write one record at *at*, where room was made; return its row and its queue offset. Under the put lock."""
+        topic = prepared.topic
+        queue_id = prepared.queue_id
+        offsets = topic.offsets
+        queue_offset = offsets.get(queue_id, 0)
+        record_size = prepared.record_size
+        host_flags = self.host_flags
+        body = prepared.body
+        rest = b"".join(
+            (
+                self.header.pack(
+                    topic.magic_code,
+                    prepared.crc,
+                    queue_id,
+                    prepared.flag,
+                    queue_offset,
+                    at,
+                    host_flags,
+                    timestamp,
+                    self.born_host,
+                    timestamp,
+                    self.store_host,
+                    0,
+                    0,
+                    len(body),
+                ),
+                body,
+                prepared.after_body,
+            )
+        )
+        if self.settings.enabled_append_prop_crc:
+            covered = rest[:-CRC_PROPERTY_SIZE]
+            crc = zlib.crc32(covered, zlib.crc32(SIZE.pack(record_size))) & 0x7FFFFFFF
+            rest = covered + crc_property(crc)
+        self.commit_log.append(record_size, rest)
+        offsets[queue_id] = queue_offset + 1
+        tags_code = prepared.tags_code
+        if prepared.deliver_after:
+            tags_code = timestamp + prepared.deliver_after
+        row = ROW.pack(
+            at,
+            queue_offset,
+            tags_code,
+            timestamp,
+            0,
+            record_size,
+            queue_index,
+            host_flags,
+            len(prepared.texts),
+            prepared.uniq_key_size,
+            prepared.keys_size,
+            -1,
+            prepared.properties_size,
+        )
+        return row, queue_offset
+
+    def now(self) -> int:
+        """Return the store time of the next record, which never goes back within a log. Under the put lock."""
+        timestamp = self.clock.now_ms()
+        if timestamp < self.store_timestamp:
+            return self.store_timestamp
+        self.store_timestamp = timestamp
+        return timestamp
+
+    def refusal(self) -> StoreError:
+        """Return why nothing can be put."""
+        if self.closed is not None:
+            return StoreClosed(f"{self.closed}: store={self.directory}")
+        return StoreReadOnly(
+            f"the store takes no writes: reason={self.read_only_reason!r} store={self.directory}",
+            "Mend the disk, then close and open the store again: it recovers from what is on disk.",
+        )
+
+    def flushed(self, end: int) -> PutMessageStatus:
+        """Wait until *end* is on disk, as SYNC_FLUSH promises.
+
+        Raises:
+            StoreReadOnly: the disk refused; what was appended may be lost.
+        """
+        try:
+            durable = self.flush_service.wait_durable(end, self.settings.sync_flush_timeout / 1000)
+        except StoreError:
+            raise self.refusal() from None
+        return PutMessageStatus.PUT_OK if durable else PutMessageStatus.FLUSH_DISK_TIMEOUT
+
+    def call_when_durable(self, offset: int, done: Callable[[], None]) -> None:
+        """Have *done* called, by another thread, once the log is durable up to *offset* or never will be."""
+        self.flush_service.call_when_durable(offset, done)
+
+    def flush(self, timeout: float = 60.0) -> int:
+        """Force what was appended so far and return the durable offset.
+
+        Raises:
+            StoreError: the disk refused, or did not answer within *timeout* seconds.
+        """
+        target = self.commit_log.appended
+        if not self.flush_service.wait_durable(target, timeout):
+            raise StoreError(f"the disk did not answer in time: durable={self.durable} appended={target}")
+        return self.durable
+
+    def on_durable(self, durable: int) -> None:
+        """Called by the flusher after each success."""
+        self.publisher.durable(durable)
+
+    def on_flush_failure(self, reason: str) -> None:
+        """Called by the flusher once: from here on nothing is trusted, and nothing is put."""
+        with self.put_lock:
+            self.read_only_reason = reason
+
+    def snapshot_when_due(self) -> None:
+        """Called by the flusher: keep what a recovery would otherwise have to scan for."""
+        now = self.clock.monotonic()
+        if now - self.snapshot_at >= SNAPSHOT_INTERVAL_S and self.durable > self.snapshot_offset:
+            self.snapshot_at = now
+            # A snapshot is only a help: a disk that is full for it still has the log it can be made from.
+            with contextlib.suppress(OSError):
+                self.write_snapshot(clean=False)
+
+    def write_snapshot(self, *, clean: bool) -> None:
+        """Write the queue offsets as of a durable offset, and the mark by which it is known again."""
+        with self.put_lock:
+            snapshot = QueueOffsetsSnapshot(
+                self.epochs.epoch,
+                self.commit_log.appended,
+                self.ordinal,
+                self.store_timestamp,
+                self.queue_offsets.snapshot(),
+            )
+        if not clean and self.commit_log.durable < snapshot.commit_log_offset:
+            self.commit_log.flush()
+            self.publisher.durable(self.commit_log.durable)
+        mark = make_mark(Segments(self.directory / "commitlog", self.segment_size), snapshot.commit_log_offset)
+        epochs = self.epochs.with_mark(mark, clean=clean)
+        self.files.replace(self.own / "queue_offsets", snapshot.seal())
+        self.files.replace(self.own / "epochs", epochs.seal())
+        self.epochs = epochs
+        self.snapshot_offset = snapshot.commit_log_offset
+
+    def stop_puts(self) -> None:
+        """Take no message any more, and force what there is. The views may then catch up, and `close` follows."""
+        with self.put_lock:
+            if self.closed is not None:
+                return
+            self.closed = "the store is closed"
+        self.flush_service.stop()
+
+    def close(self, *, views_complete: bool) -> None:
+        """Close the log. *views_complete*: consume queue, ext and index, where enabled, are durable up to its end.
+
+        Only then, and if the log is durable itself, is ``abort`` removed, so that a RocketMQ recovers what is missing.
+        """
+        self.stop_puts()
+        try:
+            if self.commit_log.failed is None:
+                self.write_snapshot(clean=True)
+                if views_complete:
+                    self.files.remove(self.directory / "abort")
+                    self.files.force_directory(self.directory)
+        finally:
+            self.commit_log.close()
+            self.store_lock.close()
+
+    def forget(self) -> None:
+        """In a forked child: this copy is closed, the parent's store goes on."""
+        self.closed = "the store belongs to the parent of this process"
+        self.commit_log.forget()
+        self.store_lock.close()
+
+
+# Two thousand rows and their texts stay far below the largest frame of the ring.
+RUN_COUNT_MAX = 2000
+
+
+def plain_bytes(body: object) -> bytes:
+    """Return *body* as bytes.
+
+    Raises:
+        MessageIllegal: it is something else than bytes.
+    """
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        return bytes(body)
+    raise MessageIllegal(f"body is not bytes: type={type(body).__name__}")
+
+
+def stored_host(address: str) -> bytes:
+    """Return the stored form of ``host:port``.
+
+    Raises:
+        ConfigError: it is no numeric address with a port.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+        return encode_host(host.strip("[]"), int(port))
+    except ValueError:
+        raise ConfigError(f"a host is a numeric address and a port: address={address!r}") from None

@@ -1,0 +1,99 @@
+"""The store's lock: who may write.
+
+An open-file-description lock on byte 0 of ``lock``. A classic POSIX lock is lost when anything in the process closes
+that file; this one is not, and still excludes RocketMQ's. It names nobody, so the holder's process id and start time
+stand in ``reput/writer.json``; for RocketMQ's lock the system knows the process.
+
+Source: RocketMQ store, DefaultMessageStore.start (``lock`` bytes [0, 1)).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+import msgspec
+
+from reput.errors import StoreLocked
+
+__all__ = ["StoreLock", "Writer", "process_start_time"]
+
+F_OFD_GETLK = 36
+F_OFD_SETLK = 37
+FLOCK = struct.Struct("hhqqi")
+ADVICE = "Stop it, or send through it with `reput serve`; reading works beside it."
+
+
+class Writer(msgspec.Struct, frozen=True):
+    """``reput/writer.json``: the process that writes, or wrote last. *start_time* is the kernel's, in clock ticks."""
+
+    pid: int
+    start_time: int | None
+
+
+def process_start_time(pid: int) -> int | None:
+    """Return when the process started, in clock ticks since boot; None if there is none. Tells reused ids apart."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+class StoreLock:
+    """Held from construction to `close`."""
+
+    def __init__(self, store_directory: Path) -> None:
+        """Take the lock.
+
+        Raises:
+            StoreLocked: another process has it; the text names it.
+        """
+        self.path = store_directory / "lock"
+        self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.fcntl(self.descriptor, F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+            os.pwrite(self.descriptor, b"lock", 0)
+        except OSError as error:
+            holder = self.holder(store_directory, self.descriptor)
+            os.close(self.descriptor)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise StoreLocked(
+                f"another process writes this store: pid={holder or 'unknown'} store={store_directory}", ADVICE
+            ) from None
+
+    @staticmethod
+    def holder(store_directory: Path, descriptor: int | None = None) -> int | None:
+        """Return the process id of whoever holds the lock of a store, None if nobody does or it cannot be known.
+
+        Never takes the lock, and never creates the file.
+        """
+        own = None
+        if descriptor is None:
+            try:
+                own = descriptor = os.open(store_directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return None
+        try:
+            answer = fcntl.fcntl(descriptor, F_OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0) + bytes(4))
+        finally:
+            if own is not None:
+                os.close(own)
+        kind, _, _, _, pid = FLOCK.unpack_from(answer)
+        if kind == fcntl.F_UNLCK:
+            return None
+        if pid > 0:
+            return int(pid)
+        try:
+            writer = msgspec.json.decode((store_directory / "reput" / "writer.json").read_bytes(), type=Writer)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        return writer.pid if process_start_time(writer.pid) == writer.start_time else None
+
+    def close(self) -> None:
+        """Give the lock back."""
+        os.close(self.descriptor)
