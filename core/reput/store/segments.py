@@ -1,4 +1,4 @@
-"""Segments: the files of a commit log as a reader finds them, by listing the directory and never by trusting a length."""
+"""Segments: the files of a commit log as a reader finds them, by listing the directory, never by their lengths."""
 
 from __future__ import annotations
 
