@@ -229,6 +229,8 @@ class Cell(CellView):
     def clear(self, name: str | None) -> None:
         """Give the slot to the dispatcher *name*, or free it with None: everything is as if never written.
 
+        Only the generation goes on, so that nobody takes the view of the next dispatcher for that of the former.
+
         Raises:
             RingError: the name is empty or longer than 64 bytes.
         """
@@ -241,12 +243,13 @@ class Cell(CellView):
             self._words[index] = UNKNOWN
         for index in (layout.ORDINAL_DISPATCHED, layout.HEARTBEAT_NS, layout.PHASE):
             self._words[index] = UNKNOWN
-        for index in (layout.RESTART_COUNT, layout.GENERATION, layout.BATCH_COUNT, layout.LAPPED_COUNT):
+        for index in (layout.RESTART_COUNT, layout.BATCH_COUNT, layout.LAPPED_COUNT, layout.BACKSTOP_COUNT):
             self._words[index] = 0
-        for index in (layout.BACKSTOP_COUNT, layout.GAP_BYTES, layout.REJECTED_COUNT, layout.COUNTER_COUNT):
+        for index in (layout.GAP_BYTES, layout.REJECTED_COUNT, layout.COUNTER_COUNT):
             self._words[index] = 0
         self._cursor.write(b"")
         self._error.write(b"")
+        self.raise_generation()
         self._name.write(octets)
 
     def set_state(self, state: int, since_ms: int) -> None:
@@ -260,10 +263,16 @@ class Cell(CellView):
     def set_restart_count(self, restart_count: int) -> None:
         self._words[layout.RESTART_COUNT] = restart_count
 
-    def set_generation(self, generation: int) -> None:
-        """Say that another view has taken the place, and wake whoever waits for the progress of the former one."""
+    def raise_generation(self) -> int:
+        """Say that another view has taken the place, and wake whoever waits for the progress of the former one.
+
+        Returns:
+            The number of the new view.
+        """
+        generation: int = self._words[layout.GENERATION] + 1
         self._words[layout.GENERATION] = generation
         os.eventfd_write(self._progress_descriptor, 1)
+        return generation
 
     # Of the dispatcher.
 

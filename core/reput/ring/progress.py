@@ -16,7 +16,7 @@ import os
 import select
 import time
 from itertools import count
-from threading import Lock
+from threading import Condition, Lock
 
 from reput.errors import RingError
 from reput.ring import layout
@@ -98,9 +98,14 @@ class ProgressWaiter:
         return outcome
 
     def close(self) -> None:
-        """End all waits with `WaitOutcome.CLOSED`, those that come later too. Call it before the memory is closed."""
+        """End all waits with `WaitOutcome.CLOSED`, those that come later too, before the memory is closed.
+
+        Returns when no thread waits any more. Tasks are resumed, but need their loops to go on.
+        """
         for gate in self._gates:
             gate.close()
+        for gate in self._gates:
+            gate.release()
 
 
 class Waiter:
@@ -190,6 +195,8 @@ class SlotGate:
         self._generations_differ = False
         self._closed = False
         self._threads: dict[ThreadWaiter, None] = {}
+        self._thread_count = 0
+        self._all_left = Condition(self._mutex)
         self._leader: ThreadWaiter | None = None
         self._nudge: int | None = None
         self._loops: dict[asyncio.AbstractEventLoop, LoopWatch] = {}
@@ -212,6 +219,7 @@ class SlotGate:
                 self._generations_differ = True
             if isinstance(waiter, ThreadWaiter):
                 self._threads[waiter] = None
+                self._thread_count += 1
             tasks = self._settle()
         wake_tasks(tasks, current)
 
@@ -220,6 +228,9 @@ class SlotGate:
         with self._mutex:
             if isinstance(waiter, ThreadWaiter):
                 self._threads.pop(waiter, None)
+                self._thread_count -= 1
+                if self._thread_count == 0 and self._closed:
+                    self._all_left.notify_all()
                 if self._leader is waiter:
                     self._leader = None
                 # Somebody has to poll; a waiter that was asked to lead and left asks the next.
@@ -293,6 +304,15 @@ class SlotGate:
             self._closed = True
             tasks = self._settle()
         wake_tasks(tasks, None)
+
+    def release(self) -> None:
+        """Wait until the last thread has left a closed gate, and give back what it polled."""
+        with self._all_left:
+            while self._thread_count:
+                self._all_left.wait()
+            if self._nudge is not None:
+                os.close(self._nudge)
+                self._nudge = None
 
     def _on_readable(self, loop: asyncio.AbstractEventLoop) -> None:
         self.serve(loop, timed_out=False)

@@ -140,7 +140,7 @@ class RingMemory:
         """Map what another process created, read-only. The descriptors become this object's to close.
 
         Args:
-            descriptors: as `descriptors` or `observer_descriptors` of the process that hands them over.
+            descriptors: as `descriptors` or `open_observer_descriptors` of the process that hands them over.
 
         Raises:
             RingError: they are not those of a ring, or of one with another layout.
@@ -167,10 +167,19 @@ class RingMemory:
         """All descriptors in the order that `from_descriptors` takes: ring, cells, wake and progress eventfds."""
         return list(self._descriptors)
 
-    @property
-    def observer_descriptors(self) -> list[int]:
-        """Ring and cells alone, which is enough to look at the numbers but not to wait for them."""
-        return self._descriptors[:2]
+    def open_observer_descriptors(self) -> list[int]:
+        """Return new descriptors of ring and cells that cannot write, for a process that only looks at the numbers.
+
+        The caller closes them when they are sent.
+        """
+        descriptors: list[int] = []
+        try:
+            for descriptor in self._descriptors[:2]:
+                descriptors.append(open_read_only(descriptor))
+        except BaseException:
+            close_all(descriptors)
+            raise
+        return descriptors
 
     @property
     def cells_descriptor(self) -> int:
@@ -202,8 +211,14 @@ class RingMemory:
         return self._cell_views[slot]
 
     def open_cell(self, slot: int) -> Cell:
-        """Map the page of *slot* writable: for its dispatcher, and for the supervisor."""
+        """Map the page of *slot* writable: for its dispatcher, and for the supervisor.
+
+        Raises:
+            RingError: there is no such slot, or this process was handed the descriptors of an observer.
+        """
         self._check_slot(slot)
+        if not self.progress_descriptors:
+            raise RingError(f"an observer writes no cell: slot={slot}")
         cell = Cell(self, slot)
         self._cells_opened.add(cell)
         return cell
@@ -218,7 +233,7 @@ class RingMemory:
         for cell in list(self._cells_opened):
             cell.close()
         cell = self.open_cell(slot)
-        read_only = os.open(f"/proc/self/fd/{self.cells_descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+        read_only = open_read_only(self.cells_descriptor)
         os.dup2(read_only, self.cells_descriptor, inheritable=False)
         os.close(read_only)
         return cell
@@ -249,6 +264,11 @@ def make_memfd(name: str, size: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def open_read_only(descriptor: int) -> int:
+    """Return another descriptor of the same memory, which can neither write nor be mapped writable."""
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def map_read_only(descriptor: int, size: int) -> mmap.mmap:

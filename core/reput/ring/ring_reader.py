@@ -112,10 +112,10 @@ class RingReader:
                 raise RingClosed("the ring was closed by its writer, and all of it was read")
             return []
         chunk = self._copy(position, min(size, size_max & -WORD_SIZE or WORD_SIZE))
-        sizes = chunk.cast("Q")
+        sizes = memoryview(chunk).cast("Q")
         if sizes[0] + WORD_SIZE > len(chunk):
             chunk = self._copy(position, sizes[0] + 2 * WORD_SIZE - 1 & -WORD_SIZE)
-            sizes = chunk.cast("Q")
+            sizes = memoryview(chunk).cast("Q")
         frames: list[bytes] = []
         at, limit = 0, len(chunk)
         while at < limit:
@@ -123,22 +123,22 @@ class RingReader:
             stop = start + sizes[at >> 3]
             if stop > limit:
                 break
-            frames.append(bytes(chunk[start:stop]))
+            frames.append(chunk[start:stop])
             at = stop + 7 & -8
         self.position = position + at
         return frames
 
-    def _copy(self, position: int, size: int) -> memoryview:
+    def _copy(self, position: int, size: int) -> bytes:
         """Return a copy of *size* bytes from *position* on, of which none was overwritten before it was copied."""
         if size <= self._capacity:
             at = position & self._mask
-            copy = bytearray(self._data[at : at + size])
+            copy = self._data[at : at + size].tobytes()
             if len(copy) < size:
-                copy += self._data[: size - len(copy)]
+                copy += self._data[: size - len(copy)].tobytes()
             # After the copy: the writer says what it will overwrite before it does. Checking first would accept
             # frames that were torn while they were copied.
             if self._words[INTENT] - position <= self._capacity:
-                return memoryview(copy)
+                return copy
         self._cell.add_lapped()
         raise RingLapped(
             f"the ring's writer lapped this reader: position={position} intent={self._words[INTENT]} "
@@ -201,8 +201,7 @@ class RingReader:
     def _has_work(self, frames: bool, durable: int | None, below: list[int], progress: int) -> bool:
         words = self._words
         return bool(
-            words[CLOSED]
-            or (frames and words[TAIL] != self.position)
+            (frames and (words[TAIL] != self.position or words[CLOSED]))
             or (durable is not None and words[DURABLE] >= durable)
             or any(self._reached(slot, progress) for slot in below)
         )
