@@ -30,7 +30,9 @@ BLANK = Struct(">iI")
 assert BLANK.size == BLANK_SIZE_MIN
 # Room is reserved in steps, so that a new store takes little of the disk and a full disk is an error of the step.
 RESERVE_SIZE = 16 << 20
-POPULATE_SIZE = 4 << 20
+POPULATE_SIZE = 8 << 20
+POPULATE_STEP = 1 << 20
+CALL_SIZE = 256 << 10
 
 
 class OpenSegment:
@@ -70,7 +72,7 @@ class CommitLog:
         self.memory = self.current.mapping.memory
         self.begin = begin
         self.limit = begin + segment_size - BLANK_SIZE_MIN
-        # The offset from which on `append` must look after room; below it a put checks one number.
+        # Up to here `room` has nothing to see to: a put compares one number.
         self.safe_until = end
         self.work = threading.Event()
         self.stopping = False
@@ -108,14 +110,15 @@ class CommitLog:
         return self.appended
 
     def make_safe(self, end: int) -> None:
-        """Have room up to *end*, and the helper at work well before it is used up."""
+        """Have room up to *end*, and the helper at work well before pages or room are used up."""
         current = self.current
         if end - self.begin > current.reserved:
             self.reserve(current, end - self.begin)
-        reserved_end = self.begin + current.reserved
-        # Wake the helper again when half of what is left has been used.
-        self.safe_until = max(end, min(reserved_end, self.appended + max((reserved_end - end) // 2, 0)))
-        self.work.set()
+        half_populated = self.begin + current.populated - POPULATE_SIZE // 2
+        if half_populated < end:
+            self.work.set()
+        # Where the helper is late it is called again after a while, not at every put.
+        self.safe_until = min(self.begin + current.reserved, max(end + CALL_SIZE, half_populated))
 
     def roll(self, size: int) -> None:
         """Fill the rest of the segment with a blank and go to the next one."""
@@ -205,7 +208,7 @@ class CommitLog:
         if segment.reserved - at < RESERVE_SIZE // 2:
             self.reserve(segment, min(at + RESERVE_SIZE, self.segment_size))
         while segment.populated < min(at + POPULATE_SIZE, segment.reserved):
-            step = min(POPULATE_SIZE // 4, segment.reserved - segment.populated)
+            step = min(POPULATE_STEP, segment.reserved - segment.populated)
             segment.mapping.populate(segment.populated, step)
             segment.populated += step
         if self.segment_size - at < max(self.segment_size // 4, RESERVE_SIZE):
