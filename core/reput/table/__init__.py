@@ -1,0 +1,78 @@
+"""The log as a table: commit-log bytes as Arrow record batches, without Spark and without a JVM.
+
+    import reput.table
+
+    reput.table.read("store", topics=["orders"], columns=["queueOffset", "body"])   # a pyarrow.Table
+    polars.from_arrow(reput.table.scan("store"))                                    # batch by batch, never whole
+    log = reput.table.scan("store"); duckdb.sql("select topic, count(*) from log group by topic")
+
+Needs the extra ``arrow``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from reput.table.log_table import LogTable, TableOptions, table_options
+from reput.table.range_reader import DamagedRange
+from reput.table.row_filter import QueueRange, RowFilter, is_user_topic
+from reput.table.row_format import RowFormat
+from reput.table.splits import Split
+
+__all__ = [
+    "DamagedRange",
+    "LogTable",
+    "QueueRange",
+    "RowFilter",
+    "RowFormat",
+    "Split",
+    "TableOptions",
+    "is_user_topic",
+    "read",
+    "scan",
+    "table_options",
+]
+
+
+def scan(
+    store: Path | str,
+    *,
+    columns: Iterable[str] | None = None,
+    topics: Iterable[str] | None = None,
+    begin: int | None = None,
+    until: int | None = None,
+    **options: Any,
+) -> pa.RecordBatchReader:
+    """Return the rows of a store's log, in its order, as a reader of record batches that decodes as it is read.
+
+    Args:
+        store: a store directory: one that is being written, one that is not, or one that RocketMQ wrote.
+        columns: names to keep, in this order; None: all of the mode.
+        topics: names; None: every topic.
+        begin, until: commit-log offsets where records begin, the second excluded; None: where the log begins or ends.
+        options: any field of `RowFormat`, `RowFilter` and `TableOptions` by its name, such as ``schema_mode="kafka"``,
+            ``store_timestamp_min=…`` or ``on_corruption="report"``.
+
+    Raises:
+        NotAStore: there is no commit log in *store*.
+        ConfigError: an option is unknown, or has a wrong value.
+        DamagedStore: while it is read, unless ``on_corruption="report"``.
+    """
+    table = LogTable(
+        store,
+        table_options(
+            columns=None if columns is None else tuple(columns),
+            topics=None if topics is None else frozenset(topics),
+            **options,
+        ),
+    )
+    return pa.RecordBatchReader.from_batches(table.schema, table.batches(*table.bounds(begin, until)))
+
+
+def read(store: Path | str, **options: Any) -> pa.Table:
+    """Return the rows of a store's log as one `pyarrow.Table`; arguments as of `scan`."""
+    return scan(store, **options).read_all()

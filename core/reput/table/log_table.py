@@ -1,0 +1,232 @@
+"""LogTable: the commit log of a store directory as a table of Arrow record batches.
+
+One row per record, in the log's order. It reads beside whoever writes the store, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from reput.errors import ConfigError
+from reput.store.identity import read_store_id, require_store
+from reput.store.recovery import read_damage
+from reput.store.segments import Segments
+from reput.table.batch_decoder import BatchDecoder
+from reput.table.log_end import find_log_end
+from reput.table.range_reader import DamagedRange, RangeReader
+from reput.table.record_parts import RecordParts
+from reput.table.row_filter import RowFilter
+from reput.table.row_format import RowFormat
+from reput.table.splits import Split, next_record, plan_splits
+from reput.table.time_search import offset_of_time
+
+__all__ = ["LogTable", "TableOptions", "table_options"]
+
+Array = np.ndarray[Any, Any]
+
+# A search by time looks this far around, because the broker's clock may have been set back a little.
+CLOCK_SLACK_MS = 60_000
+# Batches that a filter left smaller than this part of what was asked are joined.
+SMALL_BATCH_PART = 4
+
+logger = logging.getLogger(__name__)
+
+
+class TableOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the log is read, and how.
+
+    Attributes:
+        verify_crc: "tail": the last records before the end, which a crash may have torn; "all": every record; "none".
+        on_corruption: "fail": raise at bytes that are no records; "report": log them, keep them in
+            `LogTable.damage`, and go on behind them.
+        fail_on_data_loss: raise where the log was trimmed above the asked offset; else begin where it begins now.
+        batch_rows, batch_bytes: bounds of a record batch; the second counts bytes of the log.
+    """
+
+    row_format: RowFormat = RowFormat()
+    row_filter: RowFilter = RowFilter()
+    verify_crc: Literal["none", "tail", "all"] = "tail"
+    on_corruption: Literal["fail", "report"] = "fail"
+    fail_on_data_loss: bool = True
+    batch_rows: int = 4096
+    batch_bytes: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        for name in ("batch_rows", "batch_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"a record batch holds at least one record: {name}={getattr(self, name)}")
+
+
+def table_options(**options: Any) -> TableOptions:
+    """Return the options whose names, of whichever of the three structs, are given.
+
+    Raises:
+        ConfigError: a name is unknown, or a value is not what it takes.
+    """
+    structs: tuple[type[RowFormat | RowFilter | TableOptions], ...] = (RowFormat, RowFilter, TableOptions)
+    chosen: dict[type, dict[str, Any]] = {struct: {} for struct in structs}
+    names = {name: struct for struct in structs for name in struct.__struct_fields__ if not name.startswith("row_f")}
+    for name, value in options.items():
+        if name not in names:
+            raise ConfigError(f"no such option: option={name} options={','.join(sorted(names))}")
+        chosen[names[name]][name] = value
+    try:
+        return msgspec.convert(
+            {
+                "row_format": msgspec.convert(chosen[RowFormat], RowFormat),
+                "row_filter": msgspec.convert(chosen[RowFilter], RowFilter),
+                **chosen[TableOptions],
+            },
+            TableOptions,
+        )
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"an option has a wrong value: {error}") from None
+
+
+class LogTable:
+    """Use it from one thread at a time.
+
+    Attributes:
+        store_id: 32 hex digits.
+        schema: of every batch.
+        damage: ranges that were no records, so far; with ``on_corruption="report"``.
+    """
+
+    def __init__(self, store_directory: Path | str, options: TableOptions | None = None) -> None:
+        """
+        Raises:
+            NotAStore: there is no commit log in *store_directory*.
+            ConfigError: an option names a column that does not exist.
+        """
+        self.store_directory = Path(store_directory)
+        self.options = options or TableOptions()
+        require_store(self.store_directory)
+        self.segments = Segments(self.store_directory / "commitlog")
+        self.decoder = BatchDecoder(self.options.row_format)
+        self.schema = self.decoder.schema
+        self.damage: list[DamagedRange] = []
+        self.log_end: int | None = None
+
+    @property
+    def store_id(self) -> str:
+        """The store's id, derived from its first record where it has none."""
+        return read_store_id(self.store_directory)
+
+    @property
+    def offset_min(self) -> int:
+        """Commit-log offset of the first byte that is still there."""
+        self.segments.refresh()
+        return self.segments.offset_min
+
+    def find_end(self) -> int:
+        """Return where the log ends now. The first call looks at the last segment, later ones at what is new."""
+        self.segments.refresh()
+        self.log_end = find_log_end(self.store_directory, self.segments, self.log_end)
+        return self.log_end
+
+    def bounds(self, begin: int | None = None, until: int | None = None) -> tuple[int, int]:
+        """Return the range to read for [begin, until) and the filter's times; None: where the log begins or ends.
+
+        The range begins at the first record from *begin* on.
+        """
+        low = self.offset_min if begin is None else begin
+        high = self.find_end() if until is None else until
+        if low > self.segments.offset_min:
+            low = next_record(self.segments, low, high)
+        wanted = self.options.row_filter
+        present = max(low, self.segments.offset_min)
+        if wanted.store_timestamp_min is not None and present < high:
+            earliest = wanted.store_timestamp_min - CLOCK_SLACK_MS
+            low = max(low, offset_of_time(self.segments, present, high, earliest))
+        if wanted.store_timestamp_until is not None and present < high:
+            latest = wanted.store_timestamp_until + CLOCK_SLACK_MS
+            high = offset_of_time(self.segments, max(low, present), high, latest)
+        return low, max(low, high)
+
+    def splits(
+        self,
+        begin: int | None = None,
+        until: int | None = None,
+        *,
+        split_bytes: int = 64 << 20,
+        split_count_min: int = 1,
+    ) -> list[Split]:
+        """Return the parts of [begin, until) to be read in parallel; see `plan_splits`."""
+        low, high = self.bounds(begin, until)
+        return plan_splits(self.segments, max(low, self.segments.offset_min), high, split_bytes, split_count_min)
+
+    def batches(self, begin: int, until: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the records that begin in [begin, until), both of which are where a record begins.
+
+        Raises:
+            DamagedStore: some bytes are no records, and nobody asked to go on.
+            OffsetOutOfRange: the log was trimmed above *begin*.
+        """
+        return joined(self.decoded(begin, until), self.options.batch_rows // SMALL_BATCH_PART)
+
+    def decoded(self, begin: int, until: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as they come, a window of bytes at a time."""
+        batch_rows = self.options.batch_rows
+        kept_packed = self.decoder.kept_packed
+        for parts, rows in self.records(begin, until):
+            for first in range(0, len(rows), batch_rows):
+                yield from self.decoder.decode(parts, rows[first : first + batch_rows])
+        if self.decoder.kept_packed > kept_packed:
+            logger.warning(
+                "bodies are not packed as their flags say and stay as stored: count=%d from=%d until=%d",
+                self.decoder.kept_packed - kept_packed,
+                begin,
+                until,
+            )
+
+    def records(self, begin: int, until: int) -> Iterator[tuple[RecordParts, Array]]:
+        """Yield runs of records, with the numbers of those that pass the filter; valid until the next is asked for."""
+        options = self.options
+        reader = RangeReader(
+            self.segments,
+            rows_wanted=options.batch_rows,
+            window_size_max=options.batch_bytes,
+            verify=options.verify_crc == "all",
+            fail_on_data_loss=options.fail_on_data_loss,
+            passed_over=read_damage(self.store_directory).accepted(),
+            on_damage=self.report if options.on_corruption == "report" else None,
+        )
+        for columns in reader.read(begin, until):
+            parts = RecordParts(columns)
+            rows = options.row_filter.rows(parts)
+            if len(rows):
+                yield parts, rows
+
+    def report(self, damaged: DamagedRange) -> None:
+        """Keep and log a range that is passed over."""
+        self.damage.append(damaged)
+        logger.warning("the log is damaged: from=%d until=%d reason=%s", damaged.begin, damaged.until, damaged.reason)
+
+
+def joined(batches: Iterable[pa.RecordBatch], rows_min: int) -> Iterator[pa.RecordBatch]:
+    """Yield *batches*, those with fewer than *rows_min* rows joined."""
+    pending: list[pa.RecordBatch] = []
+    row_count = 0
+    for batch in batches:
+        pending.append(batch)
+        row_count += batch.num_rows
+        if row_count >= rows_min:
+            yield from join(pending)
+            pending, row_count = [], 0
+    if pending:
+        yield from join(pending)
+
+
+def join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return *batches* as one, or as few as Arrow's offsets allow."""
+    if len(batches) == 1:
+        return batches
+    found: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return found

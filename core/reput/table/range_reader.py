@@ -1,0 +1,175 @@
+"""RangeReader: the records of a range of the commit log, a window of bytes at a time.
+
+One reader, its own descriptor and buffer, read-only. Bytes are copied out of the file before they are judged, so that
+they cannot change in between, and into the same buffer each time, so that no page is touched for the first time twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from reput.errors import DamagedStore, OffsetOutOfRange
+from reput.store.log_walk import LogWalk
+from reput.store.record_columns import RecordColumns, locate_records
+from reput.store.segments import Segment, Segments
+
+__all__ = ["DamagedRange", "RangeReader"]
+
+WINDOW_SIZE_FIRST = 1 << 20
+WINDOW_SIZE_MIN = 64 << 10
+
+logger = logging.getLogger(__name__)
+
+
+class DamagedRange(msgspec.Struct, frozen=True):
+    """Bytes of the log, *begin* to *until* as commit-log offsets, that are no records though the log goes on there."""
+
+    begin: int
+    until: int
+    reason: str
+
+
+class RangeReader:
+    """Reads ranges one after the other. Use it from one thread at a time."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        *,
+        rows_wanted: int,
+        window_size_max: int,
+        verify: bool = False,
+        fail_on_data_loss: bool = True,
+        passed_over: Sequence[tuple[int, int]] = (),
+        on_damage: Callable[[DamagedRange], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            rows_wanted: windows are sized so that about this many records lie in each.
+            verify: compare every record with its CRC.
+            fail_on_data_loss: raise where the log was trimmed above the beginning of a range; else go on where it
+                begins now, with a warning.
+            passed_over: damaged ranges (begin, until) that the operator has accepted.
+            on_damage: called with each other damaged range, which is then passed over; None: damage is raised.
+        """
+        self.segments = segments
+        self.rows_wanted = rows_wanted
+        self.window_size_max = window_size_max
+        self.window_size = min(WINDOW_SIZE_FIRST, window_size_max)
+        self.verify = verify
+        self.fail_on_data_loss = fail_on_data_loss
+        self.passed_over = dict(passed_over)
+        self.on_damage = on_damage
+        self.buffer = bytearray(self.window_size)
+        self.descriptor = -1
+        self.path: Path | None = None
+
+    def read(self, begin: int, until: int) -> Iterator[RecordColumns]:
+        """Yield the records that begin in [begin, until), in the log's order, each run valid until the next is asked for.
+
+        *begin* and *until* are where records begin, or the end of the log.
+
+        Raises:
+            DamagedStore: some bytes of the range are no records, and nobody accepts that.
+            OffsetOutOfRange: the log was trimmed above *begin*.
+        """
+        at = begin
+        try:
+            while at < until:
+                segment = self.open_segment(at)
+                if segment is None:
+                    at = self.pass_missing(at, until)
+                    continue
+                columns, at = self.window(segment, at, until)
+                if columns is not None:
+                    yield columns
+        finally:
+            self.close()
+
+    def window(self, segment: Segment, at: int, until: int) -> tuple[RecordColumns | None, int]:
+        """Return the records of one window from *at* on, None if there are none, and where to go on."""
+        if at in self.passed_over:
+            return None, min(self.passed_over[at], until)
+        readable = min(until, segment.end, segment.begin + segment.size) - at
+        view = self.fill(at - segment.begin, min(self.window_size, readable))
+        columns, stop = locate_records(view, at, segment.end - at)
+        bad = columns.first_bad_record() if self.verify else None
+        if bad is not None:
+            columns = columns.until(bad)
+        if len(columns):
+            wanted = columns.end // len(columns) * self.rows_wanted
+            self.window_size = min(max(wanted, WINDOW_SIZE_MIN), self.window_size_max)
+            return columns, at + columns.end
+        if bad is not None:
+            return None, self.pass_damage(at, until, "a CRC does not fit")
+        if stop is None:
+            return None, self.pass_damage(at, until, "the segment was cut short")
+        if stop.kind == "blank":
+            return None, segment.end
+        if stop.kind == "more" and stop.size <= readable:
+            self.window_size = stop.size
+            return None, at
+        return None, self.pass_damage(at, until, stop.reason or f"the record is cut short: record_size={stop.size}")
+
+    def pass_missing(self, at: int, until: int) -> int:
+        """Return where to go on after bytes that no segment holds."""
+        offset_min = self.segments.offset_min
+        if at >= offset_min:
+            return self.pass_damage(at, until, "a segment is missing or cut short")
+        if self.fail_on_data_loss:
+            raise OffsetOutOfRange(
+                f"the log was trimmed above this offset: commit_log_offset={at} offset_min={offset_min}",
+                "Retention has deleted these records. Begin later, or set fail_on_data_loss to false.",
+            )
+        logger.warning("records were deleted by retention: from=%d until=%d", at, offset_min)
+        return min(offset_min, until)
+
+    def pass_damage(self, at: int, until: int, reason: str) -> int:
+        """Report the damaged range that begins at *at* and return its end.
+
+        Raises:
+            DamagedStore: nobody asked for reports.
+        """
+        found = LogWalk(self.segments).find_record(at + 1)
+        end = until if found is None else min(found, until)
+        if self.on_damage is None:
+            raise DamagedStore(
+                f"the log is damaged: from={at} until={end} reason={reason!r}",
+                "See `reput check`; set on_corruption to report to read what lies behind.",
+            )
+        self.on_damage(DamagedRange(at, end, reason))
+        return end
+
+    def fill(self, position: int, size: int) -> memoryview:
+        """Return *size* bytes of the open segment from *position* on, fewer at its end, in the reader's buffer."""
+        if size > len(self.buffer):
+            self.buffer = bytearray(size)
+        view = memoryview(self.buffer)[:size]
+        return view[: os.preadv(self.descriptor, [view], position)]
+
+    def open_segment(self, commit_log_offset: int) -> Segment | None:
+        """Open the segment that holds this byte, None if there is none."""
+        segment = self.segments.find(commit_log_offset)
+        if segment is None:
+            return None
+        if segment.path != self.path:
+            self.close()
+            try:
+                self.descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                # Retention was faster. What is there now is told by the directory.
+                self.segments.refresh()
+                return None
+            self.path = segment.path
+        return segment
+
+    def close(self) -> None:
+        """Close the open segment."""
+        if self.path is not None:
+            os.close(self.descriptor)
+            self.path = None

@@ -1,0 +1,57 @@
+"""Splits: a range of the commit log in parts that can be read in parallel.
+
+Records name their own place, so a cut can be made anywhere: the next record behind it begins where the magic code and
+the record's own offset say so. Splits are a function of the range and the size alone.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from reput.store.log_walk import LogWalk
+from reput.store.segments import Segments
+
+__all__ = ["Split", "next_record", "plan_splits"]
+
+
+class Split(msgspec.Struct, frozen=True, array_like=True):
+    """The records that begin at commit-log offsets from *begin* on, below *until*; a record begins at *begin*."""
+
+    begin: int
+    until: int
+
+
+def next_record(segments: Segments, commit_log_offset: int, until: int) -> int:
+    """Return where the first record at or behind *commit_log_offset* begins, *until* if none does below that."""
+    if commit_log_offset >= until:
+        return until
+    walk = LogWalk(segments)
+    try:
+        found = walk.find_record(commit_log_offset)
+    finally:
+        walk.close()
+    return until if found is None else min(found, until)
+
+
+def plan_splits(segments: Segments, begin: int, until: int, split_bytes: int, split_count_min: int = 1) -> list[Split]:
+    """Cut [begin, until) into splits of about *split_bytes* bytes, ascending and without gaps.
+
+    *begin* and *until* are where records begin, or the log's end. An empty range gives no splits.
+    """
+    if begin >= until:
+        return []
+    size = max(min(split_bytes, -(-(until - begin) // split_count_min)), 1)
+    walk = LogWalk(segments)
+    cuts = [begin]
+    try:
+        for at in range(begin + size, until, size):
+            # A cut may lie in a blank, in damage, or in a record as long as several splits.
+            if at <= cuts[-1]:
+                continue
+            found = walk.find_record(at)
+            if found is None or found >= until:
+                break
+            cuts.append(found)
+    finally:
+        walk.close()
+    return [Split(first, last) for first, last in zip(cuts, [*cuts[1:], until], strict=True)]

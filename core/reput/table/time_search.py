@@ -1,0 +1,46 @@
+"""Where in the commit log a time is: a search by halves over records that name their own place and store time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reput.store.log_walk import LogWalk
+from reput.store.segments import Segments
+from reput.table.range_reader import RangeReader
+
+__all__ = ["offset_of_time"]
+
+# Below this it is cheaper to look at each record than to search for more of them.
+RANGE_SIZE = 1 << 20
+
+
+def offset_of_time(segments: Segments, begin: int, until: int, store_timestamp: int) -> int:
+    """Return the commit-log offset of the first record that was stored at *store_timestamp* (ms) or later.
+
+    *until* if there is none; *begin* and *until* are where records begin. Where the broker's clock was set back, some
+    of the records before the offset may be as late, and some behind it earlier.
+
+    Raises:
+        DamagedStore: the records around that time cannot be read.
+    """
+    walk = LogWalk(segments)
+    low, high = begin, until
+    try:
+        while high - low > RANGE_SIZE:
+            middle = walk.find_record((low + high) // 2)
+            if middle is None or middle >= high:
+                break
+            record = walk.one_record(middle)
+            assert record is not None
+            if int(record.store_timestamp[0]) < store_timestamp:
+                low = middle
+            else:
+                high = middle
+    finally:
+        walk.close()
+    reader = RangeReader(segments, rows_wanted=1, window_size_max=RANGE_SIZE, fail_on_data_loss=False)
+    for columns in reader.read(low, high):
+        late = np.flatnonzero(columns.store_timestamp >= store_timestamp)
+        if len(late):
+            return int(columns.header["commit_log_offset"][late[0]])
+    return high
