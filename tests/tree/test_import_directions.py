@@ -1,0 +1,99 @@
+"""Who may import whom: each part imports only what lies to its left, so that each can be read without the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from source_tree import OURS, Module, modules
+
+# reput_hooks, errors < settings, filter < store, ring < process, consume, table < broker < the public API < cli.
+FOUNDATION = {"reput.errors", "reput_hooks"}
+BELOW_STORE = {*FOUNDATION, "reput.filter", "reput.settings"}
+BELOW_PROCESS = {*BELOW_STORE, "reput.store"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "reput_hooks": set(),
+    "reput.errors": set(),
+    "reput.settings": {"reput.errors"},
+    "reput.filter": {"reput.errors"},
+    "reput.store": BELOW_STORE,
+    "reput.ring": {"reput.errors"},
+    "reput.process": {*BELOW_PROCESS, "reput.ring"},
+    "reput.consume": {*BELOW_PROCESS, "reput.ring"},
+    "reput.table": BELOW_PROCESS,
+    "reput.broker": {*BELOW_PROCESS, "reput.ring", "reput.process", "reput.consume", "reput.table"},
+    "reput_plugins": {*FOUNDATION, "reput.filter", "reput.store", "reput.table"},
+    "pyspark_reput": {*FOUNDATION, "reput.filter", "reput.store", "reput.table"},
+}
+PLUGINS = ("reput_plugins", "pyspark_reput")
+
+
+def part_of(name: str) -> str:
+    """Return the part that a module, or a name in it, belongs to: ``reput.store`` or ``reput_hooks``."""
+    pieces = name.split(".")
+    return ".".join(pieces[:2]) if pieces[0] == "reput" else pieces[0]
+
+
+def plugin_of(name: str) -> str:
+    """Return the plugin that a module belongs to: a module or folder of `reput_plugins`, or a package beside it."""
+    pieces = name.split(".")
+    return ".".join(pieces[:2]) if pieces[0] == "reput_plugins" else pieces[0]
+
+
+def our_imports(module: Module) -> list[tuple[str, int]]:
+    """Return what *module* imports of ours, with its line."""
+    return [(name, line) for name, line in module.imports() if name.split(".")[0] in OURS]
+
+
+@pytest.mark.parametrize("part", sorted(MAY_IMPORT))
+def test_a_part_imports_only_to_its_left(part):
+    """A store that knew of processes could not be tested without them."""
+    wrong = [
+        f"{module.source}:{line} imports {name}"
+        for module in modules()
+        if part_of(module.name) == part
+        for name, line in our_imports(module)
+        if part_of(name) not in {part, *MAY_IMPORT[part]}
+    ]
+    assert not wrong
+
+
+def test_every_folder_of_the_engine_has_its_place_in_the_order():
+    """A new folder says first what it may import."""
+    folders = {part_of(module.name) for module in modules() if module.name.count(".") > 1 or "." not in module.name}
+    assert folders - MAY_IMPORT.keys() <= {"reput", "reput.cli", "reput.demo"}
+
+
+def test_only_the_command_line_imports_the_command_line():
+    """Typer and rich are for people at a terminal; a program that opens a store never loads them."""
+    wrong = [
+        f"{module.source}:{line}"
+        for module in modules()
+        if part_of(module.name) != "reput.cli"
+        for name, line in module.imports()
+        if part_of(name) == "reput.cli" or name.split(".")[0] in ("typer", "rich", "click")
+    ]
+    assert not wrong
+
+
+def test_the_core_never_imports_a_plugin():
+    """It finds the built-in ones by entry point, as it finds everyone else's."""
+    wrong = [
+        f"{module.source}:{line} imports {name}"
+        for module in modules()
+        if module.name.split(".")[0] not in PLUGINS
+        for name, line in our_imports(module)
+        if name.split(".")[0] in PLUGINS
+    ]
+    assert not wrong
+
+
+def test_no_plugin_imports_another():
+    """What one view needs of another it reads from disk, as a stranger's would."""
+    wrong = [
+        f"{module.source}:{line} imports {name}"
+        for module in modules()
+        if module.name.split(".")[0] in PLUGINS
+        for name, line in our_imports(module)
+        if name.split(".")[0] in PLUGINS and plugin_of(name) != plugin_of(module.name)
+    ]
+    assert not wrong
