@@ -18,7 +18,14 @@ must not mean another thing here than at the broker it was written for.
 from __future__ import annotations
 
 from reput.filter.bloom_filter import BloomFilter, BloomFilterData
+from reput.filter.consumer_filter import ConsumerFilter, FilterBitMap
 from reput.filter.errors import FilterEvaluationError, FilterSyntaxError
+from reput.filter.message_filter import (
+    ExpressionMessageFilter,
+    MessageFilter,
+    RetryMessageFilter,
+    TagMessageFilter,
+)
 from reput.filter.sql_filter import SqlFilter, parse
 from reput.filter.tags import SUBSCRIBE_ALL, TagFilter, parse_tags
 
@@ -26,10 +33,16 @@ __all__ = [
     "SUBSCRIBE_ALL",
     "BloomFilter",
     "BloomFilterData",
+    "ConsumerFilter",
+    "ExpressionMessageFilter",
+    "FilterBitMap",
     "FilterEvaluationError",
     "FilterSyntaxError",
+    "MessageFilter",
+    "RetryMessageFilter",
     "SqlFilter",
     "TagFilter",
+    "TagMessageFilter",
     "parse",
     "parse_tags",
 ]

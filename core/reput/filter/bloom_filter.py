@@ -82,8 +82,12 @@ class BloomFilter:
         return self.calculate(f"{group}#{topic}")
 
     def is_valid(self, data: BloomFilterData) -> bool:
-        """Return whether *data* was calculated with these sizes."""
-        return data.bit_count == self.bit_count and len(data.bit_positions) == self.hash_count
+        """Return whether *data*, which may come from a file, was calculated with these sizes."""
+        return (
+            data.bit_count == self.bit_count
+            and len(data.bit_positions) == self.hash_count
+            and all(0 <= position < self.bit_count for position in data.bit_positions)
+        )
 
 
 def _int32(value: int) -> int:

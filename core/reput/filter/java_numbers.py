@@ -39,6 +39,9 @@ def read_int(text: str) -> int:
     Raises:
         FilterEvaluationError: *text* is something else, or too large.
     """
+    # What nearly every number in a property looks like, at a fifth of the cost of all the rules.
+    if len(text) < 10 and text.isdecimal() and text.isascii():
+        return int(text)
     return _read_integer(text, INT_MAX, "int")
 
 
