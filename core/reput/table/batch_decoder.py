@@ -132,7 +132,7 @@ class Fields:
             try:
                 return stored.cast(pa.string())
             except pa.ArrowInvalid:
-                return pa.array([str(value.as_buffer(), "utf-8", "replace") for value in stored], pa.string())
+                return pa.array([str(value, "utf-8", "replace") for value in stored.to_pylist()], pa.string())
 
         return self.once(f"text {part}", make)
 
@@ -228,7 +228,7 @@ class Fields:
         if self.row_format.properties_format == "string":
             return self.text(PROPERTIES)
         encode = msgspec.json.encode
-        objects = [encode(decode_properties(value.as_buffer())) for value in self.binary(PROPERTIES)]
+        objects = [encode(decode_properties(value)) for value in self.binary(PROPERTIES).to_pylist()]
         return pa.array(objects, pa.binary()).cast(pa.string())
 
     def constant(self, value: Any, data_type: pa.DataType) -> pa.Array:

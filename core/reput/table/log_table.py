@@ -169,7 +169,9 @@ class LogTable:
             DamagedStore: some bytes are no records, and nobody asked to go on.
             OffsetOutOfRange: the log was trimmed above *begin*.
         """
-        return joined(self.decoded(begin, until), self.options.batch_rows // SMALL_BATCH_PART)
+        options = self.options
+        rows_min, bytes_min = options.batch_rows // SMALL_BATCH_PART, options.batch_bytes // SMALL_BATCH_PART
+        return joined(self.decoded(begin, until), rows_min, bytes_min)
 
     def decoded(self, begin: int, until: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows as they come, a window of bytes at a time."""
@@ -210,16 +212,17 @@ class LogTable:
         logger.warning("the log is damaged: from=%d until=%d reason=%s", damaged.begin, damaged.until, damaged.reason)
 
 
-def joined(batches: Iterable[pa.RecordBatch], rows_min: int) -> Iterator[pa.RecordBatch]:
-    """Yield *batches*, those with fewer than *rows_min* rows joined."""
+def joined(batches: Iterable[pa.RecordBatch], rows_min: int, bytes_min: int) -> Iterator[pa.RecordBatch]:
+    """Yield *batches*, those joined that have fewer rows than *rows_min* and fewer bytes than *bytes_min*."""
     pending: list[pa.RecordBatch] = []
-    row_count = 0
+    row_count = byte_count = 0
     for batch in batches:
         pending.append(batch)
         row_count += batch.num_rows
-        if row_count >= rows_min:
+        byte_count += batch.nbytes
+        if row_count >= rows_min or byte_count >= bytes_min:
             yield from join(pending)
-            pending, row_count = [], 0
+            pending, row_count, byte_count = [], 0, 0
     if pending:
         yield from join(pending)
 

@@ -70,7 +70,7 @@ class RangeReader:
         self.path: Path | None = None
 
     def read(self, begin: int, until: int) -> Iterator[RecordColumns]:
-        """Yield the records that begin in [begin, until), in the log's order, each run valid until the next is asked for.
+        """Yield the records that begin in [begin, until), in its order; each run is valid until the next is asked for.
 
         *begin* and *until* are where records begin, or the end of the log.
 
