@@ -1,1 +1,90 @@
+"""reput: a durable message log in RocketMQ's store format, every view of which is a plugin in a process of its own.
 
+    with reput.open("store") as store:
+        result = store.put(reput.Message("orders", b"...", tags="paid", keys=["order-17"]))
+        store.wait_for("consume_queue", result.next_commit_log_offset, timeout=1.0)
+        found = store.get("orders", queue_id=0, queue_offset=0, count_max=32)
+
+Names are imported when they are first used, so that `import reput` stays light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reput.errors import (
+        ConfigError,
+        DamagedStore,
+        DispatcherError,
+        MessageIllegal,
+        NotAStore,
+        ReputError,
+        StoreError,
+        StoreLocked,
+    )
+    from reput.opened_store import ReadOnlyStore, Store, open
+    from reput.settings import Settings
+    from reput.store.message import Message, PutMessageResult, PutMessageStatus
+    from reput.store.message_reader import GetMessageResult, GetMessageStatus
+    from reput_hooks import Record
+
+__version__ = "0.1.0"
+
+# Where each public name lives.
+HOMES = {
+    "ConfigError": "reput.errors",
+    "DamagedStore": "reput.errors",
+    "DispatcherError": "reput.errors",
+    "GetMessageResult": "reput.store.message_reader",
+    "GetMessageStatus": "reput.store.message_reader",
+    "Message": "reput.store.message",
+    "MessageIllegal": "reput.errors",
+    "NotAStore": "reput.errors",
+    "PutMessageResult": "reput.store.message",
+    "PutMessageStatus": "reput.store.message",
+    "ReadOnlyStore": "reput.opened_store",
+    "Record": "reput_hooks",
+    "ReputError": "reput.errors",
+    "Settings": "reput.settings",
+    "Store": "reput.opened_store",
+    "StoreError": "reput.errors",
+    "StoreLocked": "reput.errors",
+    "open": "reput.opened_store",
+}
+
+__all__ = [
+    "ConfigError",
+    "DamagedStore",
+    "DispatcherError",
+    "GetMessageResult",
+    "GetMessageStatus",
+    "Message",
+    "MessageIllegal",
+    "NotAStore",
+    "PutMessageResult",
+    "PutMessageStatus",
+    "ReadOnlyStore",
+    "Record",
+    "ReputError",
+    "Settings",
+    "Store",
+    "StoreError",
+    "StoreLocked",
+    "__version__",
+    "open",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'reput' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

@@ -16,9 +16,24 @@ from reput.errors import StoreError
 from reput.store.commit_log import CommitLog
 from reput.store.files import Clock
 
-__all__ = ["FlushService"]
+__all__ = ["FlushService", "is_able_to_flush"]
 
 PAGE_SIZE = 4096
+
+
+def is_able_to_flush(appended: int, durable: int, least_pages: int, *, is_full: bool) -> bool:
+    """Tell whether enough was written to be worth a force.
+
+    Pages are counted where they begin, in the file as in the log. With 0 *least_pages* any byte is enough, and a
+    segment that is full always is.
+
+    Source: RocketMQ store, DefaultMappedFile.isAbleToFlush.
+    """
+    if is_full:
+        return True
+    if least_pages > 0:
+        return appended // PAGE_SIZE - durable // PAGE_SIZE >= least_pages
+    return appended > durable
 
 
 class Waiter:
@@ -32,7 +47,8 @@ class Waiter:
 
 
 class FlushService:
-    """One thread. *on_durable* is called after each success with the new durable offset, *on_failure* once."""
+    """One thread. *on_durable* is called after each success with the new durable offset and what *before_flush* said;
+    *on_failure* once; *on_idle* after each round."""
 
     def __init__(
         self,
@@ -42,15 +58,17 @@ class FlushService:
         interval_ms: int,
         least_pages: int,
         thorough_interval_ms: int,
-        on_durable: Callable[[int], None],
+        before_flush: Callable[[], int],
+        on_durable: Callable[[int, int], None],
         on_failure: Callable[[str], None],
         on_idle: Callable[[], None],
     ) -> None:
         self.commit_log = commit_log
         self.clock = clock
         self.interval = interval_ms / 1000
-        self.least_bytes = least_pages * PAGE_SIZE
+        self.least_pages = least_pages
         self.thorough_interval = thorough_interval_ms / 1000
+        self.before_flush = before_flush
         self.on_durable = on_durable
         self.on_failure = on_failure
         self.on_idle = on_idle
@@ -95,7 +113,7 @@ class FlushService:
             now = self.clock.monotonic()
             behind = self.commit_log.appended - self.commit_log.durable
             thorough = now - last_thorough >= self.thorough_interval
-            if behind and (self.waiters or self.durable_wanted or thorough or behind >= self.least_bytes):
+            if behind and (self.waiters or self.durable_wanted or thorough or self.is_worthwhile()):
                 self.flush()
                 last_thorough = now
             self.complete()
@@ -104,14 +122,20 @@ class FlushService:
             self.flush()
         self.complete(everyone=True)
 
+    def is_worthwhile(self) -> bool:
+        """Tell whether enough was appended for a force that nobody asked for."""
+        log = self.commit_log
+        return is_able_to_flush(log.appended, log.durable, self.least_pages, is_full=len(log.unforced) > 1)
+
     def flush(self) -> None:
         """Force the log once; a failure is reported once and never tried again."""
+        known_before = self.before_flush()
         try:
             durable = self.commit_log.flush()
         except StoreError as error:
             self.on_failure(str(error))
             return
-        self.on_durable(durable)
+        self.on_durable(durable, known_before)
 
     def complete(self, everyone: bool = False) -> None:
         """Let go of whoever waited for what is durable now, and of everyone once nothing will be any more."""

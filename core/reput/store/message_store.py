@@ -77,7 +77,10 @@ class Publisher(Protocol):
         rows: bytes,
         texts: bytes,
     ) -> None:
-        """Records [begin, end) are appended; *ordinal* counts the records up to *end*."""
+        """The log has grown from *begin*, where it ended before, to *end*; *ordinal* counts the records up to there.
+
+        Between *begin* and the first record may lie the blank at the end of a segment.
+        """
 
     def durable(self, offset: int) -> None:
         """The log is forced to disk up to *offset*."""
@@ -189,6 +192,8 @@ class MessageStore:
         self.topics: dict[str, Topic] = {}
         self.tags_codes: dict[str | None, int] = {None: 0, "": 0}
         self.closed: str | None = None
+        # Store time of a record that is on disk, as are all before it.
+        self.durable_timestamp = self.store_timestamp
         self.read_only_reason: str | None = None
         self.snapshot_at = self.clock.monotonic()
         self.snapshot_offset = self.commit_log.appended
@@ -199,6 +204,7 @@ class MessageStore:
             interval_ms=settings.flush_interval_commit_log,
             least_pages=settings.flush_commit_log_least_pages,
             thorough_interval_ms=settings.flush_commit_log_thorough_interval,
+            before_flush=lambda: self.store_timestamp,
             on_durable=self.on_durable,
             on_failure=self.on_flush_failure,
             on_idle=self.snapshot_when_due,
@@ -389,16 +395,18 @@ class MessageStore:
         with self.put_lock:
             if self.closed is not None or self.read_only_reason is not None:
                 raise self.refusal()
-            begin = self.commit_log.room(prepared.record_size)
+            commit_log = self.commit_log
+            before = commit_log.appended
+            begin = commit_log.room(prepared.record_size)
             timestamp = self.now()
             row, queue_offset = self.append(prepared, begin, timestamp, 0)
-            end = self.commit_log.appended
+            end = commit_log.appended
             self.ordinal += 1
             queue_id = prepared.queue_id
             queues = prepared.topic.queues.get(queue_id)
             if queues is None:
                 queues = prepared.topic.queues[queue_id] = [(prepared.topic.name, queue_id)]
-            self.publisher.publish(begin, end, timestamp, self.ordinal, queues, row, prepared.texts)
+            self.publisher.publish(before, end, timestamp, self.ordinal, queues, row, prepared.texts)
         return PutMessageResult(
             self.flushed(end) if self.sync_flush else PutMessageStatus.PUT_OK,
             begin,
@@ -447,12 +455,12 @@ class MessageStore:
         ]
 
     def runs(self, batch: list[Prepared]) -> Iterator[list[Prepared]]:
-        """Split *batch* where a segment ends, and where one frame would become too large for its readers."""
+        """Split *batch* where a segment ends."""
         run: list[Prepared] = []
         size = 0
         left = self.commit_log.limit - self.commit_log.appended
         for prepared in batch:
-            if run and (size + prepared.record_size > left or len(run) == RUN_COUNT_MAX):
+            if run and size + prepared.record_size > left:
                 yield run
                 run, size = [], 0
                 left = self.commit_log.limit - self.commit_log.appended
@@ -462,6 +470,7 @@ class MessageStore:
 
     def put_run(self, run: list[Prepared], timestamp: int, placed: list[tuple[Prepared, int, int]]) -> None:
         """Append *run* into one segment and publish it as one frame."""
+        before = self.commit_log.appended
         begin = self.commit_log.room(sum([prepared.record_size for prepared in run]))
         number_of: dict[tuple[str, int], int] = {}
         rows: list[bytes] = []
@@ -475,7 +484,7 @@ class MessageStore:
             at += prepared.record_size
         self.ordinal += len(run)
         self.publisher.publish(
-            begin,
+            before,
             at,
             timestamp,
             self.ordinal,
@@ -585,8 +594,9 @@ class MessageStore:
             raise StoreError(f"the disk did not answer in time: durable={self.durable} appended={target}")
         return self.durable
 
-    def on_durable(self, durable: int) -> None:
-        """Called by the flusher after each success."""
+    def on_durable(self, durable: int, store_timestamp: int) -> None:
+        """Called by the flusher after each success; *store_timestamp* was the last record's when it began."""
+        self.durable_timestamp = store_timestamp
         self.publisher.durable(durable)
 
     def on_flush_failure(self, reason: str) -> None:
@@ -652,10 +662,6 @@ class MessageStore:
         self.closed = "the store belongs to the parent of this process"
         self.commit_log.forget()
         self.store_lock.close()
-
-
-# Two thousand rows and their texts stay far below the largest frame of the ring.
-RUN_COUNT_MAX = 2000
 
 
 def plain_bytes(body: object) -> bytes:
