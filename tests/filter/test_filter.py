@@ -1,0 +1,39 @@
+"""The package `reput.filter` itself."""
+
+from __future__ import annotations
+
+import doctest
+import subprocess
+import sys
+
+import pytest
+
+import reput.filter
+
+
+def test_every_public_name_has_a_home():
+    """And is found there."""
+    assert reput.filter.__all__ == list(reput.filter.HOMES)
+    for name in reput.filter.__all__:
+        assert getattr(reput.filter, name) is not None
+        assert name in dir(reput.filter)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    """As of any module."""
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = reput.filter.no_such_name
+
+
+def test_the_example_in_the_docstring_runs():
+    """What a reader tries first must work."""
+    names = {name: getattr(reput.filter, name) for name in reput.filter.__all__}
+    assert doctest.testmod(reput.filter, extraglobs=names).attempted == 2
+    assert doctest.testmod(reput.filter, extraglobs=names).failed == 0
+
+
+def test_the_string_hash_loads_no_parser():
+    """The store needs the one in every process, and the other in none."""
+    script = "import sys, reput.filter.string_hash; print([m for m in sys.modules if m.startswith('reput.filter.')])"
+    run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert run.stdout.strip() == "['reput.filter.string_hash']"

@@ -1,0 +1,106 @@
+"""Subscriptions by tags."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reput.filter import FilterSyntaxError, parse_tags
+from reput.filter.string_hash import string_hash
+from rocketmq_vectors import store_vectors
+
+
+@pytest.mark.parametrize("expression", ["", "*"])
+def test_the_star_and_the_empty_text_take_everything(expression):
+    """Whatever the unit's tags code is."""
+    wanted = parse_tags(expression)
+    assert wanted.expression == "*"
+    assert wanted.matches_tags_code(0)
+    assert wanted.matches_tags_code(string_hash("any"))
+    assert wanted.matches_tag("any")
+    assert wanted.matches_tag(None)
+
+
+@pytest.mark.parametrize(
+    ("expression", "tags"),
+    [
+        ("TagA", {"TagA"}),
+        ("TagA || TagB", {"TagA", "TagB"}),
+        ("||a||\t b\x01||", {"a", "b"}),
+        ("a || a", {"a"}),
+        ("a | b", {"a | b"}),
+        ("|||", {"|"}),
+        ("*||a", {"*", "a"}),
+        ("\u00a0a", {"\u00a0a"}),
+        (" ", set()),
+        ("|| ", set()),
+    ],
+)
+def test_tags_are_what_stands_between_the_separators(expression, tags):
+    """Without Java's blanks around them, which are the characters up to the space."""
+    wanted = parse_tags(expression)
+    assert wanted.tags == tags
+    assert wanted.codes == {string_hash(tag) for tag in tags}
+    assert wanted.expression == expression
+
+
+@pytest.mark.parametrize("expression", ["||", "||||"])
+def test_separators_alone_are_refused(expression):
+    """RocketMQ refuses them too: "subString split error"."""
+    with pytest.raises(FilterSyntaxError, match="separators alone"):
+        parse_tags(expression)
+
+
+@store_vectors("tags_code")
+def test_the_tags_code_of_a_message_finds_its_subscription(vector):
+    """But for delayed messages, whose tags code is a time, and for messages without a tag."""
+    tag = vector["input"]["tags"]
+    if not tag or vector["input"]["topic"] == "SCHEDULE_TOPIC_XXXX":
+        assert not parse_tags("TagA || TagB").matches_tags_code(vector["expected"]["tagsCode"])
+    else:
+        assert parse_tags(f"x || {tag}").matches_tags_code(vector["expected"]["tagsCode"])
+
+
+def test_a_collision_passes_the_queue_and_is_caught_with_the_record():
+    """Two tags may have one hash."""
+    wanted = parse_tags("AaAa")
+    assert wanted.matches_tags_code(string_hash("BBBB"))
+    assert not wanted.matches_tag("BBBB")
+    assert not wanted.matches_tag(None)
+    assert wanted.matches_tag("AaAa")
+
+
+def test_only_the_lower_32_bits_of_a_tags_code_count():
+    """A queue unit holds 64, and Java casts them."""
+    wanted = parse_tags("polygenelubricants")
+    assert wanted.codes == {-(2**31)}
+    assert wanted.matches_tags_code(-(2**31))
+    assert wanted.matches_tags_code(2**31)
+    assert wanted.matches_tags_code(2**40 + 2**31)
+    assert not wanted.matches_tags_code(0)
+
+
+def test_a_tags_code_that_nobody_knows_matches():
+    """The unit names an ext unit, and that is gone: the record will tell."""
+    assert parse_tags("TagA").matches_tags_code(None)
+
+
+def test_a_subscription_to_no_tag_at_all_finds_nothing_in_the_queue():
+    """Like RocketMQ's: its text is not the star, and it has no codes."""
+    wanted = parse_tags(" ")
+    assert not wanted.matches_tags_code(0)
+    assert wanted.matches_tag("any")
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_subscription_or_separators(expression):
+    """And survives the way to another process."""
+    if expression and not expression.replace("||", ""):
+        with pytest.raises(FilterSyntaxError):
+            parse_tags(expression)
+    else:
+        wanted = parse_tags(expression)
+        assert pickle.loads(pickle.dumps(wanted)) == wanted
