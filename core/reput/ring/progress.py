@@ -274,9 +274,11 @@ class SlotGate:
             timed_out: the back-stop ran out, so nothing ought to be found.
         """
         with self._mutex:
-            # Before looking at the progress, which the dispatcher stores before it writes to the eventfd.
+            announced = timed_out and self._was_announced()
+            # After that look, or a wake-up that comes between the two would seem to be missing; before the look at the
+            # progress, which the dispatcher stores before it writes to the eventfd.
             signalled = drain(self._descriptor)
-            if timed_out and not signalled and self._was_forgotten():
+            if announced and not signalled:
                 self._words[layout.OWNER_BACKSTOP_COUNT] += 1
             tasks = self._settle()
         wake_tasks(tasks, current)
@@ -321,10 +323,10 @@ class SlotGate:
         self._loops[loop].timer = loop.call_later(BACKSTOP_S, self._tick, loop)
         self.serve(loop, timed_out=True)
 
-    def _was_forgotten(self) -> bool:
-        """Whether the dispatcher has woken all who wait for what is awaited here, and left out this process.
+    def _was_announced(self) -> bool:
+        """Whether the dispatcher says that it has woken all who wait for what is awaited here.
 
-        It looks for what was *announced*: a dispatcher that is about to write, or was killed before, forgot nobody.
+        One that is about to do so, or was killed before, has not said it, and forgot nobody.
         """
         announced = self._cells[self._announced_index]
         return bool(announced != UNKNOWN and announced >= self._armed)

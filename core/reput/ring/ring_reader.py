@@ -185,13 +185,14 @@ class RingReader:
         ready_already = self._has_work(frames, durable, below, progress) or (predecessors and not below)
         wait_ms = 0 if ready_already else max(0, round(timeout * 1000))
         ready = self._poll.poll(wait_ms)
+        # Before the flag is taken back, after which nobody needs to wake this reader.
+        if wait_ms and not ready and self._was_forgotten(frames, durable, below, progress):
+            cell.add_backstop()
         cell.end_parking()
         descriptors = [descriptor for descriptor, _ in ready]
         if self._wake_descriptor in descriptors:
             descriptors.remove(self._wake_descriptor)
             self._drain()
-        elif wait_ms and not ready and self._was_forgotten(frames, durable, below, progress):
-            cell.add_backstop()
         return descriptors
 
     def _reached(self, slot: int, progress: int) -> bool:
@@ -218,6 +219,7 @@ class RingReader:
         for slot in below:
             reached = cells[slot * CELL_WORDS + PROGRESS_ANNOUNCED]
             announced = announced or (reached != UNKNOWN and reached >= progress)
+        # Last: what was announced after this look is not blamed on anybody.
         return bool(announced) and self._wake_descriptor not in [descriptor for descriptor, _ in self._poll.poll(0)]
 
     def _drain(self) -> None:

@@ -1,0 +1,213 @@
+"""All interleavings of a few small processes under the memory model of x86-64, total store order.
+
+A process is a generator that yields what it does to shared memory and is sent what that gave. Its stores go into a
+buffer of its own and reach memory one by one, in their order, at any later time; its loads see its own buffer first.
+The explorer goes through every order in which buffers drain and processes step, each state once. A state of a process
+is where its generator stands and its local variables, so a program keeps nothing anywhere else: no ``for`` (its
+iterator is hidden), no list that it changes.
+
+Source of the model: Sewell et al., x86-TSO, CACM 53(7), 2010. A system call counts as a barrier: eventfd takes a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+__all__ = ["Choose", "Fence", "Load", "Peek", "Signal", "Sleep", "Store", "Take", "Violation", "explore"]
+
+
+class Load(NamedTuple):
+    """Read a word."""
+
+    address: str
+
+
+class Store(NamedTuple):
+    """Write a word, into the buffer."""
+
+    address: str
+    value: int
+
+
+class Fence(NamedTuple):
+    """Go on when the buffer is empty."""
+
+
+class Signal(NamedTuple):
+    """Make an eventfd readable."""
+
+    name: str
+
+
+class Sleep(NamedTuple):
+    """Go on when the eventfd is readable: True. With *may_time_out* also at any other time: False."""
+
+    name: str
+    may_time_out: bool = False
+
+
+class Take(NamedTuple):
+    """Empty the eventfd: whether it was readable."""
+
+    name: str
+
+
+class Peek(NamedTuple):
+    """Whether the eventfd is readable; it stays so."""
+
+    name: str
+
+
+class Choose(NamedTuple):
+    """Go on with each of the numbers below *count*."""
+
+    count: int
+
+
+Operation = Load | Store | Fence | Signal | Sleep | Take | Peek | Choose
+Program = Callable[[], Generator[Operation, Any, None]]
+Local = int
+State = tuple[tuple[int, ...], frozenset[str], tuple[tuple[Local, tuple[tuple[int, int], ...]], ...]]
+
+FINISHED: Local = -1
+
+
+class Violation(AssertionError):
+    """A promise was broken; the text lists the steps that led there."""
+
+
+class Process:
+    """The states that one program can be in, numbered as they are found; each is a pending operation."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.operations: list[Operation] = []
+        self._histories: list[tuple[Any, ...]] = []
+        self._numbers: dict[str, Local] = {}
+        self._next: dict[tuple[Local, Any], Local] = {}
+        self.first = self._number(())
+
+    def after(self, local: Local, answer: object) -> Local:
+        """Return the state that follows when the pending operation gave *answer*."""
+        key = (local, answer)
+        if key not in self._next:
+            self._next[key] = self._number((*self._histories[local], answer))
+        return self._next[key]
+
+    def _number(self, history: tuple[Any, ...]) -> Local:
+        """Return the state after *history*. Generators cannot be copied, so the program runs again from its start."""
+        generator = self.program()
+        try:
+            operation = next(generator)
+            for answer in history:
+                operation = generator.send(answer)
+        except StopIteration:
+            return FINISHED
+        frame = generator.gi_frame
+        assert frame is not None
+        key = f"{frame.f_lasti} {sorted(frame.f_locals.items())}"
+        if key not in self._numbers:
+            self._numbers[key] = len(self.operations)
+            self.operations.append(operation)
+            self._histories.append(history)
+        return self._numbers[key]
+
+
+def explore(initial: dict[str, int], **programs: Program) -> int:
+    """Run *programs* in all interleavings from the words *initial*; return the number of different states.
+
+    Raises:
+        Violation: a program raised AssertionError, or one sleeps and nothing will wake it.
+    """
+    addresses = {address: index for index, address in enumerate(initial)}
+    names = list(programs)
+    processes = [Process(program) for program in programs.values()]
+
+    def settle(
+        index: int, local: Local, buffer: tuple[tuple[int, int], ...]
+    ) -> tuple[Local, tuple[tuple[int, int], ...]]:
+        # What no other process can see is done at once: filling the buffer, passing a fence with an empty one.
+        process = processes[index]
+        while local != FINISHED:
+            operation = process.operations[local]
+            if isinstance(operation, Store):
+                buffer = (*buffer, (addresses[operation.address], operation.value))
+            elif not (isinstance(operation, Fence) and not buffer):
+                break
+            local = process.after(local, None)
+        return local, buffer
+
+    def successors(state: State) -> list[tuple[str, State]]:
+        memory, readable, locals_ = state
+        found: list[tuple[str, State]] = []
+
+        def go(index: int, text: str, answer: object, now_readable: frozenset[str]) -> None:
+            local, buffer = locals_[index]
+            try:
+                settled = settle(index, processes[index].after(local, answer), buffer)
+            except AssertionError as error:
+                raise Violation(f"{names[index]}: {error}\n{story(state)}  {names[index]}: {text}") from None
+            found.append((f"{names[index]}: {text}", (memory, now_readable, replaced(locals_, index, settled))))
+
+        for index, (local, buffer) in enumerate(locals_):
+            if buffer:
+                (address, value), rest = buffer[0], buffer[1:]
+                changed = replaced(memory, address, value)
+                settled = settle(index, local, rest)
+                text = f"{names[index]}: {list(initial)[address]}={value} becomes visible"
+                found.append((text, (changed, readable, replaced(locals_, index, settled))))
+            if local == FINISHED:
+                continue
+            match processes[index].operations[local]:
+                case Load(address):
+                    at = addresses[address]
+                    value = next((value for target, value in reversed(buffer) if target == at), memory[at])
+                    go(index, f"loads {address}={value}", value, readable)
+                case Signal(name) if not buffer:
+                    go(index, f"signals {name}", None, readable | {name})
+                case Take(name) if not buffer:
+                    go(index, f"empties {name}", name in readable, readable - {name})
+                case Peek(name) if not buffer:
+                    go(index, f"looks at {name}", name in readable, readable)
+                case Sleep(name, may_time_out) if not buffer:
+                    if name in readable:
+                        go(index, f"is woken by {name}", True, readable)
+                    if may_time_out:
+                        go(index, f"sleeps on {name} until its time runs out", False, readable)
+                case Choose(count):
+                    for number in range(count):
+                        go(index, f"chooses {number}", number, readable)
+        return found
+
+    def story(state: State) -> str:
+        lines: list[str] = []
+        at: State | None = state
+        while at is not None:
+            at, text = came_from[at]
+            lines.append(f"  {text}\n")
+        return "".join(reversed(lines))
+
+    start: State = (
+        tuple(initial.values()),
+        frozenset(),
+        tuple(settle(index, process.first, ()) for index, process in enumerate(processes)),
+    )
+    came_from: dict[State, tuple[State | None, str]] = {start: (None, "start")}
+    stack = [start]
+    while stack:
+        state = stack.pop()
+        following = successors(state)
+        if not following:
+            asleep = [names[index] for index, (local, _) in enumerate(state[2]) if local != FINISHED]
+            if asleep:
+                raise Violation(f"sleeps for ever: {', '.join(asleep)}\n{story(state)}")
+        for text, target in following:
+            if target not in came_from:
+                came_from[target] = (state, text)
+                stack.append(target)
+    return len(came_from)
+
+
+def replaced(values: tuple[Any, ...], index: int, value: object) -> tuple[Any, ...]:
+    return (*values[:index], value, *values[index + 1 :])

@@ -1,0 +1,330 @@
+"""The ring's protocols as programs for `interleavings.explore`, step for step what `core/reput/ring` does.
+
+Each program takes the steps that make it right as arguments, so that a test can leave one out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from ring.interleavings import Choose, Fence, Load, Operation, Peek, Program, Signal, Sleep, Store, Take
+
+__all__ = [
+    "LATCH_WORDS",
+    "NEVER",
+    "PROGRESS_WORDS",
+    "RING_WORDS",
+    "SUCCESSOR_WORDS",
+    "Steps",
+    "latch_reader",
+    "latch_writer",
+    "owner_waiting",
+    "predecessor",
+    "progress_publisher",
+    "ring_reader",
+    "ring_writer",
+    "successor",
+]
+
+NEVER = 99
+Steps_ = Generator[Operation, Any, None]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps that the ring's protocol consists of; each can be left out.
+
+    Attributes:
+        writer_barrier: between the tail and the look at the parked flag.
+        reader_barrier: between the parked flag and the last look at the tail.
+        last_look: the reader looks at the tail once more after it said that it parks.
+        intent: the writer announces what it will overwrite.
+        check_after_copy: the reader looks for the intent after it copied, not before.
+        numbered_parking: each parking has another number, also across the death of the reader's process.
+        appended_first: the writer stores `appended` before the tail, and who joins loads it after the tail.
+        blame_while_parked: a reader whose back-stop ran out looks for a forgotten wake-up while its flag still stands.
+        backward: both sides copy from the last word to the first, as memcpy may.
+        deaths: how often the reader's process may die while it is parked, to be started again.
+        timeouts: how often the back-stop may run out.
+    """
+
+    writer_barrier: bool = True
+    reader_barrier: bool = True
+    last_look: bool = True
+    intent: bool = True
+    check_after_copy: bool = True
+    numbered_parking: bool = True
+    appended_first: bool = True
+    blame_while_parked: bool = True
+    backward: bool = False
+    deaths: int = 0
+    timeouts: int = 0
+
+
+# The ring: two frames of two words fit. Frame n says n in both words and brings the log to 10 n.
+CAPACITY = 4
+FRAME = 2
+RING_WORDS = {"INTENT": 0, "TAIL": 0, "APPENDED": 0, "ANNOUNCED": 0, "PARKED": 0, "D0": 0, "D1": 0, "D2": 0, "D3": 0}
+
+
+def ring_writer(frame_count: int, steps: Steps) -> Program:
+    """`RingWriter.publish`, *frame_count* times."""
+
+    def program() -> Steps_:
+        number = tail = seen = 0
+        while number < frame_count:
+            number += 1
+            end = tail + FRAME
+            if steps.intent:
+                yield Store("INTENT", end)
+            at = 0
+            while at < FRAME:
+                word = tail + (FRAME - 1 - at if steps.backward else at)
+                yield Store(f"D{word % CAPACITY}", number)
+                at += 1
+            if steps.appended_first:
+                yield Store("APPENDED", 10 * number)
+            yield Store("TAIL", end)
+            if not steps.appended_first:
+                yield Store("APPENDED", 10 * number)
+            tail = end
+            if steps.writer_barrier:
+                yield Fence()
+            parked = yield Load("PARKED")
+            if parked != seen:
+                seen = parked
+                if parked & 1:
+                    yield Signal("wake")
+            yield Store("ANNOUNCED", end)
+
+    return program
+
+
+def ring_reader(frame_count: int, steps: Steps) -> Program:
+    """`RingReader.read` and `park` until all frames were read or passed over, in a process that may die and restart."""
+    last = frame_count * FRAME
+
+    def program() -> Steps_:
+        deaths = timeouts = position = parking = 0
+        while position < last:
+            # read
+            tail = yield Load("TAIL")
+            if tail != position:
+                intent = 0
+                if not steps.check_after_copy:
+                    intent = yield Load("INTENT")
+                copied: tuple[int, ...] = ()
+                size = tail - position
+                if size <= CAPACITY:
+                    while len(copied) < size:
+                        word = position + (size - 1 - len(copied) if steps.backward else len(copied))
+                        value = yield Load(f"D{word % CAPACITY}")
+                        copied = (*copied, value)
+                    if steps.check_after_copy:
+                        intent = yield Load("INTENT")
+                if size > CAPACITY or intent - position > CAPACITY:
+                    position = yield Load("TAIL")
+                    appended = yield Load("APPENDED")
+                    assert appended >= position // FRAME * 10, f"gap after joining: {appended=} {position=}"
+                    continue
+                copied = copied[::-1] if steps.backward else copied
+                expected = tuple((position + at) // FRAME + 1 for at in range(size))
+                assert copied == expected, f"torn: {copied=} {expected=}"
+                position = tail
+                continue
+            # park
+            parking += 1
+            yield Store("PARKED", parking)
+            if steps.reader_barrier:
+                yield Fence()
+            tail = position
+            if steps.last_look:
+                tail = yield Load("TAIL")
+            woken = True
+            if tail == position:
+                if deaths < steps.deaths and (yield Choose(2)):
+                    deaths += 1
+                    # A new process: it finds the flag of the dead one, takes it back, and joins.
+                    parking = (yield Load("PARKED")) if steps.numbered_parking else 0
+                    parking += parking & 1
+                    yield Store("PARKED", parking)
+                    position = yield Load("TAIL")
+                    continue
+                woken = yield Sleep("wake", timeouts < steps.timeouts)
+            if not woken:
+                timeouts += 1
+                if steps.blame_while_parked:
+                    announced = yield Load("ANNOUNCED")
+                    woken = yield Peek("wake")
+                    assert woken or announced <= position, "a back-stop found work"
+            parking += 1
+            yield Store("PARKED", parking)
+            if not woken and not steps.blame_while_parked:
+                announced = yield Load("ANNOUNCED")
+                woken = yield Peek("wake")
+                assert woken or announced <= position, "a back-stop found work"
+            if woken:
+                yield Take("wake")
+
+    return program
+
+
+# Progress: the owner says what it waits for, the dispatcher how far it is.
+PROGRESS_WORDS = {"PROGRESS": 0, "ANNOUNCED": 0, "AWAITED": NEVER}
+
+
+def progress_publisher(last: int, *, barrier: bool = True) -> Program:
+    """`Cell.set_progress` with 1 to *last*."""
+
+    def program() -> Steps_:
+        progress = 0
+        while progress < last:
+            progress += 1
+            yield Store("PROGRESS", progress)
+            if barrier:
+                yield Fence()
+            awaited = yield Load("AWAITED")
+            if progress >= awaited:
+                yield Signal("progress")
+            yield Store("ANNOUNCED", progress)
+
+    return program
+
+
+def owner_waiting(
+    targets: tuple[int, ...], *, barrier: bool = True, announced_first: bool = True, timeouts: int = 0
+) -> Program:
+    """`SlotGate`: all *targets*, in rising order, are waited for at the same time."""
+
+    def program() -> Steps_:
+        heap, armed, timed_out = targets, NEVER, 0
+        while True:
+            # _settle
+            while True:
+                while heap:
+                    progress = yield Load("PROGRESS")
+                    if progress < heap[0]:
+                        break
+                    heap = heap[1:]
+                awaited = heap[0] if heap else NEVER
+                if awaited == armed:
+                    break
+                armed = awaited
+                yield Store("AWAITED", armed)
+                if barrier:
+                    yield Fence()
+            if not heap:
+                return
+            # poll, serve
+            woken = yield Sleep("progress", timed_out < timeouts)
+            announced = 0
+            if not woken:
+                timed_out += 1
+                if announced_first:
+                    announced = yield Load("ANNOUNCED")
+            signalled = yield Take("progress")
+            if not woken and not announced_first:
+                announced = yield Load("ANNOUNCED")
+            assert signalled or announced < armed, "a back-stop found work"
+
+    return program
+
+
+# After: a dispatcher parks until a predecessor has come to an offset.
+SUCCESSOR_WORDS = {"PROGRESS": 0, "MASK": 0, "OFFSET": 0}
+
+
+def predecessor(last: int, *, barrier: bool = True) -> Program:
+    """`Cell.set_progress` with 1 to *last*, for dispatchers that come after."""
+
+    def program() -> Steps_:
+        progress = 0
+        while progress < last:
+            progress += 1
+            yield Store("PROGRESS", progress)
+            if barrier:
+                yield Fence()
+            mask = yield Load("MASK")
+            if mask:
+                offset = yield Load("OFFSET")
+                if progress >= offset:
+                    yield Signal("wake")
+
+    return program
+
+
+def successor(targets: tuple[int, ...], *, barrier: bool = True) -> Program:
+    """`RingReader.park` with predecessors, for one of *targets* after the other, in any order."""
+
+    def program() -> Steps_:
+        done = 0
+        while done < len(targets):
+            target = targets[done]
+            progress = yield Load("PROGRESS")
+            if progress >= target:
+                done += 1
+                continue
+            yield Store("OFFSET", target)
+            yield Store("MASK", 1)
+            if barrier:
+                yield Fence()
+            progress = yield Load("PROGRESS")
+            if progress < target:
+                yield Sleep("wake")
+            yield Store("MASK", 0)
+            yield Take("wake")
+
+    return program
+
+
+# A latch of two words.
+LATCH_WORDS = {"SEQUENCE": 0, "A0": 0, "B0": 0, "A1": 0, "B1": 0}
+
+
+def latch_writer(count: int, *, sequence_last: bool = True) -> Program:
+    """`Latch.write` of 1 to *count*; the process may die before each store."""
+
+    def program() -> Steps_:
+        sequence = 0
+        while sequence < count:
+            sequence += 1
+            copy = sequence & 1
+            if not sequence_last:
+                yield Store("SEQUENCE", sequence)
+            if (yield Choose(2)):
+                return
+            yield Store(f"A{copy}", sequence)
+            if (yield Choose(2)):
+                return
+            yield Store(f"B{copy}", sequence)
+            if (yield Choose(2)):
+                return
+            if sequence_last:
+                yield Store("SEQUENCE", sequence)
+
+    return program
+
+
+def latch_reader(count: int, *, second_look: bool = True) -> Program:
+    """`Latch.read`, *count* times; what it returns is whole, and never older than what it returned before."""
+
+    def program() -> Steps_:
+        newest = done = 0
+        while done < count:
+            sequence = yield Load("SEQUENCE")
+            if sequence == 0:
+                done += 1
+                continue
+            copy = sequence & 1
+            first = yield Load(f"A{copy}")
+            second = yield Load(f"B{copy}")
+            if second_look and (yield Load("SEQUENCE")) != sequence:
+                continue
+            assert first == second == sequence, f"torn: {sequence=} {first=} {second=}"
+            assert sequence >= newest, f"older than before: {sequence=} {newest=}"
+            newest = sequence
+            done += 1
+
+    return program

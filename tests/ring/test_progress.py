@@ -1,0 +1,248 @@
+"""Waiting in the owner until a dispatcher's view is readable."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from reput.errors import RingError
+from reput.ring import Cell, ProgressWaiter, RingMemory, WaitOutcome
+from reput.ring.layout import AWAITED, NEVER
+
+SOON = 10.0  # seconds; what is woken comes at once, what is not fails the test
+
+
+@pytest.fixture
+def cell(other: RingMemory) -> Cell:
+    cell = other.open_cell(1)
+    cell.clear("consume_queue")
+    return cell
+
+
+@pytest.fixture
+def waiter(memory: RingMemory) -> Iterator[ProgressWaiter]:
+    waiter = ProgressWaiter(memory)
+    yield waiter
+    waiter.close()
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for *condition*, which another thread brings about."""
+    ticker = threading.Event()
+    for _ in range(10_000):
+        if condition():
+            return
+        ticker.wait(0.001)
+    raise AssertionError("the condition did not come true")
+
+
+def test_progress_that_was_made_is_not_waited_for(waiter: ProgressWaiter, cell: Cell):
+    """An offset at or below the progress is reached at once, also with no time to wait."""
+    cell.set_progress(10, 1)
+    assert waiter.wait(1, 10, 0) is WaitOutcome.REACHED
+    assert waiter.wait(1, 0) is WaitOutcome.REACHED
+    assert asyncio.run(waiter.wait_async(1, 10, 0)) is WaitOutcome.REACHED
+
+
+def test_waiting_has_a_limit(waiter: ProgressWaiter, cell: Cell, memory: RingMemory):
+    """Progress that does not come, or is unknown, ends with a time-out and no bug counted."""
+    assert waiter.wait(1, 0, 0.001) is WaitOutcome.TIMEOUT
+    assert asyncio.run(waiter.wait_async(1, 0, 0.001)) is WaitOutcome.TIMEOUT
+    cell.set_progress(9, 1)
+    assert waiter.wait(1, 10, 0.25) is WaitOutcome.TIMEOUT
+    assert asyncio.run(waiter.wait_async(1, 10, 0.25)) is WaitOutcome.TIMEOUT
+    assert memory.header.backstop_count == 0
+
+
+def test_threads_wait_for_offsets_of_their_own(
+    waiter: ProgressWaiter, cell: Cell, threads: ThreadPoolExecutor, memory: RingMemory
+):
+    """Each is woken by the progress that it needs, in whatever order they came."""
+    cell.set_progress(0, 0)
+    waits: dict[int, Future[WaitOutcome]] = {}
+    for offset in (30, 10, 20, 10, 40):
+        waits[offset] = threads.submit(waiter.wait, 1, offset, SOON)
+        until(lambda: memory.words[AWAITED + 1] == min(waits))
+    for reached in (10, 20, 35):
+        cell.set_progress(reached, 1)
+        assert all(waits[offset].result(SOON) is WaitOutcome.REACHED for offset in waits if offset <= reached)
+        assert not any(waits[offset].done() for offset in waits if offset > reached)
+    cell.set_progress(40, 1)
+    assert waits[40].result(SOON) is WaitOutcome.REACHED
+    until(lambda: memory.words[AWAITED + 1] == NEVER)
+
+
+def test_a_thread_that_leads_and_leaves_is_followed_by_another(
+    waiter: ProgressWaiter, cell: Cell, threads: ThreadPoolExecutor, memory: RingMemory
+):
+    """The thread that polls may give up or be done; those that wait on are still woken, by the eventfd."""
+    cell.set_progress(0, 0)
+    leader = threads.submit(waiter.wait, 1, 50, 0.05)
+    until(lambda: memory.words[AWAITED + 1] == 50)
+    followers = [threads.submit(waiter.wait, 1, offset, SOON) for offset in (60, 70)]
+    assert leader.result(SOON) is WaitOutcome.TIMEOUT
+    for offset, follower in zip((60, 70), followers, strict=True):
+        cell.set_progress(offset, 1)
+        assert follower.result(SOON) is WaitOutcome.REACHED
+    assert memory.header.backstop_count == 0
+
+
+def test_thousands_of_tasks_cost_one_reader_of_the_loop(waiter: ProgressWaiter, cell: Cell, memory: RingMemory):
+    """One eventfd and one timer wake all tasks of an event loop, which keeps nothing of them afterwards."""
+    cell.set_progress(0, 0)
+    readers: list[int] = []
+
+    async def main() -> list[WaitOutcome]:
+        loop = asyncio.get_running_loop()
+        add_reader, remove_reader = loop.add_reader, loop.remove_reader
+        loop.add_reader = lambda fd, *rest: (readers.append(fd), add_reader(fd, *rest))  # type: ignore[method-assign]
+        loop.remove_reader = lambda fd: (readers.append(-fd), remove_reader(fd))  # type: ignore[method-assign]
+        tasks = [asyncio.ensure_future(waiter.wait_async(1, 1 + number // 2, SOON)) for number in range(3000)]
+        await asyncio.sleep(0)
+        cell.set_progress(700, 1)
+        await asyncio.gather(*tasks[:1400])
+        assert not any(task.done() for task in tasks[1400:])
+        cell.set_progress(1500, 1)
+        return await asyncio.gather(*tasks)
+
+    assert set(asyncio.run(main())) == {WaitOutcome.REACHED}
+    assert readers == [memory.progress_descriptors[1], -memory.progress_descriptors[1]]
+    assert memory.header.backstop_count == 0
+
+
+def test_tasks_of_two_loops_and_threads_wait_together(
+    waiter: ProgressWaiter, cell: Cell, threads: ThreadPoolExecutor, memory: RingMemory
+):
+    """Whoever notices the progress serves all others."""
+    cell.set_progress(0, 0)
+
+    async def wait_all(first: int) -> list[WaitOutcome]:
+        return await asyncio.gather(*(waiter.wait_async(1, first + number, SOON) for number in range(100)))
+
+    loops = [threads.submit(lambda first=first: asyncio.run(wait_all(first))) for first in (1, 51)]
+    waits = [threads.submit(waiter.wait, 1, offset, SOON) for offset in (75, 150)]
+    for progress in range(1, 151):
+        cell.set_progress(progress, progress)
+    for loop in loops:
+        assert set(loop.result(SOON)) == {WaitOutcome.REACHED}
+    assert [wait.result(SOON) for wait in waits] == [WaitOutcome.REACHED] * 2
+    assert memory.header.backstop_count == 0
+
+
+def test_a_cancelled_task_leaves_nothing_behind(waiter: ProgressWaiter, cell: Cell):
+    """A client that hangs up takes its wait with it."""
+    cell.set_progress(0, 0)
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(waiter.wait_async(1, 5)) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+        cell.set_progress(5, 1)
+        assert await asyncio.gather(*tasks[1:]) == [WaitOutcome.REACHED] * 2
+        assert waiter._gates[1]._loops == {}
+
+    asyncio.run(main())
+
+
+def test_waits_that_were_given_up_do_not_pile_up(waiter: ProgressWaiter, cell: Cell):
+    """Long polls on an idle store come and go for days."""
+    cell.set_progress(0, 0)
+
+    async def main() -> None:
+        keeper = asyncio.ensure_future(waiter.wait_async(1, 1))
+        await asyncio.sleep(0)
+        for _ in range(500):
+            task = asyncio.ensure_future(waiter.wait_async(1, 10))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert len(waiter._gates[1]._heap) < 200
+        cell.set_progress(1, 1)
+        assert await keeper is WaitOutcome.REACHED
+
+    asyncio.run(main())
+
+
+def test_another_view_ends_the_wait_for_the_former_one(
+    waiter: ProgressWaiter, cell: Cell, threads: ThreadPoolExecutor, memory: RingMemory
+):
+    """Who waits for a view that was replaced is told, in a thread or a task; who waits for the new one is not."""
+    cell.set_progress(0, 0)
+    former = memory.view(1).generation
+    wait = threads.submit(waiter.wait, 1, 10, SOON)
+    until(lambda: memory.words[AWAITED + 1] == 10)
+
+    async def main() -> list[WaitOutcome]:
+        tasks = [asyncio.ensure_future(waiter.wait_async(1, 20, SOON)) for _ in range(2)]
+        await asyncio.sleep(0)
+        cell.raise_generation()
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(main()) == [WaitOutcome.GENERATION] * 2
+    assert wait.result(SOON) is WaitOutcome.GENERATION
+    assert waiter.wait(1, 10, SOON, generation=former) is WaitOutcome.GENERATION
+    wait = threads.submit(waiter.wait, 1, 10, SOON)
+    until(lambda: memory.words[AWAITED + 1] == 10)
+    cell.set_progress(10, 1)
+    assert wait.result(SOON) is WaitOutcome.REACHED
+
+
+def test_closing_ends_every_wait(memory: RingMemory, cell: Cell, threads: ThreadPoolExecutor):
+    """Threads have left when it returns, tasks are resumed, and who comes later does not wait."""
+    waiter = ProgressWaiter(memory)
+    before = len(os.listdir("/proc/self/fd"))
+    cell.set_progress(0, 0)
+    waits = [threads.submit(waiter.wait, 1, offset) for offset in (10, 20, 30)]
+    until(lambda: waiter._gates[1]._thread_count == 3)
+
+    async def main() -> list[WaitOutcome]:
+        tasks = [asyncio.ensure_future(waiter.wait_async(1, 15)) for _ in range(2)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(waiter.close)
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(main()) == [WaitOutcome.CLOSED] * 2
+    assert [wait.result(SOON) for wait in waits] == [WaitOutcome.CLOSED] * 3
+    assert waiter.wait(1, 10) is WaitOutcome.CLOSED
+    assert waiter.wait(1, 0) is WaitOutcome.REACHED
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_only_the_owner_waits_through_the_header(other: RingMemory):
+    """A process that cannot write the header cannot say that it waits."""
+    with pytest.raises(RingError, match="only the process that created the ring"):
+        ProgressWaiter(other)
+
+
+def test_a_wake_up_that_a_dispatcher_forgot_is_counted(waiter: ProgressWaiter, cell: Cell, memory: RingMemory):
+    """A dispatcher that announces progress without waking is found out by the back-stop, by threads and by tasks."""
+    cell.set_progress(0, 0)
+    cell._progress_descriptor = os.eventfd(0)
+
+    def forget(offset: int) -> None:
+        until(lambda: memory.words[AWAITED + 1] == offset)
+        cell.set_progress(offset, 1)
+
+    with ThreadPoolExecutor(1) as threads:
+        forgetting = threads.submit(forget, 1)
+        assert waiter.wait(1, 1, SOON) is WaitOutcome.REACHED
+        forgetting.result()
+        assert memory.header.backstop_count == 1
+        forgetting = threads.submit(forget, 2)
+        assert asyncio.run(waiter.wait_async(1, 2, SOON)) is WaitOutcome.REACHED
+        forgetting.result()
+    assert memory.header.backstop_count == 2
+    os.close(cell._progress_descriptor)

@@ -1,0 +1,155 @@
+"""The ring's protocols hold in every interleaving that x86-64 allows, and not without any one of their steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from ring.interleavings import Fence, Load, Program, Store, Violation, explore
+from ring.protocol_model import (
+    LATCH_WORDS,
+    PROGRESS_WORDS,
+    RING_WORDS,
+    SUCCESSOR_WORDS,
+    Steps,
+    latch_reader,
+    latch_writer,
+    owner_waiting,
+    predecessor,
+    progress_publisher,
+    ring_reader,
+    ring_writer,
+    successor,
+)
+
+
+def explore_ring(frame_count: int, steps: Steps) -> int:
+    return explore(RING_WORDS, writer=ring_writer(frame_count, steps), reader=ring_reader(frame_count, steps))
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_the_explorer_knows_that_loads_overtake_stores(fenced: bool):
+    """Two processes that store and then look at each other's word may both miss it, unless both pass a barrier."""
+    seen: set[tuple[int, int]] = set()
+
+    def storer(own: str, other: str) -> Program:
+        def program():
+            yield Store(own, 1)
+            if fenced:
+                yield Fence()
+            value = yield Load(other)
+            yield Store(f"{own} saw", value)
+
+        return program
+
+    def judge():
+        x = yield Load("x saw")
+        y = yield Load("y saw")
+        seen.add((x, y))
+
+    explore({"x": 0, "y": 0, "x saw": 2, "y saw": 2}, x=storer("x", "y"), y=storer("y", "x"), judge=judge)
+    assert ((0, 0) in seen) is not fenced
+
+
+def test_the_explorer_knows_that_stores_keep_their_order():
+    """Who sees the second store of another process sees the first."""
+
+    def storer():
+        yield Store("x", 1)
+        yield Store("y", 1)
+
+    def loader():
+        y = yield Load("y")
+        x = yield Load("x")
+        assert x >= y
+
+    assert explore({"x": 0, "y": 0}, storer=storer, loader=loader) >= 10
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_no_interleaving_tears_a_frame_or_loses_a_wake_up(backward: bool):
+    """Lapped or not, a reader takes only whole frames, misses none that it was not told of, and never oversleeps."""
+    assert explore_ring(4, Steps(backward=backward)) > 10_000
+
+
+def test_a_reader_that_dies_while_parked_is_followed_by_one_that_is_woken():
+    """The writer wakes the next process of a slot, whatever the former left in its cell."""
+    assert explore_ring(2, Steps(deaths=2)) > 5_000
+
+
+def test_the_back_stop_never_blames_a_writer_that_is_only_late():
+    """A back-stop that runs out between a publication and its wake-up finds work but counts no bug."""
+    assert explore_ring(2, Steps(timeouts=2)) > 5_000
+
+
+@pytest.mark.parametrize(
+    ("steps", "frame_count", "fault"),
+    [
+        (Steps(writer_barrier=False), 1, "sleeps for ever: reader"),
+        (Steps(reader_barrier=False), 1, "sleeps for ever: reader"),
+        (Steps(last_look=False), 1, "sleeps for ever: reader"),
+        (Steps(intent=False), 4, "torn"),
+        (Steps(check_after_copy=False), 4, "torn"),
+        (Steps(numbered_parking=False, deaths=1), 3, "sleeps for ever: reader"),
+        (Steps(appended_first=False), 4, "gap after joining"),
+        (Steps(blame_while_parked=False, timeouts=2), 2, "a back-stop found work"),
+    ],
+    ids=str,
+)
+def test_each_step_of_the_ring_is_necessary(steps: Steps, frame_count: int, fault: str):
+    """Without any one of its steps the protocol breaks, and the explorer finds where."""
+    with pytest.raises(Violation, match=fault):
+        explore_ring(frame_count, steps)
+
+
+def test_no_interleaving_leaves_the_owner_waiting_for_progress_that_was_made():
+    """Who waits for several offsets at once is woken for each."""
+    assert explore(PROGRESS_WORDS, dispatcher=progress_publisher(3), owner=owner_waiting((1, 3))) > 100
+    assert explore(PROGRESS_WORDS, dispatcher=progress_publisher(3), owner=owner_waiting((2, 3), timeouts=2)) > 100
+
+
+def test_an_owner_whose_back_stop_ran_out_looks_at_what_was_announced_first():
+    """Else a wake-up that comes between its two looks would be counted as a missing one."""
+    owner = owner_waiting((2, 3), timeouts=2, announced_first=False)
+    with pytest.raises(Violation, match="a back-stop found work"):
+        explore(PROGRESS_WORDS, dispatcher=progress_publisher(3), owner=owner)
+
+
+@pytest.mark.parametrize(("dispatcher", "owner"), [(False, True), (True, False)])
+def test_each_barrier_of_waiting_for_progress_is_necessary(dispatcher: bool, owner: bool):
+    """Without one of the two barriers the owner sleeps on progress that was made."""
+    with pytest.raises(Violation, match="sleeps for ever: owner"):
+        explore(
+            PROGRESS_WORDS,
+            dispatcher=progress_publisher(1, barrier=dispatcher),
+            owner=owner_waiting((1,), barrier=owner),
+        )
+
+
+def test_no_interleaving_leaves_a_dispatcher_waiting_for_its_predecessor():
+    """A dispatcher that comes after another is woken for each offset, rising or falling."""
+    assert explore(SUCCESSOR_WORDS, predecessor=predecessor(3), successor=successor((1, 2, 3))) > 100
+    assert explore(SUCCESSOR_WORDS, predecessor=predecessor(3), successor=successor((3, 1, 2))) > 100
+
+
+@pytest.mark.parametrize(("before", "behind"), [(False, True), (True, False)])
+def test_each_barrier_of_waiting_for_a_predecessor_is_necessary(before: bool, behind: bool):
+    """Without one of the two barriers a dispatcher sleeps on progress that its predecessor made."""
+    with pytest.raises(Violation, match="sleeps for ever: successor"):
+        explore(
+            SUCCESSOR_WORDS,
+            predecessor=predecessor(1, barrier=before),
+            successor=successor((1,), barrier=behind),
+        )
+
+
+def test_no_interleaving_tears_a_latch():
+    """A reader gets bytes that belong together, also when the writer died in the middle, and never waits for it."""
+    assert explore(LATCH_WORDS, writer=latch_writer(3), reader=latch_reader(2)) > 1_000
+
+
+@pytest.mark.parametrize("broken", ["writer", "reader"])
+def test_each_step_of_a_latch_is_necessary(broken: str):
+    """With the sequence stored first, or not looked at again, a reader takes bytes of two writings."""
+    writer = latch_writer(3, sequence_last=broken != "writer")
+    with pytest.raises(Violation, match="torn"):
+        explore(LATCH_WORDS, writer=writer, reader=latch_reader(1, second_look=broken != "reader"))
