@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from golden_sets import (
     copy_writable,
@@ -17,6 +18,10 @@ from golden_sets import (
     unpack,
     write_broker_properties,
 )
+
+# A slow machine is no failure: no example has a time limit.
+settings.register_profile("reput", deadline=None)
+settings.load_profile("reput")
 
 
 @pytest.fixture(scope="session")
