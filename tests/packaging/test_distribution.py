@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import reput
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 PACKAGES = {
@@ -117,7 +119,7 @@ def expected_entry_points() -> list[list[str]]:
 
 def check(described: dict[str, object], place: Path) -> None:
     """Hold an installation against pyproject.toml."""
-    assert described["version"] == PROJECT["version"]
+    assert described["version"] == reput.__version__
     assert described["entry_points"] == expected_entry_points()
     assert described["typed"] is True
     assert Path(str(described["file"])).is_relative_to(place)
