@@ -623,9 +623,10 @@ class MessageStore:
                 self.store_timestamp,
                 self.queue_offsets.snapshot(),
             )
-        if not clean and self.commit_log.durable < snapshot.commit_log_offset:
-            self.commit_log.flush()
-            self.publisher.durable(self.commit_log.durable)
+        if self.commit_log.durable < snapshot.commit_log_offset:
+            self.flush_service.flush()
+            if self.commit_log.durable < snapshot.commit_log_offset:
+                return
         mark = make_mark(Segments(self.directory / "commitlog", self.segment_size), snapshot.commit_log_offset)
         epochs = self.epochs.with_mark(mark, clean=clean)
         self.files.replace(self.own / "queue_offsets", snapshot.seal())
