@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reput.filter.errors import FilterEvaluationError
+from reput.filter.errors import FilterEvaluationError, quoted
 from reput.filter.expression import Condition, Expression, Junction, Literal, Negation, Property, ValueType
 from reput.filter.java_numbers import double_is_less, read_double, read_int, read_long
 
@@ -261,8 +261,9 @@ def _is_true_word(text: str) -> bool:
 
 
 def _fail_to_cast(left: bool, right: str) -> bool:
-    shown = right if len(right) <= 100 else right[:97] + "..."
-    raise FilterEvaluationError(f"a condition is compared with a string on its right: left={left} right={shown!r}")
+    raise FilterEvaluationError(
+        f"a condition is compared with a string on its right: left={left} right={quoted(right)}"
+    )
 
 
 def _differ(left: Any, right: Any) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["FilterEvaluationError", "FilterSyntaxError"]
+__all__ = ["FilterEvaluationError", "FilterSyntaxError", "quoted"]
+
+_QUOTED_SIZE_MAX = 100
 
 
 class FilterSyntaxError(ValueError):
@@ -30,3 +32,8 @@ class FilterEvaluationError(Exception):
 
     Most often a property that is compared with a number is not one, as ``a > 1`` where a is ``1.5``.
     """
+
+
+def quoted(text: str) -> str:
+    """Return *text* as an error shows it: a property may be 32 KiB long, a line of a log should not."""
+    return repr(text if len(text) <= _QUOTED_SIZE_MAX else text[: _QUOTED_SIZE_MAX - 1] + "…")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 
-from reput.filter.errors import FilterEvaluationError
+from reput.filter.errors import FilterEvaluationError, quoted
 
 __all__ = ["INT_MAX", "LONG_MAX", "double_is_less", "read_double", "read_int", "read_long"]
 
@@ -102,7 +102,6 @@ def _many_digits(digits: str, value_max: int) -> int:
 
 
 def _unreadable(text: str, type_name: str) -> FilterEvaluationError:
-    shown = text if len(text) <= 100 else text[:97] + "..."
     return FilterEvaluationError(
-        f"a value is not a number of the type it is compared with: value={shown!r} type={type_name}"
+        f"a value is not a number of the type it is compared with: value={quoted(text)} type={type_name}"
     )

@@ -28,7 +28,7 @@ from enum import IntEnum
 from functools import partial
 
 from reput.filter import conditions
-from reput.filter.errors import FilterSyntaxError
+from reput.filter.errors import FilterSyntaxError, quoted
 from reput.filter.expression import Condition, Expression, Literal, Property, Truth, ValueType, negation
 from reput.filter.java_numbers import INT_MAX, LONG_MAX
 from reput.filter.tokens import Token, tokens
@@ -300,7 +300,7 @@ def _bounded(value: Expression, position: int) -> Expression:
 
 
 def _unexpected(token: Token, expected: str) -> FilterSyntaxError:
-    found = "the end" if token.kind == "end" else repr(token.text)
+    found = "the end" if token.kind == "end" else quoted(token.text)
     return FilterSyntaxError(f"{expected} is expected", token.position, f"found={found}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from reput.filter.errors import FilterEvaluationError
+from reput.filter.errors import FilterEvaluationError, quoted
 from reput.filter.expression import Evaluate
 from reput.filter.parser import parse_condition
 
@@ -42,7 +42,9 @@ class SqlFilter:
             result = self._evaluate(_NO_PROPERTIES if properties is None else properties)
         except RecursionError as error:
             # The depth of the expression is bounded, so it is the caller who had used up the stack.
-            raise FilterEvaluationError(f"no stack is left for the expression: {self}") from error
+            raise FilterEvaluationError(
+                f"no stack is left for the expression: expression={quoted(self.expression)}"
+            ) from error
         assert result is None or isinstance(result, bool)
         return result
 
@@ -58,7 +60,10 @@ class SqlFilter:
             level = logging.DEBUG if self._failure_reported else logging.WARNING
             self._failure_reported = True
             _logger.log(
-                level, "filter expression fails, the message is passed over: %s expression=%r", error, self.expression
+                level,
+                "filter expression fails, the message is passed over: %s expression=%s",
+                error,
+                quoted(self.expression),
             )
             return False
 

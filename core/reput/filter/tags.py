@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reput.filter.errors import FilterSyntaxError
+from reput.filter.errors import FilterSyntaxError, quoted
 from reput.filter.string_hash import string_hash
 
 __all__ = ["SUBSCRIBE_ALL", "TagFilter", "parse_tags"]
@@ -64,6 +64,6 @@ def parse_tags(expression: str) -> TagFilter:
         return TagFilter(SUBSCRIBE_ALL, frozenset(), frozenset())
     pieces = expression.split(_SEPARATOR)
     if not any(pieces):
-        raise FilterSyntaxError("a subscription consists of separators alone", 0, f"expression={expression!r}")
+        raise FilterSyntaxError("a subscription consists of separators alone", 0, f"expression={quoted(expression)}")
     tags = frozenset(tag for piece in pieces if (tag := piece.strip(_BLANKS)))
     return TagFilter(expression, tags, frozenset(map(string_hash, tags)))
