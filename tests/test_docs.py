@@ -1,0 +1,177 @@
+"""The documentation: its code runs, its links lead somewhere, and its tables are those of the code."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import reput_hooks
+from reput import errors
+from reput.process.states import State
+from reput.settings import Settings, load_settings
+from reput.settings.spelling import ROCKETMQ_SPELLING
+from source_tree import ROOT, modules
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
+# Marks a setting that is checked and kept, while nothing depends on it.
+NOT_USED_YET = "○"
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """Return the code of one language on *page*."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def table_rows(page: Path) -> list[list[str]]:
+    """Return the cells of every row of every table on *page*, heads included."""
+    lines = page.read_text("utf-8").splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+
+
+def first_cells(page: Path) -> set[str]:
+    """Return the names in the first cells of all tables on *page*."""
+    return {name for row in table_rows(page) for name in re.findall(r"`([^`]+)`", row[0])}
+
+
+def with_blocks(language: str) -> list[object]:
+    """Return every page that has code of *language*, as parameters."""
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if blocks(page, language)]
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+def test_links_lead_somewhere(page):
+    """Every file that a page points to is there."""
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("page", with_blocks("python"))
+def test_python_on_a_page_runs(page, tmp_path):
+    """As it stands, from top to bottom, in an empty folder."""
+    script = tmp_path / "page.py"
+    script.write_text("\n\n".join(blocks(page, "python")), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("page", with_blocks("sh"))
+def test_commands_on_a_page_run(page, tmp_path):
+    """Every line that begins with `reput`, as it stands, one after the other, in an empty folder."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for line in "".join(blocks(page, "sh")).splitlines():
+        if line.startswith("reput "):
+            done = subprocess.run(
+                ["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+            )
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", with_blocks("toml"))
+def test_configuration_on_a_page_is_accepted(page, tmp_path):
+    """Every setting in it is known."""
+    for number, text in enumerate(blocks(page, "toml")):
+        if "[project" not in text:
+            config = tmp_path / f"{number}.toml"
+            config.write_text(text, "utf-8")
+            load_settings(config)
+
+
+def test_the_readme_runs_the_tests_as_ci_does():
+    """The test command of the README is the one that decides over a change."""
+    (command,) = [block.strip() for block in blocks(ROOT / "README.md", "sh") if "tox" in block]
+    assert command in (ROOT / ".ci" / "run").read_text("utf-8")
+
+
+def shown_default(value: object) -> str:
+    """Return a default as the table writes it."""
+    if value in ("", {}):
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{','.join(value)}`" if isinstance(value, tuple) else f"`{value}`"
+
+
+def test_every_setting_is_documented():
+    """With RocketMQ's spelling and the default that holds."""
+    documented = {
+        row[0].strip(f"` {NOT_USED_YET}"): (row[1].strip("`"), row[2])
+        for row in table_rows(ROOT / "docs" / "settings.md")
+        if row[0].startswith("`")
+    }
+    defaults = Settings()
+    assert documented == {
+        field: (ROCKETMQ_SPELLING.get(field, ""), shown_default(getattr(defaults, field)))
+        for field in Settings.__struct_fields__
+    }
+
+
+def test_a_setting_is_said_to_do_something_if_it_does():
+    """A mark says that nothing depends on a setting yet; whoever makes something depend on it takes the mark away."""
+    code = " ".join(
+        module.path.read_text("utf-8")
+        for module in modules()
+        if not module.name.startswith("reput.settings") or module.name == "reput.settings.loading"
+    )
+    words = set(re.findall(r"\w+", code))
+    marked = {
+        row[0].strip(f"` {NOT_USED_YET}"): NOT_USED_YET in row[0]
+        for row in table_rows(ROOT / "docs" / "settings.md")
+        if row[0].startswith("`")
+    }
+    assert marked == {field: field not in words for field in Settings.__struct_fields__}
+
+
+def test_every_error_is_documented():
+    """With its place in the tree and its docstring."""
+    documented = {row[0].strip("`"): row[1:] for row in table_rows(ROOT / "docs" / "operators.md") if len(row) == 3}
+    for name, error in vars(errors).items():
+        if inspect.isclass(error) and error.__module__ == errors.__name__:
+            parents = ", ".join(f"`{parent.__name__}`" for parent in error.__bases__)
+            assert documented[name] == [parents, " ".join(str(error.__doc__).split())]
+
+
+def test_every_state_is_documented():
+    """For those who run it, and in the picture for those who change it."""
+    assert {state.name for state in State} <= first_cells(ROOT / "docs" / "operators.md")
+    picture = (ROOT / "core" / "README.md").read_text("utf-8")
+    assert [state.name for state in State if state.name not in picture] == []
+
+
+def public_methods(interface: type) -> set[str]:
+    """Return the names that *interface* itself defines, its attributes included."""
+    names = {*vars(interface), *inspect.get_annotations(interface)}
+    return {name for name in names if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    "interface",
+    [reput_hooks.CommitLogDispatcher, reput_hooks.DispatcherContext, reput_hooks.DispatcherDescription],
+    ids=lambda interface: interface.__name__,
+)
+def test_every_word_of_the_interface_is_documented(interface):
+    """Whoever writes a dispatcher finds each method, attribute and declaration on one page."""
+    names = {re.match(r"\w+", name)[0] for name in first_cells(ROOT / "docs" / "dispatchers.md")}
+    assert public_methods(interface) <= names
+
+
+def test_both_hooks_are_documented():
+    """Where they are called, and what happens if they raise."""
+    hooks = {name for name in reput_hooks.__all__ if name.startswith("reput_")}
+    assert hooks <= first_cells(ROOT / "docs" / "dispatchers.md")
+    assert hooks <= first_cells(ROOT / "hooks" / "README.md")
+
+
+def test_the_example_dispatcher_is_the_one_that_is_tested():
+    """What the page shows is what the stranger's project runs."""
+    source = ROOT / "tests" / "plugin_distribution" / "src" / "reput_topic_count" / "__init__.py"
+    assert blocks(ROOT / "docs" / "dispatchers.md", "python")[0] == source.read_text("utf-8")
