@@ -153,7 +153,7 @@ def test_columns_are_those_asked_for_in_that_order(tmp_path: Path):
     store = log.save()
     table = reput.table.read(store, columns=["queueOffset", "topic", "brokerName"], broker_name="a")
     assert table.to_pylist() == [{"queueOffset": 0, "topic": "orders", "brokerName": "a"}]
-    with pytest.raises(ConfigError, match="column=queue_offset .*columns=topic,"):
+    with pytest.raises(ConfigError, match=r"column=queue_offset .*columns=topic,"):
         reput.table.read(store, columns=["queue_offset"])
 
 

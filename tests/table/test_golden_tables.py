@@ -63,7 +63,7 @@ def test_any_batch_size_gives_the_same_rows(name: str, golden_read_only: Callabl
 
 
 def test_bodies_are_unpacked(golden_read_only: Callable[[str], Path], golden_listing: Listing):
-    """Bodies that a client packed with zlib, LZ4 or zstd come out as they went in; the CRC is that of the stored bytes."""
+    """Bodies that a client packed with zlib, LZ4 or zstd come out as they went in."""
     store = golden_read_only("basic-5.3") / "store"
     packed = {line["sysFlag"] >> 8 & 7 for line in golden_listing("basic-5.3") if line["sysFlag"] & 1}
     assert packed >= {1, 2, 3}

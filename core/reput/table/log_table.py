@@ -18,9 +18,10 @@ from reput.errors import ConfigError
 from reput.store.identity import read_store_id, require_store
 from reput.store.recovery import read_damage
 from reput.store.segments import Segments
+from reput.store.store_lock import StoreLock
 from reput.table.batch_decoder import BatchDecoder
-from reput.table.log_end import find_log_end
-from reput.table.range_reader import DamagedRange, RangeReader
+from reput.table.log_end import find_log_end, force_log
+from reput.table.range_reader import DamagedRange, RangeReader, pass_trimmed
 from reput.table.record_parts import RecordParts
 from reput.table.row_filter import RowFilter
 from reput.table.row_format import RowFormat
@@ -113,6 +114,7 @@ class LogTable:
         self.schema = self.decoder.schema
         self.damage: list[DamagedRange] = []
         self.log_end: int | None = None
+        self.durable_end: int | None = None
 
     @property
     def store_id(self) -> str:
@@ -131,24 +133,60 @@ class LogTable:
         self.log_end = find_log_end(self.store_directory, self.segments, self.log_end)
         return self.log_end
 
+    def find_durable_end(self) -> int:
+        """Return where the log ends now, every byte below it being one that no power cut takes back.
+
+        What somebody is appending just now may be in memory only; it is forced to disk first.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        being_written = StoreLock.holder(self.store_directory) is not None
+        end = self.find_end()
+        if being_written:
+            known = self.segments.offset_min if self.durable_end is None else self.durable_end
+            force_log(self.segments, known, end)
+        self.durable_end = end
+        return end
+
     def bounds(self, begin: int | None = None, until: int | None = None) -> tuple[int, int]:
-        """Return the range to read for [begin, until) and the filter's times; None: where the log begins or ends.
+        """Return the range to read for [begin, until) and the filter; None: where the log begins or ends.
 
         The range begins at the first record from *begin* on.
         """
         low = self.offset_min if begin is None else begin
         high = self.find_end() if until is None else until
         if low > self.segments.offset_min:
-            low = next_record(self.segments, low, high)
+            low = self.next_record(low, high)
         wanted = self.options.row_filter
+        if wanted.commit_log_offset_min is not None and wanted.commit_log_offset_min > low:
+            low = self.next_record(wanted.commit_log_offset_min, high)
+        if wanted.commit_log_offset_until is not None and wanted.commit_log_offset_until < high:
+            high = self.next_record(wanted.commit_log_offset_until, high)
         present = max(low, self.segments.offset_min)
         if wanted.store_timestamp_min is not None and present < high:
             earliest = wanted.store_timestamp_min - CLOCK_SLACK_MS
-            low = max(low, offset_of_time(self.segments, present, high, earliest))
+            low = max(low, self.offset_of_time(earliest, present, high))
         if wanted.store_timestamp_until is not None and present < high:
             latest = wanted.store_timestamp_until + CLOCK_SLACK_MS
-            high = offset_of_time(self.segments, max(low, present), high, latest)
+            high = self.offset_of_time(latest, max(low, present), high)
         return low, max(low, high)
+
+    def next_record(self, commit_log_offset: int, until: int) -> int:
+        """Return where the first record at or behind an offset begins, *until* if none does below that."""
+        return next_record(self.segments, commit_log_offset, until)
+
+    def offset_of_time(self, store_timestamp: int, begin: int, until: int) -> int:
+        """Return the offset of the first record in [begin, until) stored at that time (ms) or later, else *until*."""
+        return offset_of_time(self.segments, begin, until, store_timestamp)
+
+    def offset_after(self, begin: int, until: int, record_count: int) -> int:
+        """Return the offset behind *record_count* records of any kind from *begin* on; at most *until*."""
+        for columns in self.reader(verify=False).read(begin, until):
+            if len(columns) > record_count:
+                return int(columns.header["commit_log_offset"][record_count])
+            record_count -= len(columns)
+        return until
 
     def splits(
         self,
@@ -158,9 +196,14 @@ class LogTable:
         split_bytes: int = 64 << 20,
         split_count_min: int = 1,
     ) -> list[Split]:
-        """Return the parts of [begin, until) to be read in parallel; see `plan_splits`."""
+        """Return the parts of [begin, until) to be read in parallel; see `plan_splits`.
+
+        Raises:
+            OffsetOutOfRange: the log was trimmed above *begin*.
+        """
         low, high = self.bounds(begin, until)
-        return plan_splits(self.segments, max(low, self.segments.offset_min), high, split_bytes, split_count_min)
+        low = pass_trimmed(low, self.segments.offset_min, self.options.fail_on_data_loss)
+        return plan_splits(self.segments, low, high, split_bytes, split_count_min)
 
     def batches(self, begin: int, until: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the records that begin in [begin, until), both of which are where a record begins.
@@ -191,20 +234,25 @@ class LogTable:
     def records(self, begin: int, until: int) -> Iterator[tuple[RecordParts, Array]]:
         """Yield runs of records, with the numbers of those that pass the filter; valid until the next is asked for."""
         options = self.options
-        reader = RangeReader(
-            self.segments,
-            rows_wanted=options.batch_rows,
-            window_size_max=options.batch_bytes,
-            verify=options.verify_crc == "all",
-            fail_on_data_loss=options.fail_on_data_loss,
-            passed_over=read_damage(self.store_directory).accepted(),
-            on_damage=self.report if options.on_corruption == "report" else None,
-        )
+        reader = self.reader(verify=options.verify_crc == "all")
         for columns in reader.read(begin, until):
             parts = RecordParts(columns)
             rows = options.row_filter.rows(parts)
             if len(rows):
                 yield parts, rows
+
+    def reader(self, *, verify: bool) -> RangeReader:
+        """Return a reader of ranges, which treats damage and loss as the options say."""
+        options = self.options
+        return RangeReader(
+            self.segments,
+            rows_wanted=options.batch_rows,
+            window_size_max=options.batch_bytes,
+            verify=verify,
+            fail_on_data_loss=options.fail_on_data_loss,
+            passed_over=read_damage(self.store_directory).accepted(),
+            on_damage=self.report if options.on_corruption == "report" else None,
+        )
 
     def report(self, damaged: DamagedRange) -> None:
         """Keep and log a range that is passed over."""

@@ -18,7 +18,7 @@ from reput.store.log_walk import LogWalk
 from reput.store.record_columns import RecordColumns, locate_records
 from reput.store.segments import Segment, Segments
 
-__all__ = ["DamagedRange", "RangeReader"]
+__all__ = ["DamagedRange", "RangeReader", "pass_trimmed"]
 
 WINDOW_SIZE_FIRST = 1 << 20
 WINDOW_SIZE_MIN = 64 << 10
@@ -121,13 +121,7 @@ class RangeReader:
         offset_min = self.segments.offset_min
         if at >= offset_min:
             return self.pass_damage(at, until, "a segment is missing or cut short")
-        if self.fail_on_data_loss:
-            raise OffsetOutOfRange(
-                f"the log was trimmed above this offset: commit_log_offset={at} offset_min={offset_min}",
-                "Retention has deleted these records. Begin later, or set fail_on_data_loss to false.",
-            )
-        logger.warning("records were deleted by retention: from=%d until=%d", at, offset_min)
-        return min(offset_min, until)
+        return min(pass_trimmed(at, offset_min, self.fail_on_data_loss), until)
 
     def pass_damage(self, at: int, until: int, reason: str) -> int:
         """Report the damaged range that begins at *at* and return its end.
@@ -173,3 +167,20 @@ class RangeReader:
         if self.path is not None:
             os.close(self.descriptor)
             self.path = None
+
+
+def pass_trimmed(commit_log_offset: int, offset_min: int, fail_on_data_loss: bool) -> int:
+    """Return *commit_log_offset*, or *offset_min* with a warning if the log was trimmed above it.
+
+    Raises:
+        OffsetOutOfRange: it was trimmed, and that is not to be passed over.
+    """
+    if commit_log_offset >= offset_min:
+        return commit_log_offset
+    if fail_on_data_loss:
+        raise OffsetOutOfRange(
+            f"the log was trimmed above this offset: commit_log_offset={commit_log_offset} offset_min={offset_min}",
+            "Retention has deleted these records. Begin later, or say that losing them is no failure.",
+        )
+    logger.warning("records were deleted by retention: from=%d until=%d", commit_log_offset, offset_min)
+    return offset_min

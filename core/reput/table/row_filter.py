@@ -59,6 +59,7 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
         user_topics_only: leaves out system topics, half messages, retries and dead letters.
         store_timestamp_min, store_timestamp_until: ms; the second is excluded.
         queue_offset_min, queue_offset_until: units; the second is excluded.
+        commit_log_offset_min, commit_log_offset_until: bytes; the second is excluded.
         queue_ranges: (topic, queue id) to a range of queue offsets; queues that are not named are not bounded.
     """
 
@@ -71,6 +72,8 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
     store_timestamp_until: int | None = None
     queue_offset_min: int | None = None
     queue_offset_until: int | None = None
+    commit_log_offset_min: int | None = None
+    commit_log_offset_until: int | None = None
     queue_ranges: dict[tuple[str, int], QueueRange] | None = None
 
     def __post_init__(self) -> None:
@@ -92,9 +95,11 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
         bounds = (
             (columns.store_timestamp, self.store_timestamp_min, self.store_timestamp_until),
             (header["queue_offset"], self.queue_offset_min, self.queue_offset_until),
+            (header["commit_log_offset"], self.commit_log_offset_min, self.commit_log_offset_until),
         )
         for values, begin, until in bounds:
-            passed &= within(values, begin, until)
+            if begin is not None or until is not None:
+                passed &= within(values, begin, until)
         if self.asks_for_topics() and passed.any():
             self.match_topics(parts, passed)
         return np.flatnonzero(passed)

@@ -1,0 +1,62 @@
+"""DefaultSource: what Spark finds under the name ``reput``."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from pyspark_reput.batch_reader import BatchReader, FilteringBatchReader
+from pyspark_reput.read_options import ReadOptions, parse_options
+from pyspark_reput.spark_schema import spark_schema
+from pyspark_reput.stream_reader import StreamReader
+
+__all__ = ["DefaultSource", "FilteringSource", "register"]
+
+
+class DefaultSource(DataSource):
+    """The commit log of one store directory as a table.."""
+
+    # What the option ``pushdown`` is where it is not given.
+    pushdown = False
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self.given = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "reput"
+
+    def parsed(self) -> ReadOptions:
+        """Return the options, checked."""
+        pushdown = {} if any(name.lower() == "pushdown" for name in self.given) else {"pushdown": str(self.pushdown)}
+        return parse_options({**self.given, **pushdown})
+
+    def schema(self) -> StructType:
+        """Return the columns of the chosen ``schemaMode``."""
+        return spark_schema(self.parsed())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch, for the columns of *schema*."""
+        options = self.parsed()
+        return (FilteringBatchReader if options.pushdown else BatchReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream, for the columns of *schema*."""
+        return StreamReader(self.parsed(), schema)
+
+
+class FilteringSource(DefaultSource):
+    """The same, with filters pushed down unless ``pushdown`` says otherwise."""
+
+    pushdown = True
+
+
+def register(spark: SparkSession) -> None:
+    """Let queries of this session push filters of topic, queue, offsets and time down to the log."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(FilteringSource)

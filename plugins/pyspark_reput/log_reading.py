@@ -1,0 +1,73 @@
+"""What batch reads and streams share: the table of the asked columns, partitions, and the rows of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_reput.read_options import ReadOptions
+from pyspark_reput.spark_schema import DAMAGE_SCHEMA, RANGES_SCHEMA, chosen_columns
+from reput.table import LogTable, Split
+
+__all__ = ["LogPartition", "open_table", "partitions_of", "read_partition", "with_columns"]
+
+
+class LogPartition(InputPartition):
+    """The records that begin at commit-log offsets from *begin* on, below *until*: one task."""
+
+    def __init__(self, begin: int, until: int) -> None:
+        super().__init__((begin, until))
+        self.begin = begin
+        self.until = until
+
+
+def with_columns(options: ReadOptions, schema: StructType) -> ReadOptions:
+    """Return *options* with the columns of *schema*, which Spark or the user chose.
+
+    Raises:
+        ConfigError: a column is not there, or has another type.
+    """
+    columns = chosen_columns(options, schema)
+    if options.schema_mode in ("ranges", "damage"):
+        return options
+    replace = msgspec.structs.replace
+    row_format = replace(options.table.row_format, columns=columns)
+    return replace(options, table=replace(options.table, row_format=row_format))
+
+
+def open_table(options: ReadOptions) -> LogTable:
+    """Return the table of *options*."""
+    table = options.table
+    if options.schema_mode == "damage":
+        row_format = msgspec.structs.replace(table.row_format, columns=("commitLogOffset",))
+        table = msgspec.structs.replace(table, on_corruption="report", row_format=row_format)
+    return LogTable(options.store, table)
+
+
+def partitions_of(splits: list[Split]) -> list[LogPartition]:
+    """Return one partition for each split."""
+    return [LogPartition(split.begin, split.until) for split in splits]
+
+
+def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of *partition*. Runs in a worker of any machine that sees the store under the same path."""
+    # Spark makes a partition of its own where there is none.
+    if not isinstance(partition, LogPartition):
+        return
+    if options.schema_mode == "ranges":
+        yield pa.record_batch([[partition.begin], [partition.until]], schema=RANGES_SCHEMA)
+        return
+    table = open_table(options)
+    batches = table.batches(partition.begin, partition.until)
+    if options.schema_mode != "damage":
+        yield from batches
+        return
+    for _ in batches:
+        pass
+    if table.damage:
+        columns = zip(*((damaged.begin, damaged.until, damaged.reason) for damaged in table.damage), strict=True)
+        yield pa.record_batch([list(column) for column in columns], schema=DAMAGE_SCHEMA)

@@ -1,0 +1,269 @@
+"""ReadOptions: the options of ``spark.read.format("reput")`` and ``readStream``, named after Spark's Kafka source.
+
+Names may be written in any case. An unknown one is refused with the nearest known name, because a misspelled option
+that is ignored reads the wrong rows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from reput.errors import ConfigError
+from reput.table import QueueRange, RowFilter, RowFormat, TableOptions
+
+__all__ = ["LATEST", "OPTION_NAMES", "ReadOptions", "parse_options"]
+
+EARLIEST, LATEST = -2, -1
+SchemaMode = Literal["rocketmq", "kafka", "ranges", "damage"]
+SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+
+OPTION_NAMES = (
+    "path",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "maxBytesPerTrigger",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "splitBytes",
+    "failOnDataLoss",
+    "includeHeaders",
+    "userTopicsOnly",
+    "decompress",
+    "propertiesFormat",
+    "schemaMode",
+    "timestampColumn",
+    "brokerName",
+    "reads",
+    "verifyCrc",
+    "onCorruption",
+    "batchRows",
+    "batchBytes",
+    "pushdown",
+)
+
+
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What one read or stream was asked for.
+
+    Attributes:
+        starting_offset, ending_offset: commit-log offsets, or `EARLIEST` or `LATEST`; None: not said.
+        starting_timestamp, ending_timestamp: ms; they win over offsets.
+        latest_if_no_record_is_later: what a starting time behind the last record means; else it is an error.
+        max_bytes_per_trigger, max_offsets_per_trigger: bounds of one micro-batch; the second counts records.
+    """
+
+    store: str
+    schema_mode: SchemaMode
+    table: TableOptions
+    starting_offset: int | None
+    ending_offset: int | None
+    starting_timestamp: int | None
+    ending_timestamp: int | None
+    latest_if_no_record_is_later: bool
+    max_bytes_per_trigger: int | None
+    max_offsets_per_trigger: int | None
+    min_partitions: int
+    split_bytes: int
+    reads: Literal["durable", "appended"]
+    pushdown: bool
+
+
+def parse_options(options: Mapping[str, str]) -> ReadOptions:
+    """Return the options of Spark's strings.
+
+    Raises:
+        ConfigError: one is unknown or has a wrong value; the sentence names it.
+    """
+    given = OptionStrings(options)
+    starting_offset, starting_queues = given.offsets("startingOffsets")
+    ending_offset, ending_queues = given.offsets("endingOffsets")
+    mode = given.choice("schemaMode", SchemaMode, "rocketmq")
+    row_format = RowFormat(
+        schema_mode="kafka" if mode == "kafka" else "rocketmq",
+        properties_format=given.choice("propertiesFormat", Literal["map", "json", "string"], "map"),
+        decompress=given.flag("decompress", True),
+        include_headers=given.flag("includeHeaders", False),
+        timestamp_column=given.choice("timestampColumn", Literal["store", "born"], "store"),
+        broker_name=given.text("brokerName"),
+    )
+    table = TableOptions(
+        row_format=row_format,
+        row_filter=row_filter(given, starting_queues, ending_queues),
+        verify_crc=given.choice("verifyCrc", Literal["none", "tail", "all"], "tail"),
+        on_corruption=given.choice("onCorruption", Literal["fail", "report"], "fail"),
+        fail_on_data_loss=given.flag("failOnDataLoss", True),
+        batch_rows=given.number("batchRows", 4096),
+        batch_bytes=given.size("batchBytes", 16 << 20),
+    )
+    strategy = given.choice("startingOffsetsByTimestampStrategy", Literal["error", "latest"], "error")
+    return ReadOptions(
+        store=given.store(),
+        schema_mode=mode,
+        table=table,
+        starting_offset=starting_offset,
+        ending_offset=ending_offset,
+        starting_timestamp=given.optional_number("startingTimestamp"),
+        ending_timestamp=given.optional_number("endingTimestamp"),
+        latest_if_no_record_is_later=strategy == "latest",
+        max_bytes_per_trigger=given.size("maxBytesPerTrigger", 0) or None,
+        max_offsets_per_trigger=given.optional_number("maxOffsetsPerTrigger"),
+        min_partitions=given.number("minPartitions", 1),
+        split_bytes=given.size("splitBytes", 64 << 20),
+        reads=given.choice("reads", Literal["durable", "appended"], "durable"),
+        pushdown=given.flag("pushdown", False),
+    )
+
+
+def row_filter(
+    given: OptionStrings,
+    starting: dict[tuple[str, int], int],
+    ending: dict[tuple[str, int], int],
+) -> RowFilter:
+    """Return the conditions on topics and queues."""
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None]
+    if len(chosen) > 1:
+        raise ConfigError(f"only one of these options may be given: options={','.join(chosen)}")
+    topics = given.text("subscribe")
+    for queue, offset in starting.items():
+        if offset == LATEST:
+            raise ConfigError(
+                f"a single queue cannot begin at its latest offset: option=startingOffsets topic={queue[0]} "
+                f"queue_id={queue[1]}",
+                "Give a number, or startingOffsets=latest for all.",
+            )
+    for queue, offset in ending.items():
+        if offset == EARLIEST:
+            raise ConfigError(
+                f"no queue can end at its earliest offset: option=endingOffsets topic={queue[0]} queue_id={queue[1]}"
+            )
+    ranges = {
+        queue: QueueRange(
+            begin=starting[queue] if starting.get(queue, EARLIEST) >= 0 else None,
+            until=ending[queue] if ending.get(queue, LATEST) >= 0 else None,
+        )
+        for queue in {**starting, **ending}
+    }
+    return RowFilter(
+        topics=None if topics is None else frozenset(topic.strip() for topic in topics.split(",")),
+        topic_pattern=given.text("subscribePattern"),
+        queues=given.assigned(),
+        user_topics_only=given.flag("userTopicsOnly", False),
+        queue_ranges=ranges or None,
+    )
+
+
+class OptionStrings:
+    """Options as Spark hands them over: strings, by names in any case."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        known = {name.lower(): name for name in OPTION_NAMES}
+        self.values: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower() not in known:
+                near = difflib.get_close_matches(name.lower(), known, 1)
+                hint = f" nearest={known[near[0]]}" if near else ""
+                raise ConfigError(f"no such option: option={name}{hint}")
+            self.values[known[name.lower()]] = value
+
+    def text(self, name: str) -> str | None:
+        """Return an option as it is, None where it was not given."""
+        return self.values.get(name)
+
+    def wrong(self, name: str, wanted: str) -> ConfigError:
+        """Return the error for a value that is not what the option takes."""
+        return ConfigError(f"the option takes {wanted}: option={name} value={self.values[name]!r}")
+
+    def store(self) -> str:
+        """Return the store directory as an absolute path; ``file:`` addresses are taken for one."""
+        path = self.text("path")
+        if not path:
+            raise ConfigError("name the store directory: option=path", 'Write .load("/path/of/the/store").')
+        if path.startswith("file:"):
+            path = unquote(urlsplit(path).path)
+        return os.path.abspath(path)
+
+    def choice(self, name: str, choices: Any, default: Any) -> Any:
+        """Return one of a few words."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in get_args(choices):
+            raise self.wrong(name, "|".join(get_args(choices)))
+        return value.lower()
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise self.wrong(name, "true|false")
+        return value.lower() == "true"
+
+    def optional_number(self, name: str) -> int | None:
+        """Return a whole number that is not negative, None where it was not given."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if not value.isascii() or not value.isdigit():
+            raise self.wrong(name, "a whole number")
+        return int(value)
+
+    def number(self, name: str, default: int) -> int:
+        """Return a whole number of at least one."""
+        value = self.optional_number(name)
+        if value == 0:
+            raise self.wrong(name, "a number of at least one")
+        return default if value is None else value
+
+    def size(self, name: str, default: int) -> int:
+        """Return a number of bytes: ``67108864``, ``64m`` or ``64MB``."""
+        value = self.text(name)
+        if value is None:
+            return default
+        match = re.fullmatch(r"([0-9]+)\s*([a-z]*)", value.strip().lower())
+        if match is None or match[2] not in SIZE_UNITS or int(match[1]) == 0:
+            raise self.wrong(name, "a number of bytes such as 67108864 or 64m")
+        return int(match[1]) * SIZE_UNITS[match[2]]
+
+    def offsets(self, name: str) -> tuple[int | None, dict[tuple[str, int], int]]:
+        """Return a commit-log offset, or the queue offsets of single queues, of an option of one of Kafka's forms."""
+        value = self.text(name)
+        if value is None:
+            return None, {}
+        words = {"earliest": EARLIEST, "latest": LATEST}
+        if value.strip().lower() in words:
+            return words[value.strip().lower()], {}
+        if value.isascii() and value.isdigit():
+            return int(value), {}
+        try:
+            parsed = msgspec.json.decode(value, type=dict[str, dict[int, int]])
+        except msgspec.MsgspecError:
+            wanted = 'earliest, latest, a commit-log offset, or JSON such as {"orders":{"0":23,"1":-2}}'
+            raise self.wrong(name, wanted) from None
+        return None, {(topic, queue): offset for topic, queues in parsed.items() for queue, offset in queues.items()}
+
+    def assigned(self) -> frozenset[tuple[str, int]] | None:
+        """Return the queues of ``assign``."""
+        value = self.text("assign")
+        if value is None:
+            return None
+        try:
+            parsed = msgspec.json.decode(value, type=dict[str, list[int]])
+        except msgspec.MsgspecError:
+            raise self.wrong("assign", "JSON such as " + json.dumps({"orders": [0, 1]})) from None
+        return frozenset((topic, queue) for topic, queues in parsed.items() for queue in queues)

@@ -1,0 +1,50 @@
+"""Spark's schema of the rows, and the way back from the columns that a user asked for."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from pyspark_reput.read_options import ReadOptions
+from reput.errors import ConfigError
+
+__all__ = ["DAMAGE_SCHEMA", "RANGES_SCHEMA", "arrow_schema", "chosen_columns", "spark_schema"]
+
+RANGES_SCHEMA = pa.schema([("begin", pa.int64()), ("until", pa.int64())])
+DAMAGE_SCHEMA = pa.schema([("begin", pa.int64()), ("until", pa.int64()), ("reason", pa.string())])
+
+
+def arrow_schema(options: ReadOptions) -> pa.Schema:
+    """Return the whole schema of the chosen mode."""
+    if options.schema_mode == "ranges":
+        return RANGES_SCHEMA
+    if options.schema_mode == "damage":
+        return DAMAGE_SCHEMA
+    return options.table.row_format.schema()
+
+
+def spark_schema(options: ReadOptions) -> StructType:
+    """Return the whole schema of the chosen mode as Spark's."""
+    schema: StructType = from_arrow_schema(arrow_schema(options))
+    return schema
+
+
+def chosen_columns(options: ReadOptions, schema: StructType) -> tuple[str, ...]:
+    """Return the columns of *schema*, which may be some of the mode's, in any order.
+
+    Raises:
+        ConfigError: one is not the mode's, or has another type.
+    """
+    known = {field.name: field.dataType for field in spark_schema(options).fields}
+    for field in schema.fields:
+        if field.name not in known:
+            raise ConfigError(
+                f"no such column: column={field.name} schemaMode={options.schema_mode} columns={','.join(known)}"
+            )
+        if field.dataType != known[field.name]:
+            raise ConfigError(
+                f"the column has another type: column={field.name} type={known[field.name].simpleString()} "
+                f"asked={field.dataType.simpleString()}"
+            )
+    return tuple(schema.names)
