@@ -50,7 +50,7 @@ def rows_of(store: Path, **options: Any) -> list[dict[str, Any]]:
             lambda row: row["topic"] == "orders" and row["queueId"] == 1 and row["queueOffset"] >= 4,
         ),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else "rows",
 )
 def test_rows_are_those_that_the_condition_lets_pass(store: Path, options: dict[str, Any], condition: Any):
     """Each condition leaves the rows for which it holds, in the log's order; several hold together."""
