@@ -1,0 +1,100 @@
+"""failure_of: what an exception means to the person who typed the command: a sentence, an advice, an exit code."""
+
+from __future__ import annotations
+
+import typer
+from msgspec import Struct
+
+from reput.errors import (
+    BrokerError,
+    ConfigError,
+    DamagedStore,
+    DispatcherError,
+    MessageIllegal,
+    NotAStore,
+    OffsetOutOfRange,
+    ReputError,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    WaitTimeout,
+)
+from reput.filter.errors import FilterSyntaxError
+
+__all__ = ["ANSWER_IS_NO", "CANNOT_BE_USED", "INTERRUPTED", "WRONG_REQUEST", "Failure", "failure_of"]
+
+ANSWER_IS_NO = 1
+WRONG_REQUEST = 2
+CANNOT_BE_USED = 3
+INTERRUPTED = 130
+
+# click's UsageError, which typer has inside of itself or beside itself, depending on its version.
+UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
+
+# What to do about an error that brings no advice of its own; the first class that fits counts.
+ADVICE: tuple[tuple[type[ReputError], str], ...] = (
+    (MessageIllegal, "Change the message; nothing of it was stored."),
+    (OffsetOutOfRange, "See `reput status STORE` for the offsets that the log holds."),
+    (ConfigError, "Correct it; names and values are RocketMQ's, in its spelling or in snake case."),
+    (NotAStore, "Name the directory that has commitlog/ in it."),
+    (StoreLocked, "Stop the other process, or send through it."),
+    (StoreReadOnly, "See `reput status STORE` for the reason."),
+    (StoreFull, "Make room on the disk; nothing was stored."),
+    (DamagedStore, "See `reput check STORE` for what is damaged."),
+    (StoreError, "See `reput check STORE`."),
+    (WaitTimeout, "See `reput status STORE` for the dispatcher's state and lag."),
+    (DispatcherError, "See `reput plugin list` and `reput status STORE`."),
+    (BrokerError, "See that the address is right and that the server runs."),
+    (ReputError, "Run it again with --traceback to see where it comes from."),
+)
+
+
+class Failure(Struct, frozen=True):
+    """Two lines for stderr, and the exit code."""
+
+    sentence: str
+    advice: str
+    exit_code: int
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return what to say of *error*, whatever it is."""
+    if isinstance(error, UsageError):
+        return Failure(error.format_message().removesuffix("."), usage_advice(error), WRONG_REQUEST)
+    if isinstance(error, FilterSyntaxError):
+        return Failure(f"the filter does not parse: {one_line(error)}", "Correct it at that position.", WRONG_REQUEST)
+    if isinstance(error, ReputError):
+        advice = error.advice or next(text for kind, text in ADVICE if isinstance(error, kind))
+        return Failure(one_line(error), advice, exit_code(error))
+    if isinstance(error, OSError):
+        name = f" path={error.filename}" if error.filename is not None else ""
+        sentence = f"the system refuses: reason={error.strerror or one_line(error)}{name}"
+        return Failure(sentence, "See that the path exists and that you may use it.", CANNOT_BE_USED)
+    if isinstance(error, ModuleNotFoundError):
+        extra = EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
+        if extra:
+            sentence = f"a part of reput is not installed: module={error.name}"
+            return Failure(sentence, f'Install it with: pip install "reput[{extra}]"', CANNOT_BE_USED)
+    sentence = f"this should not happen: {type(error).__name__}: {one_line(error)}"
+    return Failure(sentence, "Run it again with --traceback and report what it prints.", CANNOT_BE_USED)
+
+
+EXTRA_OF_MODULE = {"pyarrow": "arrow", "pyspark": "spark", "deltalake": "spark"}
+
+
+def exit_code(error: ReputError) -> int:
+    """Return 2 for what is wrong in the request, 3 for what cannot be used."""
+    wrong = isinstance(error, (ConfigError, MessageIllegal, OffsetOutOfRange))
+    return WRONG_REQUEST if wrong else CANNOT_BE_USED
+
+
+def one_line(error: Exception) -> str:
+    """Return the error's text without line breaks."""
+    return " ".join(str(error).split())
+
+
+def usage_advice(error: typer.BadParameter) -> str:
+    """Return which help to read."""
+    context = error.ctx
+    return f"See {context.command_path if context else 'reput'} --help."

@@ -1,0 +1,44 @@
+"""main: the process of one `reput` command, from its arguments to its exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from reput.cli.failure import INTERRUPTED, failure_of
+from reput.cli.output import OutputClosed
+
+__all__ = ["main"]
+
+TRACEBACK = "--traceback"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 no, 2 wrong request, 3 cannot be used, 130 interrupted.
+
+    ``--traceback`` may stand anywhere before a ``--``.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    ours = words[: words.index("--")] if "--" in words else words
+    wants_traceback = TRACEBACK in ours
+    if wants_traceback:
+        words.remove(TRACEBACK)
+    try:
+        from reput.cli.application import application
+
+        code = application(words, prog_name="reput", standalone_mode=False)
+        sys.stdout.flush()
+    except (OutputClosed, BrokenPipeError):
+        # Whoever reads has seen enough, as in `reput dump STORE | head`. Python would flush once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        if wants_traceback:
+            raise
+        failure = failure_of(error)
+        print(f"reput: {failure.sentence}", f"       {failure.advice}", sep="\n", file=sys.stderr)
+        return failure.exit_code
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,87 @@
+"""Results to stdout: one row a line, as text or as JSON."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from reput.cli.options import OutputFormat
+
+__all__ = ["OutputClosed", "Printer", "aligned", "print_table", "write_line"]
+
+NUMERIC = re.compile(r"-|[0-9.,]+")
+Row = Mapping[str, Any]
+
+
+class OutputClosed(Exception):
+    """Whoever read stdout has gone."""
+
+
+class Printer:
+    """Prints rows in the format that was asked for. *text* says what a row is to a person; it may be several lines."""
+
+    def __init__(self, output_format: OutputFormat, text: Callable[[Row], str]) -> None:
+        self.is_json = output_format is OutputFormat.JSON
+        self.text = text
+        self.encoder = msgspec.json.Encoder()
+
+    def row(self, row: Row) -> None:
+        """Print one row.
+
+        Raises:
+            OutputClosed: nobody reads any more.
+        """
+        write_line(self.encoder.encode(row).decode() if self.is_json else self.text(row))
+
+    def rows(self, rows: Iterable[Row]) -> int:
+        """Print all *rows* and return how many there were."""
+        count = 0
+        for row in rows:
+            self.row(row)
+            count += 1
+        return count
+
+
+def print_table(rows: Sequence[Row], columns: Sequence[str], output_format: OutputFormat) -> None:
+    """Print *rows*: as JSON whole, as text the named columns under each other, without those that are empty in all."""
+    if output_format is OutputFormat.JSON:
+        Printer(output_format, str).rows(rows)
+        return
+    shown = [name for name in columns if any(row[name] not in (None, "", []) for row in rows)]
+    if shown:
+        write_line(aligned([shown, *([cell_text(row[name]) for name in shown] for row in rows)]))
+
+
+def cell_text(value: object) -> str:
+    """Return a cell for people; a hyphen for what is not known."""
+    if value is None or value == "":
+        return "-"
+    return ",".join(map(str, value)) or "-" if isinstance(value, (list, tuple)) else str(value)
+
+
+def write_line(line: str) -> None:
+    """Write one line to stdout.
+
+    Raises:
+        OutputClosed: nobody reads any more.
+    """
+    try:
+        sys.stdout.write(line + "\n")
+    except BrokenPipeError:
+        raise OutputClosed from None
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Return *lines* of cells as columns with two spaces between them; columns of numbers stand to the right."""
+    columns = list(zip(*lines, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    numeric = [all(NUMERIC.fullmatch(cell) for cell in column[1:]) for column in columns]
+    pads = [str.rjust if right else str.ljust for right in numeric]
+    return "\n".join(
+        "  ".join(pad(cell, width) for pad, cell, width in zip(pads, line, widths, strict=True)).rstrip()
+        for line in lines
+    )

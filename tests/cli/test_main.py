@@ -1,0 +1,107 @@
+"""One `reput` command: what it prints where, and its exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import reput
+from command_line import REPUT, run_reput
+from reput.cli import main
+from reput.cli.application import application
+
+
+def test_without_a_verb_it_says_what_there_is(capsys):
+    """Somebody who only looks has done nothing wrong."""
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Usage: reput")
+    assert "plugin" in out
+    assert err == ""
+
+
+def test_the_version_is_the_distribution_s(capsys):
+    """The one that `import reput` has."""
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"reput {reput.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence", "advice"),
+    [
+        (["explode"], "No such command 'explode'", "See reput --help."),
+        (["--colour"], "No such option: --colour", "See reput --help."),
+        (["plugin", "list", "--colour"], "No such option: --colour", "See reput plugin list --help."),
+        (["plugin", "list", "--format", "xml"], "'--format'", "See reput plugin list --help."),
+        (["plugin"], "Missing command", "See reput plugin --help."),
+    ],
+)
+def test_a_wrong_request_is_two_lines_and_exit_code_2(arguments, sentence, advice, capsys):
+    """What is wrong, and where to read on; nothing on stdout."""
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    first, second = err.splitlines()
+    assert first.startswith("reput: ")
+    assert sentence in first
+    assert second.strip() == advice
+
+
+def test_a_traceback_comes_only_when_it_is_asked_for():
+    """`--traceback` may stand behind the verb, where one adds it to a line that failed."""
+    assert "Traceback" not in run_reput("explode").stderr
+    shown = subprocess.run([REPUT, "explode", "--traceback"], capture_output=True, text=True)
+    assert "Traceback (most recent call last)" in shown.stderr
+    assert "explode" in shown.stderr
+
+
+def test_behind_two_hyphens_everything_is_an_argument(capsys):
+    """Also what is called like an option."""
+    assert main(["plugin", "--", "--traceback"]) == 2
+    assert "--traceback" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """`reput … | head -1` ends quietly."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run([REPUT, "plugin", "list"], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert ended.stderr == ""
+    assert ended.returncode == 0
+
+
+def test_help_loads_nothing_heavy():
+    """Neither numpy nor rich nor an engine: the first thing that one types has to answer at once."""
+    code = (
+        "import sys\n"
+        "from reput.cli import main\n"
+        "assert main(['--help']) == 0\n"
+        "heavy = {'numpy', 'pyarrow', 'pyspark', 'rich', 'reput.store.message_store', 'reput.opened_store'}\n"
+        "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+def verbs() -> list[list[str]]:
+    """Return every verb, as one types it."""
+    alone = [[command.name] for command in application.registered_commands]
+    grouped = [
+        [group.name, command.name]
+        for group in application.registered_groups
+        for command in group.typer_instance.registered_commands
+    ]
+    return alone + grouped
+
+
+@pytest.mark.parametrize("verb", verbs(), ids=" ".join)
+def test_every_verb_has_help_with_an_example(verb, capsys):
+    """The example is the verb itself, to be pasted."""
+    assert main([*verb, "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith(f"Usage: reput {' '.join(verb)} ")
+    assert f"reput {' '.join(verb)}" in text.partition("Example: ")[2]
