@@ -384,13 +384,20 @@ class MessageStore:
         )
 
     def put(self, message: Message) -> PutMessageResult:
-        """Store one message and return where.
+        """Store one message and return where; with SYNC_FLUSH, once it is on disk.
 
         Raises:
-            MessageIllegal: it breaks a limit. Nothing was stored, as with every error here.
+            MessageIllegal: it breaks a limit. Nothing was stored, as with every error here but the last.
             StoreFull: the disk has no room.
-            StoreReadOnly, StoreClosed: the store takes nothing any more.
+            StoreReadOnly, StoreClosed: the store takes nothing any more, or could not force the message to disk.
         """
+        result = self.append(message)
+        if self.sync_flush and not self.wait_durable(result.next_commit_log_offset):
+            return msgspec.structs.replace(result, status=PutMessageStatus.FLUSH_DISK_TIMEOUT)
+        return result
+
+    def append(self, message: Message) -> PutMessageResult:
+        """Store one message as `put` does, without waiting for the disk."""
         prepared = self.prepare(message)
         with self.put_lock:
             if self.closed is not None or self.read_only_reason is not None:
@@ -399,7 +406,7 @@ class MessageStore:
             before = commit_log.appended
             begin = commit_log.room(prepared.record_size)
             timestamp = self.now()
-            row, queue_offset = self.append(prepared, begin, timestamp, 0)
+            row, queue_offset = self.write(prepared, begin, timestamp, 0)
             end = commit_log.appended
             self.ordinal += 1
             queue_id = prepared.queue_id
@@ -408,7 +415,7 @@ class MessageStore:
                 queues = prepared.topic.queues[queue_id] = [(prepared.topic.name, queue_id)]
             self.publisher.publish(before, end, timestamp, self.ordinal, queues, row, prepared.texts)
         return PutMessageResult(
-            self.flushed(end) if self.sync_flush else PutMessageStatus.PUT_OK,
+            PutMessageStatus.PUT_OK,
             begin,
             end,
             prepared.record_size,
@@ -419,11 +426,21 @@ class MessageStore:
         )
 
     def put_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
-        """Store *messages* one behind the other: one lock, one publication. All are checked before the first is stored.
+        """Store *messages* one behind the other: one lock, one publication, one wait for the disk with SYNC_FLUSH.
+
+        All are checked before the first is stored.
 
         Raises:
             As `put`; when the disk is full in the middle, the messages before are stored and the error says how many.
         """
+        results = self.append_batch(messages)
+        if self.sync_flush and results and not self.wait_durable(results[-1].next_commit_log_offset):
+            status = PutMessageStatus.FLUSH_DISK_TIMEOUT
+            return [msgspec.structs.replace(result, status=status) for result in results]
+        return results
+
+    def append_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
+        """Store *messages* as `put_batch` does, without waiting for the disk."""
         batch = [self.prepare(message) for message in messages]
         if not batch:
             return []
@@ -438,11 +455,9 @@ class MessageStore:
             except StoreError as error:
                 error.args = (f"{error} stored_count={len(placed)}",)
                 raise
-            end = self.commit_log.appended
-        status = self.flushed(end) if self.sync_flush else PutMessageStatus.PUT_OK
         return [
             PutMessageResult(
-                status,
+                PutMessageStatus.PUT_OK,
                 begin,
                 begin + prepared.record_size,
                 prepared.record_size,
@@ -478,7 +493,7 @@ class MessageStore:
         for prepared in run:
             queue = (prepared.topic.name, prepared.queue_id)
             queue_index = number_of.setdefault(queue, len(number_of))
-            row, queue_offset = self.append(prepared, at, timestamp, queue_index)
+            row, queue_offset = self.write(prepared, at, timestamp, queue_index)
             rows.append(row)
             placed.append((prepared, at, queue_offset))
             at += prepared.record_size
@@ -493,7 +508,7 @@ class MessageStore:
             b"".join([prepared.texts for prepared in run]),
         )
 
-    def append(self, prepared: Prepared, at: int, timestamp: int, queue_index: int) -> tuple[bytes, int]:
+    def write(self, prepared: Prepared, at: int, timestamp: int, queue_index: int) -> tuple[bytes, int]:
         """Write one record at *at*, where room was made; return its row and its queue offset. Under the put lock."""
         topic = prepared.topic
         queue_id = prepared.queue_id
@@ -567,17 +582,16 @@ class MessageStore:
             "Mend the disk, then close and open the store again: it recovers from what is on disk.",
         )
 
-    def flushed(self, end: int) -> PutMessageStatus:
-        """Wait until *end* is on disk, as SYNC_FLUSH promises.
+    def wait_durable(self, end: int) -> bool:
+        """Wait until *end* is on disk; False when ``sync_flush_timeout`` went by first.
 
         Raises:
             StoreReadOnly: the disk refused; what was appended may be lost.
         """
         try:
-            durable = self.flush_service.wait_durable(end, self.settings.sync_flush_timeout / 1000)
+            return self.flush_service.wait_durable(end, self.settings.sync_flush_timeout / 1000)
         except StoreError:
             raise self.refusal() from None
-        return PutMessageStatus.PUT_OK if durable else PutMessageStatus.FLUSH_DISK_TIMEOUT
 
     def call_when_durable(self, offset: int, done: Callable[[], None]) -> None:
         """Have *done* called, by another thread, once the log is durable up to *offset* or never will be."""
