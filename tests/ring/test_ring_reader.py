@@ -126,6 +126,7 @@ def test_a_closed_ring_is_read_to_its_end(writer: RingWriter, reader: RingReader
     assert reader.park(SOON) == []
     with pytest.raises(RingClosed):
         reader.read()
+    assert reader._has_work(True, None, [], 0) is False, "a reader that knows the end may sleep"
 
 
 def test_a_reader_with_work_does_not_sleep(writer: RingWriter, reader: RingReader):

@@ -9,6 +9,7 @@ import pytest
 
 from reput.errors import RingClosed, RingError
 from reput.ring import RingMemory, RingReader, RingWriter
+from ring.conftest import make_writer
 
 
 def woken(memory: RingMemory) -> list[int]:
@@ -36,6 +37,27 @@ def test_a_frame_may_take_a_quarter_of_the_ring(writer: RingWriter, reader: Ring
         writer.publish(b"x" * (writer.frame_size_max + 1), 2, 2)
     assert reader.read() == [b"x" * writer.frame_size_max]
     assert (reader.header.appended, reader.header.ordinal) == (1, 1)
+
+
+def test_a_frame_of_megabytes_is_published_whole():
+    """Large frames pass a barrier more; their bytes and their neighbours come out as they went in."""
+    memory = RingMemory.create(8 << 20, 1)
+    writer = make_writer(memory)
+    reader = RingReader(memory, memory.open_cell(0))
+    large = os.urandom(writer.frame_size_max)
+    for _ in range(5):
+        writer.publish(b"before", 1, 1)
+        writer.publish(large, 2, 2)
+        writer.publish(b"behind", 3, 3)
+        assert reader.read() == [b"before"]
+        assert reader.read() == [large]
+        assert reader.read() == [b"behind"]
+    with pytest.raises(RingError, match="frame_size_max=2097144"):
+        writer.publish(large + b"x", 4, 4)
+    writer.close()
+    with pytest.raises(RingClosed):
+        writer.publish(b"", 4, 4)
+    memory.close()
 
 
 def test_a_closed_ring_takes_no_frames(writer: RingWriter, reader: RingReader):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Collection
+from collections.abc import Iterable
 from threading import Lock
 from typing import NamedTuple
 
@@ -60,6 +60,7 @@ class RingReader:
         "_capacity",
         "_cell",
         "_data",
+        "_end_was_said",
         "_mask",
         "_memory",
         "_poll",
@@ -77,6 +78,7 @@ class RingReader:
         self._capacity = memory.capacity
         self._mask = memory.capacity - 1
         self._barrier = Lock()
+        self._end_was_said = False
         self._wake_descriptor = memory.wake_descriptors[cell.slot]
         self._poll = select.poll()
         self._poll.register(self._wake_descriptor, select.POLLIN)
@@ -109,6 +111,7 @@ class RingReader:
         size: int = words[TAIL] - position
         if size == 0:
             if closed:
+                self._end_was_said = True
                 raise RingClosed("the ring was closed by its writer, and all of it was read")
             return []
         chunk = self._copy(position, min(size, size_max & -WORD_SIZE or WORD_SIZE))
@@ -159,7 +162,7 @@ class RingReader:
         *,
         frames: bool = True,
         durable: int | None = None,
-        predecessors: Collection[int] = (),
+        predecessors: Iterable[int] = (),
         progress: int = 0,
     ) -> list[int]:
         """Sleep until there is something to do, and return the watched descriptors that are ready.
@@ -169,20 +172,21 @@ class RingReader:
 
         Args:
             timeout: seconds.
-            frames: wake for frames beyond `position`, or the ring's end.
+            frames: wake for frames beyond `position`, and for the ring's end until `read` has said it.
             durable: wake when the log is forced to disk up to this commit-log offset.
             predecessors: slots; wake when one of them whose progress is below *progress* reaches it. Without any
                 below it, nothing is waited for.
             progress: commit-log offset.
         """
-        below = [slot for slot in predecessors if not self._reached(slot, progress)]
+        asked = tuple(predecessors)
+        below = [slot for slot in asked if not self._reached(slot, progress)]
         mask = sum(1 << slot for slot in below)
         cell = self._cell
         cell.begin_parking(frames=frames, durable=durable, predecessors=mask, progress=progress)
         # Full barrier: what this reader waits for must be visible before it looks for the last time.
         self._barrier.acquire()
         self._barrier.release()
-        ready_already = self._has_work(frames, durable, below, progress) or (predecessors and not below)
+        ready_already = self._has_work(frames, durable, below, progress) or (asked and not below)
         wait_ms = 0 if ready_already else max(0, round(timeout * 1000))
         ready = self._poll.poll(wait_ms)
         # Before the flag is taken back, after which nobody needs to wake this reader.
@@ -202,7 +206,7 @@ class RingReader:
     def _has_work(self, frames: bool, durable: int | None, below: list[int], progress: int) -> bool:
         words = self._words
         return bool(
-            (frames and (words[TAIL] != self.position or words[CLOSED]))
+            (frames and (words[TAIL] != self.position or (words[CLOSED] and not self._end_was_said)))
             or (durable is not None and words[DURABLE] >= durable)
             or any(self._reached(slot, progress) for slot in below)
         )
