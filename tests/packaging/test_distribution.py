@@ -123,7 +123,7 @@ def check(described: dict[str, object], place: Path) -> None:
     assert described["entry_points"] == expected_entry_points()
     assert described["typed"] is True
     assert Path(str(described["file"])).is_relative_to(place)
-    assert described["command"] == f"reput {PROJECT['version']}"
+    assert described["command"] == f"reput {reput.__version__}"
 
 
 def test_the_wheel_installs(wheel, tmp_path):

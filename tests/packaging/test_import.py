@@ -17,7 +17,7 @@ def modules_after(statement: str) -> set[str]:
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize("package", ["reput", "reput_hooks", "reput_plugins", "pyspark_reput"])
+@pytest.mark.parametrize("package", ["reput", "reput_hooks", "reput_plugins"])
 def test_importing_a_package_loads_nothing_heavy(package):
     """A program that imports us starts as fast as without: numpy, Arrow and Spark come when they are needed."""
     assert modules_after(f"import {package}").isdisjoint(HEAVY)
