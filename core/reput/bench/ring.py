@@ -31,7 +31,7 @@ __all__ = ["measure_ring"]
 REQUESTS_PER_FRAME = 64
 # A frame of one put: about 200 bytes with a tag, a key and a unique key.
 SMALL_FRAME = bytes(200)
-CHUNK = 200
+FRAMES_PER_ROUND = 4_000
 READERS_MAX = 16
 
 
@@ -144,15 +144,10 @@ def measure_publishing(rounds: int) -> dict[str, Any]:
     cost: dict[str, list[float]] = {name: [] for name in ("alone", "running_1", "running_16", "paused_16", "parked_16")}
 
     def publish_round(name: str) -> None:
-        # One round is cut into chunks and counts with its median: a chunk in which another process took the processor
-        # away pays for the caches that it left cold, which is no cost of the ring.
-        chunks = []
-        for _ in range(20):
-            before = time.thread_time_ns()
-            for _ in range(CHUNK):
-                writer.publish(SMALL_FRAME, 1, 1)
-            chunks.append((time.thread_time_ns() - before) / CHUNK)
-        cost[name].append(statistics.median(chunks))
+        before = time.thread_time_ns()
+        for _ in range(FRAMES_PER_ROUND):
+            writer.publish(SMALL_FRAME, 1, 1)
+        cost[name].append((time.thread_time_ns() - before) / FRAMES_PER_ROUND)
 
     publish_round("alone")
     cost["alone"].clear()
