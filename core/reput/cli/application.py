@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import reput
-from reput.cli import plugin
+from reput.cli import doctor, plugin
 
 __all__ = ["application"]
 
@@ -39,5 +39,6 @@ def reput_itself(
         print(context.get_help())
 
 
+application.command("doctor", epilog=f"Example: {doctor.EXAMPLE}")(doctor.doctor)
 plugins.command("list", epilog=f"Example: {plugin.LIST_EXAMPLE}")(plugin.list_plugins)
 application.add_typer(plugins, name="plugin")
