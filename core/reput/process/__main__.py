@@ -1,0 +1,28 @@
+"""The fresh processes of a group: ``python -I …/__main__.py PATH ROLE ARGUMENT…``; see `reput.process.command`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the role that the command line names."""
+    path, role, *arguments = sys.argv[1:]
+    known = set(sys.path)
+    sys.path += [entry for entry in path.split(os.pathsep) if entry and entry not in known]
+    # Each role loads only its own modules.
+    if role == "describe":
+        from reput.process import describe
+
+        describe.main(arguments)
+    elif role == "supervisor":
+        from reput.process import supervisor
+
+        supervisor.main(arguments)
+    else:
+        raise SystemExit(f"unknown role: role={role}")
+
+
+if __name__ == "__main__":
+    main()

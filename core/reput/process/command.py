@@ -1,0 +1,23 @@
+"""role_command: the command line of a fresh process of reput's, for one of its roles.
+
+The process is isolated (`python -I`): neither the current folder nor the user's environment decides what `import`
+finds. So that it sees the same plugins as the program that started it, that program's `sys.path` comes along, behind
+everything that an isolated interpreter finds by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["role_command"]
+
+MAIN = str(Path(__file__).with_name("__main__.py"))
+
+
+def role_command(role: str, *arguments: str, path: Sequence[str]) -> list[str]:
+    """Return the command line for *role*, with the folders of *path* as further entries of `sys.path`."""
+    absolute = [os.path.abspath(entry) for entry in path if entry]
+    return [sys.executable, "-I", MAIN, os.pathsep.join(absolute), role, *arguments]

@@ -1,0 +1,558 @@
+"""DispatcherLoop: brings one view up to the log, batch by batch. The same loop runs in a process of its own and inline.
+
+It is an agent: `do_work` does a little and says how much, `waiting` says what it waits for when there is nothing, and
+whoever runs it parks. One thread.
+
+    start ──▶ cursor compared with the epochs ──▶ truncate, or empty the view and start again
+                      │
+                      ▼
+             catching up: the commit log ◀─────────┐ lapped, a hole in the frames
+                      │ joined, and come so far    │
+                      ▼                            │
+             following: frames of the ring ────────┘
+
+Nothing is dispatched beyond the bound: what is appended (or durable, as declared), and the progress of those it comes
+``after``. The joining leaves no gap: the reader joins at the ring's end first and then reads the log up to what was
+appended there, so each record comes from one or the other; what comes from both is cut off by the loop's own position.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from reput.errors import DamagedStore, DispatcherError, OffsetOutOfRange, RingClosed, RingLapped, StoreError
+from reput.process.feed import FrameReader, LoopCell, Predecessor, Waiting
+from reput.process.frame import BATCH, DELETE_TOPIC, EXPIRE, Frame, cut_columns, decode_frame
+from reput.process.gaps import Gap, Gaps
+from reput.process.log_feed import LogFeed
+from reput.process.states import ABSENT, Phase
+from reput.process.view_folders import ViewFolders
+from reput.store.epochs import Epochs
+from reput_hooks import (
+    CommitLogDispatcher,
+    Cursor,
+    DispatchBatch,
+    DispatchColumns,
+    DispatcherDescription,
+    RebuildNeeded,
+    RetryLater,
+)
+
+__all__ = ["DispatcherLoop", "StartRefused", "Stop"]
+
+# A back-stop: whoever has work for the loop wakes it.
+PARK_S = 0.1
+# Shorter pauses between batches are no idleness, and a flush there would be in the way of the next batch.
+IDLE_S = 0.1
+BATCH_ROWS_MAX = 8192
+# Frames that were read but lie beyond the bound. Whoever has more outstanding reads the log, when its time comes.
+PENDING_SIZE_MAX = 8 << 20
+# Bytes of the log that are left when the loop joins the ring; few enough that the ring holds what comes meanwhile.
+JOIN_DISTANCE = 16 << 20
+RETRY_MIN_S = 0.02
+RETRY_MAX_S = 5.0
+# How often accepted damage is looked for, while the loop stands before some.
+DAMAGE_RETRY_S = 1.0
+# Flush intervals after which a loop waits for the durable cursors of those it comes after, and how often it looks.
+FLUSH_PATIENCE = 5
+HOLD_S = 0.01
+
+
+class StartRefused(DispatcherError):
+    """The view cannot go on with this store, and trying again would not help."""
+
+
+class Stop(enum.Enum):
+    """How a loop ends."""
+
+    NOW = "now"  # flush and end
+    DRAIN = "drain"  # dispatch what is there, flush and end
+
+
+class Retry(NamedTuple):
+    """A batch that is to come again at *at* (monotonic seconds), after *delay*."""
+
+    batch: DispatchBatch
+    ordinal: int | None
+    at: float
+    delay: float
+
+
+class DispatcherLoop:
+    """The loop of one dispatcher.
+
+    Args:
+        create: makes the plugin's dispatcher, also again after its view was emptied.
+        reader: the ring.
+        cell: where the loop publishes its numbers.
+        predecessors: cells of the enabled dispatchers that this one comes after.
+        load_epochs: reads the store's epochs.
+        now: monotonic seconds.
+
+    Attributes:
+        cursor: up to where the view is dispatched.
+        finished: a requested stop is done; the loop must not be called any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: DispatcherDescription,
+        create: Callable[[], CommitLogDispatcher],
+        folders: ViewFolders,
+        reader: FrameReader,
+        cell: LoopCell,
+        predecessors: Sequence[Predecessor],
+        log_feed: LogFeed,
+        load_epochs: Callable[[], Epochs],
+        flush_interval_s: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.create = create
+        self.folders = folders
+        self.reader = reader
+        self.header = reader.header
+        self.cell = cell
+        self.predecessors = predecessors
+        self.proceeds = description.after_failed == "proceed"
+        self.durable_only = description.reads == "durable"
+        self.positions_only = description.feeds == "positions"
+        self.log_feed = log_feed
+        self.load_epochs = load_epochs
+        self.flush_interval_s = flush_interval_s
+        self.now = now
+        self.logger = logging.getLogger(f"reput.dispatcher.{name}")
+        self.dispatcher: CommitLogDispatcher | None = None
+        self.cursor = Cursor("", 0, 0, 0)
+        self.ordinal: int | None = None
+        self.expired_below = 0
+        self.following = False
+        self.joined: int | None = None
+        self.pending: deque[Frame] = deque()
+        self.pending_size = 0
+        self.retry: Retry | None = None
+        self.damage: str | None = None
+        self.resume_at = 0.0
+        self.dirty = False
+        self.flushed_at = self.worked_at = now()
+        self.stop: Stop | None = None
+        self.drain_target: int | None = None
+        self.finished = False
+
+    # Life.
+
+    def do_work(self) -> int:
+        """Do a piece of what there is to do; return how many batches or changes that were, 0: there was nothing.
+
+        Raises:
+            Exception: whatever the plugin raised, other than what `CommitLogDispatcher` names. The loop is over.
+        """
+        if self.dispatcher is None:
+            self.start()
+            return 1
+        try:
+            return self.step(self.dispatcher)
+        except RebuildNeeded:
+            self.rebuild()
+            return 1
+
+    def request_stop(self, stop: Stop) -> None:
+        """Have the loop end; `finished` says when it has. May be called by a signal handler."""
+        self.stop = stop
+
+    def step(self, dispatcher: CommitLogDispatcher) -> int:
+        if self.stop is Stop.NOW:
+            return self.finish(dispatcher)
+        now = self.now()
+        if self.dirty and now - self.flushed_at >= self.flush_interval_s:
+            self.flush(dispatcher)
+        minimum = self.header.commit_log_offset_min
+        if minimum is not None and minimum > self.expired_below:
+            self.expire(dispatcher, minimum)
+        if self.retry is not None:
+            work = self.dispatch_again(dispatcher, self.retry, now)
+        elif now < self.resume_at:
+            work = 0
+        elif self.following:
+            work = self.follow(dispatcher)
+        else:
+            work = self.catch_up(dispatcher)
+        if work:
+            self.worked_at = now
+            return work
+        self.cell.beat()
+        if self.stop is Stop.DRAIN and self.drained():
+            return self.finish(dispatcher)
+        if self.dirty and now - self.worked_at >= IDLE_S:
+            self.flush(dispatcher)
+        return 0
+
+    def waiting(self) -> Waiting:
+        """Return what the loop waits for after `do_work` returned 0."""
+        timeout = PARK_S
+        now = self.now()
+        if self.dirty and self.flushed_at + self.flush_interval_s > now:
+            timeout = min(timeout, self.flushed_at + self.flush_interval_s - now)
+        resume_at = self.retry.at if self.retry else self.resume_at
+        if resume_at > now:
+            return Waiting(min(timeout, resume_at - now), False, None, (), 0)
+        if self.holds():
+            return Waiting(HOLD_S, False, None, (), 0)
+        wanted = self.cursor.commit_log_offset + 1
+        slots = [
+            predecessor.slot
+            for predecessor in self.predecessors
+            if not self.passes_over(predecessor) and (predecessor.progress or 0) < wanted
+        ]
+        durable = wanted if self.durable_only else None
+        # Frames beyond the bound are taken up by the way, without anyone's being woken for them.
+        return Waiting(timeout, not slots and durable is None, durable, slots, wanted)
+
+    def start(self) -> None:
+        """Make the dispatcher, ask where it is, and bring it to the log's present history.
+
+        Raises:
+            StartRefused: its cursor belongs to another store.
+        """
+        self.cell.set_phase(Phase.START)
+        durable = self.cell.durable_cursor
+        # Before the plugin touches its view: what it takes back there must not be trusted any more.
+        if durable is None:
+            self.cell.forget_progress()
+        else:
+            self.cell.set_progress(durable.commit_log_offset, None)
+        self.gaps = Gaps(self.folders.root, self.name)
+        self.cell.set_gap_bytes(self.gaps.size)
+        self.folders.prepare()
+        self.dispatcher = self.create()
+        try:
+            self.settle(self.dispatcher, self.dispatcher.start())
+        except RebuildNeeded:
+            self.rebuild()
+        self.cell.set_error(None)
+        self.cell.set_phase(Phase.IDLE)
+
+    def settle(self, dispatcher: CommitLogDispatcher, cursor: Cursor | None) -> None:
+        """Go on from *cursor*, in the log's present history."""
+        epochs = self.load_epochs()
+        if cursor is None:
+            minimum = self.header.commit_log_offset_min or 0
+            self.cursor = Cursor(epochs.store_id, epochs.epoch, minimum, 0)
+        else:
+            try:
+                difference = epochs.first_difference(cursor)
+            except StoreError as error:
+                raise StartRefused(f"{error} dispatcher={self.name}", error.advice) from None
+            appended = self.header.appended
+            if difference is None and appended is not None and cursor.commit_log_offset > appended:
+                # The epochs know of no cut there, so nobody can say what of the view still holds.
+                raise RebuildNeeded
+            if difference is not None:
+                self.logger.warning(
+                    "the log's history parts from the view's: commit_log_offset=%d view=%d epoch=%d",
+                    difference.commit_log_offset,
+                    cursor.commit_log_offset,
+                    epochs.epoch,
+                )
+                dispatcher.truncate(difference)
+                self.dirty = True
+                cursor = difference
+            self.cursor = Cursor(epochs.store_id, epochs.epoch, cursor.commit_log_offset, cursor.store_timestamp)
+        self.say_durable(self.cursor)
+        self.ordinal = None
+        self.leave_ring()
+        self.flushed_at = self.now()
+        self.cell.set_progress(self.cursor.commit_log_offset, None)
+
+    def rebuild(self) -> None:
+        """Empty the view and begin with the log."""
+        self.logger.warning("the view is emptied and built again: commit_log_offset=%d", self.cursor.commit_log_offset)
+        self.cell.set_phase(Phase.START)
+        self.cell.forget_progress()
+        if self.dispatcher is not None:
+            self.dispatcher.close()
+        self.retry = None
+        self.folders.empty()
+        self.dispatcher = self.create()
+        cursor = self.dispatcher.start()
+        if cursor is not None:
+            raise DispatcherError(
+                f"the view was emptied, but the dispatcher still has a cursor: dispatcher={self.name} "
+                f"commit_log_offset={cursor.commit_log_offset}"
+            )
+        self.settle(self.dispatcher, None)
+        self.dirty = True
+        self.cell.set_phase(Phase.IDLE)
+
+    def drained(self) -> bool:
+        """Whether everything was dispatched that can be, of what there was when draining began."""
+        if self.drain_target is None:
+            self.drain_target = self.bound()
+        return self.cursor.commit_log_offset >= min(self.drain_target, self.bound()) or self.damage is not None
+
+    def finish(self, dispatcher: CommitLogDispatcher) -> int:
+        """Flush, close, and be finished."""
+        if self.dirty:
+            self.flush(dispatcher)
+        dispatcher.close()
+        self.log_feed.close()
+        self.cell.set_phase(Phase.IDLE)
+        self.finished = True
+        return 1
+
+    # Where batches come from.
+
+    def passes_over(self, predecessor: Predecessor) -> bool:
+        """Whether this predecessor need not be waited for."""
+        return self.proceeds and predecessor.state in ABSENT
+
+    def bound(self) -> int:
+        """Return the commit-log offset beyond which nothing may be dispatched now."""
+        bound = (self.header.durable if self.durable_only else self.header.appended) or 0
+        for predecessor in self.predecessors:
+            if not self.passes_over(predecessor):
+                bound = min(bound, predecessor.progress or 0)
+        return min(bound, self.cursor.commit_log_offset) if self.holds() else bound
+
+    def holds(self) -> bool:
+        """Whether to stand still until the durable cursors of those before let this view be flushed.
+
+        Mostly they come by themselves: a dispatcher that flushes publishes no progress, so its successors arrive where
+        it will be durable.
+        """
+        if not self.predecessors or not self.dirty:
+            return False
+        return self.now() - self.flushed_at > FLUSH_PATIENCE * self.flush_interval_s
+
+    def leave_ring(self) -> None:
+        """Go on in the commit log."""
+        self.following = False
+        self.joined = None
+        self.pending.clear()
+        self.pending_size = 0
+
+    def catch_up(self, dispatcher: CommitLogDispatcher) -> int:
+        """Dispatch a part of the commit log; join the ring when little is left."""
+        begin = self.cursor.commit_log_offset
+        if self.joined is None and (self.header.appended or 0) - begin <= JOIN_DISTANCE:
+            self.joined = self.reader.join().appended
+            if self.header.epoch not in (None, self.cursor.epoch):
+                # The frame that said so was overwritten before it was read.
+                self.settle(dispatcher, self.cursor)
+                if self.header.epoch != self.cursor.epoch:
+                    raise DispatcherError(
+                        f"the epochs on disk are not those of the writer: dispatcher={self.name} "
+                        f"epoch={self.cursor.epoch} writer={self.header.epoch}"
+                    )
+                return 1
+        if self.joined is not None and begin >= self.joined:
+            self.following = True
+            self.log_feed.close()
+            return self.follow(dispatcher)
+        bound = self.bound()
+        if bound <= begin:
+            return 0
+        try:
+            found = self.log_feed.read(begin, bound)
+        except DamagedStore as error:
+            return self.stand_before_damage(error)
+        except OffsetOutOfRange:
+            minimum = self.header.commit_log_offset_min
+            if minimum is None or minimum <= begin:
+                raise
+            self.expire(dispatcher, minimum)
+            return 1
+        if self.damage is not None:
+            self.damage = None
+            self.cell.set_error(None)
+        end = Cursor(
+            self.cursor.store_id, self.cursor.epoch, found.end, found.store_timestamp or self.cursor.store_timestamp
+        )
+        parts = [found.columns] if len(found.columns) else []
+        ordinal = None if self.ordinal is None or self.positions_only else self.ordinal + len(found.columns)
+        self.dispatch(dispatcher, DispatchBatch(begin, end, parts), ordinal)
+        return 1
+
+    def stand_before_damage(self, error: DamagedStore) -> int:
+        """Wait before bytes that are no record, until an operator has accepted them: nothing is skipped in silence."""
+        if self.damage is None:
+            self.logger.error("%s", error)
+        self.damage = str(error)
+        self.cell.set_error(self.damage)
+        self.resume_at = self.now() + DAMAGE_RETRY_S
+        self.log_feed.close()
+        return 0
+
+    def follow(self, dispatcher: CommitLogDispatcher) -> int:
+        """Dispatch the frames that are there."""
+        pending = self.pending
+        if self.pending_size < PENDING_SIZE_MAX:
+            try:
+                frames = self.reader.read()
+            except RingLapped:
+                self.leave_ring()
+                return 1
+            except RingClosed:
+                frames = []
+            for frame in frames:
+                self.pending_size += len(frame)
+                pending.append(decode_frame(frame))
+        if not pending:
+            return 0
+        work = self.dispatch_pending(dispatcher)
+        if not pending:
+            self.pending_size = 0
+        return work
+
+    def dispatch_pending(self, dispatcher: CommitLogDispatcher) -> int:
+        """Dispatch what of the pending frames lies below the bound, as one batch."""
+        pending, bound = self.pending, self.bound()
+        begin, epoch, store_timestamp = self.cursor.commit_log_offset, self.cursor.epoch, self.cursor.store_timestamp
+        end, ordinal, row_count = begin, self.ordinal, 0
+        parts: list[DispatchColumns] = []
+        hole = False
+        while pending and row_count < BATCH_ROWS_MAX:
+            frame = pending[0]
+            if frame.kind != BATCH:
+                if end > begin:
+                    break
+                pending.popleft()
+                self.change(dispatcher, frame)
+                return 1
+            columns = frame.columns
+            if frame.begin > end:
+                hole = True
+                break
+            if frame.end <= end:
+                pending.popleft()
+                continue
+            if frame.begin == end and frame.end <= bound:
+                pending.popleft()
+                end, store_timestamp, ordinal = frame.end, frame.end_store_timestamp, frame.end_ordinal
+            else:
+                cut = cut_columns(columns, end, bound)
+                columns = cut.columns
+                if frame.end <= bound:
+                    pending.popleft()
+                    end, store_timestamp, ordinal = frame.end, frame.end_store_timestamp, frame.end_ordinal
+                elif cut.end > end:
+                    end, store_timestamp, ordinal = cut.end, cut.store_timestamp, frame.ordinal + cut.row_count
+                else:
+                    break
+            epoch = frame.epoch
+            row_count += len(columns)
+            if columns.rows and not self.positions_only:
+                parts.append(columns)
+        if end > begin:
+            cursor = Cursor(self.cursor.store_id, epoch, end, store_timestamp)
+            self.dispatch(dispatcher, DispatchBatch(begin, cursor, parts), ordinal)
+            return 1
+        if hole:
+            self.leave_ring()
+            return 1
+        return 0
+
+    # What the plugin is called for.
+
+    def dispatch(self, dispatcher: CommitLogDispatcher, batch: DispatchBatch, ordinal: int | None) -> None:
+        """Have the view brought up to the batch's end, and say so."""
+        cell = self.cell
+        cell.set_phase(Phase.DISPATCH)
+        try:
+            dispatcher.dispatch(batch)
+        except RetryLater as reason:
+            delay = min(self.retry.delay * 2, RETRY_MAX_S) if self.retry else RETRY_MIN_S
+            self.retry = Retry(batch, ordinal, self.now() + delay, delay)
+            cell.set_phase(Phase.IDLE)
+            self.logger.info("batch comes again in %d ms: reason=%s", round(delay * 1000), reason)
+            return
+        self.retry = None
+        self.cursor = batch.end
+        self.ordinal = ordinal
+        cell.add_batch()
+        cell.set_progress(batch.end.commit_log_offset, ordinal)
+        cell.set_phase(Phase.IDLE)
+        if not self.dirty:
+            self.dirty = True
+            self.flushed_at = self.now()
+
+    def dispatch_again(self, dispatcher: CommitLogDispatcher, retry: Retry, now: float) -> int:
+        """Try a batch once more when its time has come. A drain does not wait for that, the next start brings it."""
+        if self.stop is not None:
+            return self.finish(dispatcher)
+        if now < retry.at:
+            return 0
+        self.dispatch(dispatcher, retry.batch, retry.ordinal)
+        return 1
+
+    def flush(self, dispatcher: CommitLogDispatcher) -> None:
+        """Have the view made durable, unless those it comes after are not durable as far."""
+        for predecessor in self.predecessors:
+            durable = predecessor.durable_cursor
+            if not self.passes_over(predecessor) and (
+                durable is None or durable.commit_log_offset < self.cursor.commit_log_offset
+            ):
+                return
+        self.cell.set_phase(Phase.FLUSH)
+        cursor = dispatcher.flush()
+        self.cell.set_phase(Phase.IDLE)
+        if cursor is not None:
+            if cursor.commit_log_offset > self.cursor.commit_log_offset:
+                raise DispatcherError(
+                    f"the durable cursor lies beyond what was dispatched: dispatcher={self.name} "
+                    f"durable={cursor.commit_log_offset} dispatched={self.cursor.commit_log_offset}"
+                )
+            self.say_durable(cursor)
+        self.dirty = False
+        self.flushed_at = self.now()
+
+    def say_durable(self, cursor: Cursor) -> None:
+        self.cell.set_durable_cursor(cursor.commit_log_offset, cursor.epoch, cursor.store_timestamp)
+
+    def expire(self, dispatcher: CommitLogDispatcher, minimum: int) -> None:
+        """Tell the view that the log was trimmed, and note what it lost by that."""
+        self.expired_below = minimum
+        lost = self.cursor.commit_log_offset
+        if lost < minimum:
+            self.logger.error("retention took what was not dispatched: from=%d until=%d", lost, minimum)
+            self.gaps.add(Gap(time.time_ns() // 1_000_000, lost, minimum))
+            self.cell.set_gap_bytes(self.gaps.size)
+            self.cursor = Cursor(self.cursor.store_id, self.cursor.epoch, minimum, self.cursor.store_timestamp)
+            self.ordinal = None
+            self.retry = None
+            self.leave_ring()
+            self.cell.set_progress(minimum, None)
+            self.dirty = True
+        self.cell.set_phase(Phase.EXPIRE)
+        dispatcher.expire(minimum)
+        self.cell.set_phase(Phase.IDLE)
+
+    def change(self, dispatcher: CommitLogDispatcher, frame: Frame) -> None:
+        """Pass on a frame that is no batch."""
+        if frame.kind == EXPIRE:
+            if frame.end > self.expired_below:
+                self.expire(dispatcher, frame.end)
+            return
+        self.cell.set_phase(Phase.EXPIRE)
+        if frame.kind == DELETE_TOPIC:
+            dispatcher.delete_topic(frame.columns.queues[0][0])
+        else:
+            cut = Cursor(self.cursor.store_id, frame.epoch, frame.end, frame.end_store_timestamp)
+            if frame.end < self.cursor.commit_log_offset:
+                # Readers must not trust what is about to be taken back.
+                self.cell.set_progress(frame.end, frame.ordinal)
+                dispatcher.truncate(cut)
+                self.cursor, self.ordinal = cut, frame.ordinal
+            else:
+                self.cursor = Cursor(
+                    cut.store_id, cut.epoch, self.cursor.commit_log_offset, self.cursor.store_timestamp
+                )
+        self.dirty = True
+        self.cell.set_phase(Phase.IDLE)

@@ -1,0 +1,131 @@
+"""What a dispatcher's loop reads and writes, whoever runs it: the ring's reader and cell, or the inline ones.
+
+`RingReader`, `Cell` and `CellView` of `reput.ring` have these shapes, and so have the inline ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from reput_hooks import Counter
+
+__all__ = ["FrameHeader", "FrameReader", "FrameWriter", "JoinedAt", "LoopCell", "Predecessor", "Waiting"]
+
+
+class FrameHeader(Protocol):
+    """What the writer says of the log, as `reput.ring.ring_header.RingHeader`; None: not said yet."""
+
+    @property
+    def appended(self) -> int | None: ...
+
+    @property
+    def durable(self) -> int | None: ...
+
+    @property
+    def ordinal(self) -> int | None: ...
+
+    @property
+    def commit_log_offset_min(self) -> int | None: ...
+
+    @property
+    def epoch(self) -> int | None: ...
+
+
+class JoinedAt(Protocol):
+    """Up to *appended* the commit log has to be read, from there on everything comes in frames."""
+
+    @property
+    def appended(self) -> int: ...
+
+
+class FrameReader(Protocol):
+    """Hands out frames. `read` raises RingLapped and RingClosed as `reput.ring.ring_reader.RingReader` does."""
+
+    @property
+    def header(self) -> FrameHeader: ...
+
+    def join(self) -> JoinedAt:
+        """Go to the present end, forgetting what was published before."""
+
+    def read(self, size_max: int = ...) -> list[bytes]:
+        """Return the frames from the present position on, and go behind them."""
+
+
+class FrameWriter(Protocol):
+    """Takes frames for all readers, as `reput.ring.ring_writer.RingWriter`."""
+
+    @property
+    def frame_size_max(self) -> int: ...
+
+    def publish(self, frame: bytes, appended: int, ordinal: int) -> None:
+        """Hand *frame* to all readers; the log is readable up to *appended* now, *ordinal* counts its records."""
+
+    def set_durable(self, durable: int) -> None:
+        """Say that the log is forced to disk up to *durable*."""
+
+    def set_commit_log_offset_min(self, commit_log_offset_min: int) -> None:
+        """Say that the log was trimmed below *commit_log_offset_min*."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say that another epoch of the log's history has begun."""
+
+
+class CursorNumbers(Protocol):
+    """The numbers of a durable cursor."""
+
+    @property
+    def commit_log_offset(self) -> int: ...
+
+
+class Predecessor(Protocol):
+    """The cell of a dispatcher that this one comes ``after``."""
+
+    @property
+    def slot(self) -> int: ...
+
+    @property
+    def state(self) -> int | None: ...
+
+    @property
+    def progress(self) -> int | None: ...
+
+    @property
+    def durable_cursor(self) -> CursorNumbers | None: ...
+
+
+class LoopCell(Protocol):
+    """The numbers that a loop publishes, as `reput.ring.cell.Cell`."""
+
+    @property
+    def durable_cursor(self) -> CursorNumbers | None: ...
+
+    def set_progress(self, commit_log_offset: int, ordinal: int | None) -> None: ...
+
+    def forget_progress(self) -> None: ...
+
+    def set_durable_cursor(self, commit_log_offset: int, epoch: int, store_timestamp: int) -> None: ...
+
+    def beat(self) -> None: ...
+
+    def set_phase(self, phase: int | None) -> None: ...
+
+    def add_batch(self) -> None: ...
+
+    def set_gap_bytes(self, gap_bytes: int) -> None: ...
+
+    def set_rejected_count(self, rejected_count: int) -> None: ...
+
+    def set_error(self, text: str | None) -> None: ...
+
+    def counter(self, name: str) -> Counter: ...
+
+
+class Waiting(NamedTuple):
+    """What a loop without work waits for; the arguments of `reput.ring.ring_reader.RingReader.park`."""
+
+    timeout: float
+    frames: bool
+    durable: int | None
+    predecessors: Iterable[int]
+    progress: int

@@ -1,0 +1,136 @@
+"""Frame: what travels over the ring - a batch of requests, or a change of the log's history, in commit-log order.
+
+A frame is a MessagePack array of seven::
+
+    kind                 0 batch, 1 truncate, 2 expire, 3 delete_topic
+    epoch                number of the log's history
+    begin                commit-log offset
+    end                  commit-log offset
+    end_store_timestamp  of the last record below `end`, ms since 1970 UTC; 0: there is none
+    ordinal              records in the log since its birth, below `begin`
+    columns              [queues, rows, texts] as in `reput_hooks.dispatch`
+
+Of a *batch*, [begin, end) are the bytes it covers, blanks at the end of a segment included; it begins where the one
+before ended. Of the others `begin` equals `end`: where the log was cut (`epoch` is then the new one), below what it was
+trimmed, or where it stood when the topic, the only entry of `queues`, was deleted.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from reput_hooks import DispatchColumns
+from reput_hooks.dispatch import ROW, ROW_SIZE
+
+__all__ = [
+    "BATCH",
+    "DELETE_TOPIC",
+    "EXPIRE",
+    "NO_COLUMNS",
+    "TRUNCATE",
+    "Cut",
+    "Frame",
+    "batch_frame",
+    "cut_columns",
+    "decode_frame",
+    "delete_topic_frame",
+    "encode_frame",
+    "expire_frame",
+    "truncate_frame",
+]
+
+BATCH: Final = 0
+TRUNCATE: Final = 1
+EXPIRE: Final = 2
+DELETE_TOPIC: Final = 3
+
+NO_COLUMNS = DispatchColumns([], b"", b"")
+
+
+class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One entry of the ring; the module draws it."""
+
+    kind: int
+    epoch: int
+    begin: int
+    end: int
+    end_store_timestamp: int
+    ordinal: int
+    columns: DispatchColumns
+
+    @property
+    def end_ordinal(self) -> int:
+        """Number of records in the log since its birth, below `end`."""
+        return self.ordinal + len(self.columns)
+
+
+# Both are bound methods of C objects without state: a one-record frame takes 0.2 µs one way and 0.3 the other.
+encode_frame = msgspec.msgpack.Encoder().encode
+decode_frame = msgspec.msgpack.Decoder(Frame).decode
+
+
+def batch_frame(
+    epoch: int, begin: int, end: int, end_store_timestamp: int, ordinal: int, columns: DispatchColumns
+) -> bytes:
+    """Return the frame of the records in [begin, end)."""
+    return encode_frame(Frame(BATCH, epoch, begin, end, end_store_timestamp, ordinal, columns))
+
+
+def truncate_frame(epoch: int, commit_log_offset: int, store_timestamp: int, ordinal: int) -> bytes:
+    """Return the frame that says: the log's history ended there, and *epoch* has begun."""
+    return encode_frame(
+        Frame(TRUNCATE, epoch, commit_log_offset, commit_log_offset, store_timestamp, ordinal, NO_COLUMNS)
+    )
+
+
+def expire_frame(epoch: int, commit_log_offset_min: int) -> bytes:
+    """Return the frame that says: the log was trimmed below *commit_log_offset_min*."""
+    return encode_frame(Frame(EXPIRE, epoch, commit_log_offset_min, commit_log_offset_min, 0, 0, NO_COLUMNS))
+
+
+def delete_topic_frame(epoch: int, commit_log_offset: int, ordinal: int, topic: str) -> bytes:
+    """Return the frame that says: *topic* was deleted when the log ended at *commit_log_offset*."""
+    columns = DispatchColumns([(topic, 0)], b"", b"")
+    return encode_frame(Frame(DELETE_TOPIC, epoch, commit_log_offset, commit_log_offset, 0, ordinal, columns))
+
+
+class Cut(NamedTuple):
+    """Part of a frame.
+
+    Attributes:
+        columns: the rows of the part.
+        end: commit-log offset where its last record ends.
+        store_timestamp: of that record, 0 without one.
+        row_count: rows of the frame up to `end`, the ones before the part included.
+    """
+
+    columns: DispatchColumns
+    end: int
+    store_timestamp: int
+    row_count: int
+
+
+def cut_columns(columns: DispatchColumns, begin: int, end: int) -> Cut:
+    """Return the rows whose records lie in [begin, end); without such a row, the part ends at *begin*.
+
+    One unpack per row; only frames that lie across a cursor or a bound come here.
+    """
+    rows, texts = columns.rows, columns.texts
+    first = last = text_begin = text_end = text_at = 0
+    record_end, store_timestamp = begin, 0
+    for number, row in enumerate(ROW.iter_unpack(rows)):
+        commit_log_offset, record_size, texts_size = row[0], row[5], row[8]
+        if commit_log_offset < begin:
+            first = last = number + 1
+            text_begin = text_end = text_at + texts_size
+        elif commit_log_offset + record_size <= end:
+            last = number + 1
+            text_end = text_at + texts_size
+            record_end, store_timestamp = commit_log_offset + record_size, row[3]
+        else:
+            break
+        text_at += texts_size
+    kept = DispatchColumns(columns.queues, rows[first * ROW_SIZE : last * ROW_SIZE], texts[text_begin:text_end])
+    return Cut(kept, record_end, store_timestamp, last)

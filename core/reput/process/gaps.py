@@ -1,0 +1,42 @@
+"""Gaps: ranges of the log that retention took before a dispatcher had them, in ``reput/gaps/NAME.jsonl``, for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from reput.process.json_lines import JsonLines
+
+__all__ = ["Gap", "Gaps"]
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """The view knows nothing of the bytes [begin, end) of the log. *timestamp*: when that was found out, ms."""
+
+    timestamp: int
+    begin: int
+    end: int
+
+
+class Gaps:
+    """The gaps of one dispatcher's view."""
+
+    def __init__(self, store_directory: Path, name: str) -> None:
+        self.lines = JsonLines(store_directory / "reput" / "gaps" / f"{name}.jsonl", Gap)
+        self.known = list(self.lines.read())
+
+    @property
+    def size(self) -> int:
+        """Bytes of all gaps together; those that overlap, because a crash had a start repeated, count once."""
+        total = end = 0
+        for gap in sorted(self.known, key=lambda gap: gap.begin):
+            total += max(0, gap.end - max(gap.begin, end))
+            end = max(end, gap.end)
+        return total
+
+    def add(self, gap: Gap) -> None:
+        """Keep *gap* durably, unless it is known."""
+        if not any(known.begin <= gap.begin and gap.end <= known.end for known in self.known):
+            self.lines.append(gap)
+            self.known.append(gap)

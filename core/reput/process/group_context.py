@@ -1,0 +1,29 @@
+"""GroupContext: what every process of a group is told about its store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from reput.settings import Settings
+
+__all__ = ["GroupContext"]
+
+
+class GroupContext(msgspec.Struct, frozen=True):
+    """The store, and the settings that say which dispatchers run with which options.
+
+    Attributes:
+        store_directory: the store's root.
+        store_id: as in every cursor of this store.
+        settings: `dispatchers` are enabled, in this order, with `dispatcher_options`.
+    """
+
+    store_directory: Path
+    store_id: str
+    settings: Settings
+
+    def options(self, name: str) -> dict[str, object]:
+        """Return the options of one dispatcher, as they were given."""
+        return self.settings.dispatcher_options.get(name, {})

@@ -1,0 +1,67 @@
+"""JsonLines: a small file of JSON objects, one a line, to which lines are only ever added, durably."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+__all__ = ["JsonLines"]
+
+Row = TypeVar("Row", bound=msgspec.Struct)
+
+
+class JsonLines(Generic[Row]):
+    """The lines of *path* as *row_type*. One writer; the file is made by the first line."""
+
+    def __init__(self, path: Path, row_type: type[Row]) -> None:
+        self.path = path
+        self.decode = msgspec.json.Decoder(row_type).decode
+
+    def read(self) -> Iterator[Row]:
+        """Yield all rows. A last line without an end was torn by a crash and was never promised.
+
+        Raises:
+            msgspec.DecodeError: a whole line is not a row.
+        """
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return
+        for line in data.splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                yield self.decode(line)
+
+    def append(self, row: Row) -> None:
+        """Add *row*; when this returns it survives a power cut."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = not self.path.exists()
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            size = whole_size(descriptor)
+            os.ftruncate(descriptor, size)
+            os.pwrite(descriptor, msgspec.json.encode(row) + b"\n", size)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if new:
+            directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+
+
+def whole_size(descriptor: int) -> int:
+    """Return how many bytes of the file are whole lines."""
+    end = os.fstat(descriptor).st_size
+    while end:
+        begin = max(0, end - 4096)
+        found = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0

@@ -1,0 +1,95 @@
+"""LogFeed: the commit log as a dispatcher's loop reads it when the ring does not reach back far enough.
+
+The scan works with numpy, which is loaded at the first use: a dispatcher that is never late does without.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from reput.errors import DamagedStore
+from reput.process.frame import NO_COLUMNS
+from reput.settings import Settings
+from reput_hooks import DispatchColumns
+
+if TYPE_CHECKING:
+    from reput.store.log_scan import LogScan
+
+__all__ = ["LogFeed", "LogRange"]
+
+CHUNK_SIZE = 4 << 20
+# A batch of positions alone may be long: who reads the log itself would rather have one segment than 256 pieces.
+POSITIONS_SIZE_MAX = 1 << 30
+
+
+class LogRange(NamedTuple):
+    """What one reading found: *columns* up to *end*; *store_timestamp* of the last record, 0 if there was none."""
+
+    columns: DispatchColumns
+    end: int
+    store_timestamp: int
+
+
+class LogFeed:
+    """Reads requests, or only positions, from the log of a store. Use it from one thread."""
+
+    def __init__(
+        self, store_directory: Path, settings: Settings, *, needs_properties: bool = False, positions: bool = False
+    ) -> None:
+        self.store_directory = store_directory
+        self.settings = settings
+        self.needs_properties = needs_properties
+        self.positions = positions
+        self.scan: LogScan | None = None
+
+    def read(self, commit_log_offset: int, until: int) -> LogRange:
+        """Return whole records from *commit_log_offset* on, at least one, never beyond *until*.
+
+        Raises:
+            DamagedStore: there is no record there, and no operator has accepted that.
+            OffsetOutOfRange: the log does not hold that offset any more.
+        """
+        scan = self.scan or self.open()
+        if self.positions:
+            return self.read_positions(scan, commit_log_offset, until)
+        scanned = scan.scan(commit_log_offset, until, CHUNK_SIZE)
+        return LogRange(scanned.columns, scanned.end, scanned.store_timestamp)
+
+    def read_positions(self, scan: LogScan, commit_log_offset: int, until: int) -> LogRange:
+        """Find where the last of many records ends; their requests are not made."""
+        end, timestamp = commit_log_offset, 0
+        until = min(until, commit_log_offset + POSITIONS_SIZE_MAX)
+        while end < until:
+            if end in scan.passed_over:
+                end = min(scan.passed_over[end], until)
+                continue
+            try:
+                located, end = scan.locate(end, until, CHUNK_SIZE)
+            except DamagedStore:
+                if end > commit_log_offset:
+                    break
+                raise
+            if len(located):
+                timestamp = int(located.store_timestamp[-1])
+        return LogRange(NO_COLUMNS, end, timestamp)
+
+    def open(self) -> LogScan:
+        """Open the log, with the damage that has been accepted by now."""
+        from reput.store.delay_level import DelayLevels
+        from reput.store.log_scan import LogScan
+        from reput.store.recovery import read_damage
+
+        self.scan = LogScan(
+            self.store_directory,
+            needs_properties=self.needs_properties,
+            delay_levels=DelayLevels(self.settings.message_delay_level),
+            passed_over=read_damage(self.store_directory).accepted(),
+        )
+        return self.scan
+
+    def close(self) -> None:
+        """Release the log; `read` opens it again."""
+        if self.scan is not None:
+            self.scan.close()
+            self.scan = None

@@ -1,0 +1,86 @@
+"""CommitLogReader: whole records, bodies included, for dispatchers that ask for them. Loads no numpy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from reput.errors import OffsetOutOfRange
+from reput.store.record import decode_record
+from reput.store.segments import Segments
+from reput_hooks import DispatchRequest, Record
+
+__all__ = ["CommitLogReader"]
+
+RUN_SIZE_MAX = 1 << 20
+
+
+class CommitLogReader:
+    """Reads single records and runs of them. One segment stays open; use it from one thread at a time."""
+
+    def __init__(self, store_directory: Path) -> None:
+        self.directory = store_directory / "commitlog"
+        self.segments: Segments | None = None
+        self.path: Path | None = None
+        self.descriptor = -1
+
+    def read(self, request: DispatchRequest) -> Record:
+        """Return the record of *request*.
+
+        Raises:
+            DamagedStore: there is no such record.
+            OffsetOutOfRange: the log does not hold it any more.
+        """
+        return decode_record(self.read_bytes(request.commit_log_offset, request.record_size))
+
+    def read_many(self, batch: Iterable[DispatchRequest]) -> list[Record]:
+        """Return the records of all requests of *batch*, in its order. Neighbours are read at once."""
+        records: list[Record] = []
+        run: list[DispatchRequest] = []
+        end = 0
+        for request in batch:
+            begin = run[0].commit_log_offset if run else 0
+            if run and (
+                request.commit_log_offset != end or end + request.record_size - begin > RUN_SIZE_MAX
+            ):
+                records += self.read_run(run)
+                run = []
+            run.append(request)
+            end = request.commit_log_offset + request.record_size
+        return records + self.read_run(run) if run else records
+
+    def read_run(self, run: list[DispatchRequest]) -> list[Record]:
+        """Return the records of requests that lie one behind the other in one segment."""
+        begin = run[0].commit_log_offset
+        data = self.read_bytes(begin, run[-1].commit_log_offset + run[-1].record_size - begin)
+        return [decode_record(data, request.commit_log_offset - begin) for request in run]
+
+    def read_bytes(self, commit_log_offset: int, size: int) -> bytes:
+        """Return *size* bytes of one segment.
+
+        Raises:
+            OffsetOutOfRange: the log does not hold them all.
+        """
+        if self.segments is None:
+            self.segments = Segments(self.directory)
+        segment = self.segments.find(commit_log_offset)
+        if segment is None:
+            raise OffsetOutOfRange(f"no segment holds this offset: commit_log_offset={commit_log_offset} size={size}")
+        if segment.path != self.path:
+            self.close()
+            self.descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            self.path = segment.path
+        data = os.pread(self.descriptor, size, commit_log_offset - segment.begin)
+        if len(data) < size:
+            raise OffsetOutOfRange(
+                f"the segment ends before the record does: commit_log_offset={commit_log_offset} size={size} "
+                f"read={len(data)}"
+            )
+        return data
+
+    def close(self) -> None:
+        """Release the open segment."""
+        if self.path is not None:
+            os.close(self.descriptor)
+            self.path = None

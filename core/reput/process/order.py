@@ -1,0 +1,27 @@
+"""The order of dispatchers: those that others come ``after`` first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
+
+from reput.errors import ConfigError
+
+__all__ = ["enabled_predecessors", "in_order"]
+
+
+def enabled_predecessors(after: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Return of each name those names it comes after that are enabled, that is: keys of *after*."""
+    return {name: tuple(other for other in others if other in after) for name, others in after.items()}
+
+
+def in_order(after: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Return the names so that each stands behind all it comes after.
+
+    Raises:
+        ConfigError: some come after each other in a circle.
+    """
+    try:
+        return list(TopologicalSorter(enabled_predecessors(after)).static_order())
+    except CycleError as error:
+        raise ConfigError(f"dispatchers come after each other in a circle: {' after '.join(error.args[1])}") from None

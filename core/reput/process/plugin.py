@@ -1,0 +1,107 @@
+"""Plugin: one dispatcher's module, imported. Only processes that run or describe this plugin come here.
+
+pluggy carries the hooks: their names and arguments are checked against `reput_hooks`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import msgspec
+import pluggy
+
+import reput_hooks.dispatcher
+from reput.errors import ConfigError, DispatcherError
+from reput_hooks import API_VERSION, CommitLogDispatcher, DispatcherContext, DispatcherDescription
+
+__all__ = ["Plugin", "convert_options", "load_plugin"]
+
+PROJECT = "reput"
+
+
+class Plugin:
+    """The hooks of one dispatcher."""
+
+    def __init__(self, name: str, manager: pluggy.PluginManager) -> None:
+        self.name = name
+        self.manager = manager
+
+    def describe(self) -> DispatcherDescription:
+        """Return what the plugin declares.
+
+        Raises:
+            DispatcherError: it declares something that is none, or was written for another version of the hooks.
+        """
+        description = self.manager.hook.reput_describe_dispatcher() or DispatcherDescription()
+        if not isinstance(description, DispatcherDescription):
+            raise DispatcherError(
+                f"reput_describe_dispatcher returned no DispatcherDescription: dispatcher={self.name} "
+                f"type={type(description).__name__}"
+            )
+        if description.api_version != API_VERSION:
+            raise DispatcherError(
+                f"the plugin was written for another version of reput_hooks: dispatcher={self.name} "
+                f"api_version={description.api_version} expected={API_VERSION}",
+                "Install a version of the plugin that fits this reput.",
+            )
+        return description
+
+    def create(self, context: DispatcherContext) -> CommitLogDispatcher:
+        """Return the plugin's dispatcher.
+
+        Raises:
+            DispatcherError: the plugin has no such hook, or returned something else.
+        """
+        dispatcher = self.manager.hook.reput_create_dispatcher(context=context)
+        if not isinstance(dispatcher, CommitLogDispatcher):
+            raise DispatcherError(
+                f"reput_create_dispatcher returned no CommitLogDispatcher: dispatcher={self.name} "
+                f"type={type(dispatcher).__name__}"
+            )
+        return dispatcher
+
+
+def load_plugin(name: str, module: str) -> Plugin:
+    """Import *module* and take up its hooks.
+
+    Raises:
+        Exception: whatever the import raised.
+        pluggy.PluginValidationError: a hook has a wrong name or argument.
+    """
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(reput_hooks.dispatcher)
+    manager.register(import_module(module), name)
+    manager.check_pending()
+    return Plugin(name, manager)
+
+
+def convert_options(name: str, options: Mapping[str, object], option_type: type[msgspec.Struct] | None) -> Any:
+    """Return *options* as the plugin's own struct, None where it has none and none are given.
+
+    Texts are taken for numbers and truth values where such are declared, since some sources know texts only.
+
+    Raises:
+        ConfigError: an option is unknown, missing or of a wrong type; the text names it.
+    """
+    known = [field.encode_name for field in msgspec.structs.fields(option_type)] if option_type else []
+    for option in options:
+        if option not in known:
+            nearest = difflib.get_close_matches(option, known, n=1)
+            raise ConfigError(
+                f"the dispatcher has no such option: dispatchers.{name}.{option} known={','.join(known) or 'none'}",
+                f"Did you mean {nearest[0]}?" if nearest else "",
+            )
+    if option_type is None:
+        return None
+    try:
+        return msgspec.convert(dict(options), option_type, strict=False)
+    except msgspec.ValidationError as error:
+        # msgspec says where as a path: "Expected `int`, got `str` - at `$.limit`".
+        reason, _, path = str(error).partition(" - at `$")
+        field = path.rstrip("`")
+        value = options.get(field.lstrip(".").split(".")[0].split("[")[0])
+        shown = f" value={value!r}" if value is not None else ""
+        raise ConfigError(f"option of a dispatcher: dispatchers.{name}{field} reason={reason}{shown}") from None

@@ -1,0 +1,61 @@
+"""States of a dispatcher, the steps between them, and the phases of its work. Data only.
+
+The numbers stand in the dispatcher's cell, where other processes read them, also after its death: never renumber them.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from reput.errors import DispatcherError
+
+__all__ = ["ABSENT", "TRANSITIONS", "Phase", "State", "check_transition"]
+
+
+class State(enum.IntEnum):
+    """What the supervisor has a dispatcher do."""
+
+    STOPPED = 0  # no process, none wanted
+    STARTING = 1  # the process was made; `start` has not returned
+    RUNNING = 2  # batches are dispatched
+    BACKOFF = 3  # the process died; the next one waits
+    PAUSED = 4  # stopped by hand, until it is resumed
+    STOPPING = 5  # the process was asked to flush and end
+    FATAL = 6  # it died too often, or refused to start; left by hand only
+    BROKEN = 7  # it cannot be imported or described; left by hand only
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.STOPPED: frozenset({State.STARTING, State.BROKEN}),
+    State.STARTING: frozenset({State.RUNNING, State.BACKOFF, State.STOPPING, State.FATAL, State.BROKEN}),
+    State.RUNNING: frozenset({State.BACKOFF, State.STOPPING, State.FATAL}),
+    State.BACKOFF: frozenset({State.STARTING, State.PAUSED, State.STOPPED}),
+    State.PAUSED: frozenset({State.STARTING, State.STOPPED}),
+    State.STOPPING: frozenset({State.STOPPED, State.PAUSED, State.STARTING}),
+    State.FATAL: frozenset({State.STARTING, State.PAUSED, State.STOPPED}),
+    State.BROKEN: frozenset({State.STARTING, State.STOPPED, State.BROKEN}),
+}
+assert TRANSITIONS.keys() == set(State)
+
+# Nobody works on the view, and nobody will without being told to: who comes ``after`` it need not wait for ever.
+ABSENT = frozenset({State.STOPPED, State.PAUSED, State.FATAL, State.BROKEN})
+
+
+def check_transition(name: str, source: State, target: State) -> None:
+    """Refuse a step that the picture does not show.
+
+    Raises:
+        DispatcherError: there is no such step.
+    """
+    if target not in TRANSITIONS[source]:
+        raise DispatcherError(f"a dispatcher cannot go that way: dispatcher={name} from={source.name} to={target.name}")
+
+
+class Phase(enum.IntEnum):
+    """What a dispatcher's thread is doing. Each but IDLE calls the plugin, and each has a time limit of its own."""
+
+    IDLE = 0
+    START = 1
+    DISPATCH = 2
+    FLUSH = 3
+    EXPIRE = 4

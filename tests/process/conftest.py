@@ -1,0 +1,88 @@
+"""Fixtures for the process group: a log, and a distribution of test dispatchers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from process.log_writer import STORE_ID, LogWriter
+from process.probe_plugin import PluginFolder
+from reput.process.group_context import GroupContext
+from reput.process.inline import InlineGroup, InlineRing
+from reput.settings import load_settings
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginFolder:
+    """A folder on `sys.path` whose dispatchers are found like installed ones; descriptions are kept apart, too."""
+    folder = PluginFolder(tmp_path / "plugins")
+    monkeypatch.syspath_prepend(str(folder.folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[LogWriter]:
+    """An empty log of one segment."""
+    writer = LogWriter(tmp_path / "store")
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def context(log: LogWriter) -> Callable[..., GroupContext]:
+    """Return a function that makes a context with given dispatchers, settings and options."""
+
+    def make(*dispatchers: str, options: dict[str, dict[str, object]] | None = None, **settings: Any) -> GroupContext:
+        for name, values in (options or {}).items():
+            settings.update({f"dispatchers.{name}.{option}": value for option, value in values.items()})
+        loaded = load_settings(dispatchers=list(dispatchers), **settings)
+        return GroupContext(log.store_directory, STORE_ID, loaded.settings)
+
+    return make
+
+
+@pytest.fixture
+def inline(log: LogWriter) -> Iterator[Callable[..., InlineGroup]]:
+    """Return a function that starts an inline group over the log; all are stopped afterwards."""
+    groups: list[InlineGroup] = []
+
+    def start(context: GroupContext, capacity: int = 1 << 20, **header: int) -> InlineGroup:
+        values = {"appended": log.end, "durable": log.end, "commit_log_offset_min": 0, "epoch": 1, "ordinal": log.ordinal}
+        group = InlineGroup(context, InlineRing(capacity=capacity, **(values | header)))
+        log.publisher = group.publisher()
+        groups.append(group)
+        group.start()
+        return group
+
+    yield start
+    for group in groups:
+        group.drain_and_stop()
+
+
+@pytest.fixture
+def events(log: LogWriter) -> Callable[..., list[Any]]:
+    """Return a function that reads what a probe was called for, without the process id, of one kind if asked."""
+
+    def read(name: str, kind: str | None = None) -> list[Any]:
+        path = log.store_directory / f"{name}.events"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line)[1:] for line in lines]
+        return [event[1:] for event in found if event[0] == kind] if kind else found
+
+    return read
+
+
+@pytest.fixture
+def saved(log: LogWriter) -> Callable[[str], dict[str, Any]]:
+    """Return a function that reads what a probe holds on disk."""
+
+    def read(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((log.store_directory / "reput/views" / name / "probe.json").read_bytes())
+        return found
+
+    return read

@@ -1,0 +1,347 @@
+"""The loops of the dispatchers on one thread of the program."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reput.errors import ConfigError, DispatcherError, WaitTimeout
+from reput.process.states import State
+
+TIMEOUT = 20.0
+
+
+def state_of(group, name):
+    """Return the state that `status` shows."""
+    return next(row.state for row in group.status() if row.name == name)
+
+
+def wait_for_state(group, name, *states):
+    """Wait until a dispatcher is in one of *states*."""
+    with group.ring.changed:
+        assert group.ring.changed.wait_for(lambda: State(group.members[name].cell.state) in states, TIMEOUT)
+
+
+def wait_for_change(group):
+    """Wait until something in the group may have changed."""
+    with group.ring.changed:
+        group.ring.changed.wait(0.01)
+
+
+def test_what_is_put_is_dispatched(log, plugins, context, inline):
+    """Each record comes once, and the progress is where the log ends."""
+    plugins.add("probe")
+    group = inline(context("probe"))
+    for _ in range(10):
+        end = log.put(3)
+    group.wait_for("probe", end, TIMEOUT)
+    assert group.progress("probe") == end
+    (row,) = group.status()
+    assert (row.state, row.lag_bytes, row.lag_messages, row.distribution) == ("RUNNING", 0, 0, "probes")
+    assert row.counters == {"seen": 30}
+
+
+def test_a_late_dispatcher_reads_the_log_first(log, plugins, context, inline, saved):
+    """What was put before it came is read from the commit log, what comes then from frames, without a gap."""
+    plugins.add("probe")
+    log.put(100)
+    group = inline(context("probe"))
+    group.wait_for("probe", log.put(1), TIMEOUT)
+    group.wait_for("probe", log.put(1), TIMEOUT)
+    group.drain_and_stop()
+    assert saved("probe")["offsets"] == log.offsets
+
+
+def test_it_goes_on_at_its_durable_cursor(log, plugins, context, inline, saved, events):
+    """A second start gets what the first one did not have."""
+    plugins.add("probe")
+    group = inline(context("probe"))
+    middle = log.put(10)
+    group.drain_and_stop()
+    log.publisher = None
+    log.put(10)
+    group = inline(context("probe"))
+    group.drain_and_stop()
+    assert events("probe", "start") == [[None], [middle]]
+    assert saved("probe")["offsets"] == log.offsets
+
+
+def test_a_lapped_loop_reads_the_log_again(log, plugins, context, inline, saved):
+    """More frames than the ring holds while the dispatcher sleeps are no loss."""
+    plugins.add("probe")
+    group = inline(context("probe"), capacity=1 << 10)
+    group.wait_for("probe", log.put(1), TIMEOUT)
+    with group.ring.changed:
+        for _ in range(50):
+            end = log.put(5)
+    group.wait_for("probe", end, TIMEOUT)
+    group.drain_and_stop()
+    assert saved("probe")["offsets"] == log.offsets
+    assert group.status()[0].lapped_count > 0
+
+
+def test_a_durable_reader_sees_only_what_is_durable(log, plugins, context, inline, events):
+    """Bytes that a power cut may take are held back, up to the record within a frame."""
+    plugins.add("probe", 'reads="durable"')
+    group = inline(context("probe"))
+    end = log.put(10)
+    assert log.publisher is not None
+    with pytest.raises(WaitTimeout):
+        group.wait_for("probe", log.offsets[0] + 1, 0.3)
+    log.publisher.durable(log.offsets[5])
+    group.wait_for("probe", log.offsets[5], TIMEOUT)
+    assert group.progress("probe") == log.offsets[5]
+    log.publisher.durable(end)
+    group.wait_for("probe", end, TIMEOUT)
+    assert [event[2] for event in events("probe", "dispatch")] == [5, 5]
+
+
+def test_a_successor_stays_behind_its_predecessor(log, plugins, context, inline, events):
+    """Nothing is dispatched that a dispatcher in ``after`` does not have yet."""
+    plugins.add("first")
+    plugins.add("second", 'reads="appended", after=("first", "not_enabled")')
+    crash = {"first": {"crash_at": 0, "crash_until": str(log.store_directory / "go")}}
+    group = inline(context("second", "first", options=crash))
+    end = log.put(5)
+    wait_for_state(group, "first", State.BACKOFF)
+    with pytest.raises(WaitTimeout):
+        group.wait_for("second", 1, 0.3)
+    (log.store_directory / "go").touch()
+    group.wait_for("second", end, TIMEOUT)
+    assert events("second", "dispatch") == [[0, end, 5]]
+
+
+@pytest.mark.parametrize("after_failed", ["wait", "proceed"])
+def test_a_failed_predecessor_is_waited_for_or_passed_over(log, plugins, context, inline, after_failed):
+    """What a dispatcher does when one it comes after has failed is declared."""
+    plugins.add("first")
+    plugins.add("second", f'reads="appended", after=("first",), after_failed="{after_failed}"')
+    options = {"first": {"crash_at": 0}}
+    group = inline(context("first", "second", options=options, dispatcher_restart_count_max=1, dispatcher_backoff_min=1))
+    end = log.put(5)
+    wait_for_state(group, "first", State.FATAL)
+    if after_failed == "proceed":
+        group.wait_for("second", end, TIMEOUT)
+    else:
+        with pytest.raises(WaitTimeout):
+            group.wait_for("second", 1, 0.3)
+    with pytest.raises(DispatcherError, match="state=FATAL"):
+        group.wait_for("first", end, TIMEOUT)
+
+
+def test_a_crashing_dispatcher_is_started_again(log, plugins, context, inline, saved):
+    """After an exception it begins at its durable cursor; the error is shown until it runs again."""
+    plugins.add("probe")
+    go = log.store_directory / "go"
+    group = inline(context("probe", options={"probe": {"crash_at": 0, "crash_until": str(go)}}))
+    end = log.put(5)
+    wait_for_state(group, "probe", State.BACKOFF)
+    assert "ValueError: crash at 0" in (group.status()[0].error or "")
+    go.touch()
+    group.wait_for("probe", end, TIMEOUT)
+    group.drain_and_stop()
+    assert saved("probe")["offsets"] == log.offsets
+    assert group.status()[0].restart_count >= 1
+    assert group.status()[0].error is None
+
+
+def test_retry_later_brings_the_same_batch_again(log, plugins, context, inline, saved, events):
+    """A dispatcher that has changed nothing may ask for the batch once more."""
+    plugins.add("probe")
+    group = inline(context("probe", options={"probe": {"retry_count": 3}}))
+    end = log.put(5)
+    group.wait_for("probe", end, TIMEOUT)
+    group.drain_and_stop()
+    assert len(events("probe", "retry")) == 3
+    assert saved("probe")["offsets"] == log.offsets
+    assert group.status()[0].restart_count == 0
+
+
+def test_a_rejected_record_is_a_dead_letter_once(log, plugins, context, inline):
+    """It stands in the dead-letter file with its bytes, also after it came a second time."""
+    plugins.add("probe")
+    log.put(3, body=b"poison")
+    options = {"probe": {"reject_at": log.offsets[1]}}
+    for _ in range(2):
+        group = inline(context("probe", options=options))
+        group.wait_for("probe", log.end, TIMEOUT)
+        group.drain_and_stop()
+        assert group.status()[0].rejected_count == 1
+        (log.store_directory / "reput/views/probe/probe.json").unlink()
+    lines = (log.store_directory / "reput/dead_letters/probe.jsonl").read_text().splitlines()
+    (letter,) = map(json.loads, lines)
+    assert (letter["commit_log_offset"], letter["reason"]) == (log.offsets[1], "poison")
+    assert "cG9pc29u" in letter["record"] or letter["record"]
+
+
+def test_a_cut_log_truncates_the_view(log, plugins, context, inline, saved, events):
+    """A view beyond the point where the log's history ended takes that back and goes on from there."""
+    plugins.add("probe")
+    options = {"probe": {"truncates": True}}
+    log.put(10)
+    inline(context("probe", options=options)).drain_and_stop()
+    log.begin_epoch(log.offsets[4])
+    inline(context("probe", options=options), epoch=2).drain_and_stop()
+    assert events("probe", "truncate") == [[log.offsets[4]]]
+    assert saved("probe")["offsets"] == log.offsets
+    assert saved("probe")["cursor"]["epoch"] == 2
+
+
+def test_a_view_that_cannot_be_truncated_is_built_again(log, plugins, context, inline, saved, events):
+    """`RebuildNeeded` empties the view and begins with the log."""
+    plugins.add("probe")
+    log.put(10)
+    inline(context("probe")).drain_and_stop()
+    (log.store_directory / "reput/views/probe/rubbish").touch()
+    log.begin_epoch(log.offsets[4])
+    inline(context("probe"), epoch=2).drain_and_stop()
+    assert saved("probe")["offsets"] == log.offsets
+    assert not (log.store_directory / "reput/views/probe/rubbish").exists()
+    assert events("probe", "start") == [[None], [log.end], [None]]
+
+
+def test_an_emptying_that_was_cut_short_is_finished(log, plugins, context, inline, saved):
+    """The intent on disk says that what is left of the view counts for nothing."""
+    plugins.add("probe")
+    log.put(3)
+    inline(context("probe")).drain_and_stop()
+    (log.store_directory / "reput/views/probe.emptying").touch()
+    log.put(3)
+    inline(context("probe")).drain_and_stop()
+    assert saved("probe")["offsets"] == log.offsets
+    assert not (log.store_directory / "reput/views/probe.emptying").exists()
+
+
+def test_a_cursor_of_another_store_is_refused(log, plugins, context, inline, saved):
+    """A view that was copied from elsewhere is not gone on with, and not tried again."""
+    plugins.add("probe")
+    log.put(3)
+    inline(context("probe")).drain_and_stop()
+    path = log.store_directory / "reput/views/probe/probe.json"
+    path.write_text(path.read_text().replace(saved("probe")["cursor"]["store_id"], "f" * 32))
+    group = inline(context("probe"))
+    wait_for_state(group, "probe", State.FATAL)
+    assert "another store" in (group.status()[0].error or "")
+
+
+def test_changes_come_between_the_batches(log, plugins, context, inline, events):
+    """Deletions of topics and trimming come where they happened; a live cut takes back what lies behind it."""
+    plugins.add("probe")
+    group = inline(context("probe", options={"probe": {"truncates": True}}))
+    group.wait_for("probe", log.put(2), TIMEOUT)
+    middle = log.offsets[1]
+    assert log.publisher is not None
+    log.publisher.delete_topic("orders", log.end, log.ordinal)
+    log.publisher.expire(middle, log.end, log.ordinal)
+    log.put(1)
+    log.begin_epoch(log.offsets[2])
+    log.publisher.truncate(2, log.offsets[2], 0, 2)
+    end = log.end = log.offsets[2]
+    log.put(1)
+    group.wait_for("probe", log.end, TIMEOUT)
+    group.drain_and_stop()
+    kinds = [event for event in events("probe") if event[0] in ("delete_topic", "expire", "truncate")]
+    assert ["delete_topic", "orders"] in kinds
+    assert ["expire", middle] in kinds
+    assert ["truncate", end] in kinds
+    assert group.status()[0].durable_cursor == log.end
+
+
+def test_what_retention_took_is_a_gap_for_ever(log, plugins, context, inline, saved):
+    """A view that comes too late says which bytes it never had, also at later starts."""
+    plugins.add("probe")
+    log.put(2)
+    inline(context("probe")).drain_and_stop()
+    log.publisher = None
+    log.put(4)
+    minimum = log.offsets[5]
+    for _ in range(2):
+        group = inline(context("probe"), commit_log_offset_min=minimum)
+        group.wait_for("probe", log.end, TIMEOUT)
+        group.drain_and_stop()
+        assert group.status()[0].gap_bytes == minimum - log.offsets[2]
+    assert saved("probe")["offsets"] == [*log.offsets[:2], log.offsets[5]]
+
+
+def test_damage_stops_a_dispatcher_until_it_is_accepted(log, plugins, context, inline, saved):
+    """Unreadable bytes are never skipped in silence: the dispatcher says why it stands, and goes on when told to."""
+    plugins.add("probe")
+    log.put(5)
+    log.publisher = None
+    with (log.store_directory / "commitlog" / f"{0:020}").open("r+b") as segment:
+        segment.seek(log.offsets[2])
+        segment.write(b"rubbish!")
+    group = inline(context("probe"))
+    group.wait_for("probe", log.offsets[2], TIMEOUT)
+    cell = group.members["probe"].cell
+    while "magic_code" not in (cell.error or ""):
+        wait_for_change(group)
+    log.accept_damage(log.offsets[2], log.offsets[3])
+    group.wait_for("probe", log.end, TIMEOUT)
+    group.drain_and_stop()
+    assert saved("probe")["offsets"] == [*log.offsets[:2], *log.offsets[3:]]
+    assert group.status()[0].restart_count == 0
+
+
+def test_positions_come_without_requests(log, plugins, context, inline, events):
+    """A plugin that reads the log itself is told only how far it has grown."""
+    plugins.add("probe", 'reads="appended", feeds="positions"')
+    middle = log.put(5)
+    group = inline(context("probe"))
+    group.wait_for("probe", middle, TIMEOUT)
+    end = log.put(5)
+    group.wait_for("probe", end, TIMEOUT)
+    assert events("probe", "dispatch") == [[0, middle, 0], [middle, end, 0]]
+
+
+def test_a_record_too_large_for_the_ring_comes_from_the_log(log, plugins, context, inline, saved):
+    """The hole in the frames is noticed and filled."""
+    plugins.add("probe")
+    group = inline(context("probe"), capacity=400)
+    log.put(1)
+    log.put(30)
+    end = log.put(1)
+    group.wait_for("probe", end, TIMEOUT)
+    group.drain_and_stop()
+    assert saved("probe")["offsets"] == log.offsets
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"limt": 3}, "dispatchers.probe.limt"), ({"limit": "many"}, "dispatchers.probe.limit")],
+    ids=["unknown", "wrong type"],
+)
+def test_wrong_options_are_refused_by_name(log, plugins, context, inline, options, named):
+    """The option that is wrong is named, before anything runs."""
+    plugins.add("probe")
+    with pytest.raises(ConfigError, match=named):
+        inline(context("probe", options={"probe": options}))
+
+
+def test_an_unknown_dispatcher_is_refused_with_the_nearest_name(log, plugins, context, inline):
+    """A typing mistake is answered with what was probably meant."""
+    plugins.add("probe")
+    with pytest.raises(ConfigError, match="prob") as caught:
+        inline(context("prob"))
+    assert "probe" in caught.value.advice
+
+
+def test_a_plugin_that_cannot_be_imported_is_broken_and_nothing_else(log, plugins, context, inline):
+    """The others run; the traceback is shown."""
+    plugins.add("probe")
+    plugins.add("bad", source="import no_such_module")
+    group = inline(context("bad", "probe"))
+    group.wait_for("probe", log.put(1), TIMEOUT)
+    assert state_of(group, "bad") == "BROKEN"
+    assert "no_such_module" in (group.status()[0].error or "")
+    with pytest.raises(DispatcherError, match="state=BROKEN"):
+        group.wait_for("bad", 1, TIMEOUT)
+
+
+def test_a_circle_is_refused(log, plugins, context, inline):
+    """Dispatchers that wait for each other would never do anything."""
+    plugins.add("one", 'after=("two",)')
+    plugins.add("two", 'after=("one",)')
+    with pytest.raises(ConfigError, match="circle"):
+        inline(context("one", "two"))
