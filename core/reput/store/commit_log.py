@@ -76,7 +76,11 @@ class CommitLog:
         self.safe_until = end
         self.work = threading.Event()
         self.stopping = False
-        self.prepare(end)
+        try:
+            self.prepare(end)
+        except BaseException:
+            self.unmap()
+            raise
         self.helper = threading.Thread(target=self.help, name="reput-segments", daemon=True)
         self.helper.start()
 
@@ -155,6 +159,9 @@ class CommitLog:
         """Return the segment that begins there, made if it is not there yet."""
         path = self.directory / file_name(begin)
         try:
+            if path.exists() and path.stat().st_size == 0:
+                # Its making was interrupted before it had its size.
+                self.files.remove(path)
             if not path.exists():
                 self.files.create(path, self.segment_size)
                 self.files.force_directory(self.directory)
@@ -249,6 +256,10 @@ class CommitLog:
         self.stopping = True
         self.work.set()
         self.helper.join()
+        self.unmap()
+
+    def unmap(self) -> None:
+        """Give up every mapping, and the segment that nothing was written to."""
         if self.next_segment is not None:
             self.next_segment.mapping.close()
             self.files.remove(self.next_segment.mapping.path)

@@ -21,6 +21,7 @@ __all__ = [
     "StoreIdentity",
     "derive_store_id",
     "is_store",
+    "is_unfinished",
     "new_store_id",
     "read_identity",
     "read_store_id",
@@ -85,6 +86,23 @@ def is_store(store_directory: Path) -> bool:
         Segments(store_directory / "commitlog")
     except ReputError:
         return (store_directory / "reput" / "store.json").is_file()
+    return True
+
+
+def is_unfinished(directory: Path) -> bool:
+    """Tell whether all that *directory* holds is what the making of a store leaves when it is interrupted early.
+
+    An empty directory is such a one. There is no record in it, nor anything that is not ours.
+    """
+    for entry in directory.iterdir():
+        if entry.name == "lock" and entry.is_file() and entry.stat().st_size <= len(b"lock"):
+            continue
+        if entry.name not in ("reput", "commitlog") or not entry.is_dir():
+            return False
+        for inner in entry.iterdir():
+            ours = inner.suffix == ".draft" if entry.name == "reput" else inner.stat().st_size == 0
+            if not inner.is_file() or not ours:
+                return False
     return True
 
 

@@ -103,28 +103,34 @@ def message_properties(message: Message) -> tuple[bytes, str | None, str | None,
     """
     tags = message.tags
     keys = message.keys
-    if keys is not None and not isinstance(keys, str):
-        keys = " ".join(keys)
     properties = message.properties
-    if not properties:
-        # The most frequent case, without a dictionary.
-        text = (f"KEYS\x01{keys}\x02" if keys is not None else "") + (f"TAGS\x01{tags}\x02" if tags is not None else "")
-        if text.count("\x02") != (keys is not None) + (tags is not None):
-            refuse_separator({"KEYS": keys or "", "TAGS": tags or ""})
-        uniq_key = None
-    else:
-        merged = dict(properties)
-        if keys is not None:
-            merged["KEYS"] = keys
-        if tags is not None:
-            merged["TAGS"] = tags
-        try:
-            text = "".join([f"{name}\x01{value}\x02" for name, value in merged.items()])
+    try:
+        if keys is not None and not isinstance(keys, str):
+            keys = " ".join(keys)
+        if not properties:
+            # The most frequent case, without a dictionary.
+            text = ("KEYS\x01" + keys + "\x02" if keys is not None else "") + (
+                "TAGS\x01" + tags + "\x02" if tags is not None else ""
+            )
+            if text.count("\x02") != (keys is not None) + (tags is not None):
+                refuse_separator({"KEYS": keys or "", "TAGS": tags or ""})
+            uniq_key = None
+        else:
+            merged = dict(properties)
+            if keys is not None:
+                merged["KEYS"] = keys
+            if tags is not None:
+                merged["TAGS"] = tags
+            # Added up, not formatted, so that a value that is no text is refused.
+            text = "".join([name + "\x01" + value + "\x02" for name, value in merged.items()])
             if text.count("\x02") != len(merged) or any("\x01" in name or not name for name in merged):
                 refuse_separator(merged)
-        except TypeError:
-            raise MessageIllegal(f"properties are names and values of text: properties={properties!r}") from None
-        tags, keys, uniq_key = merged.get("TAGS"), merged.get("KEYS"), merged.get("UNIQ_KEY")
+            tags, keys, uniq_key = merged.get("TAGS"), merged.get("KEYS"), merged.get("UNIQ_KEY")
+    except TypeError:
+        raise MessageIllegal(
+            "tags, keys, and names and values of properties are text: "
+            f"tags={tags!r} keys={keys!r} properties={properties!r}"
+        ) from None
     try:
         data = text.encode("utf-8")
     except UnicodeEncodeError as error:

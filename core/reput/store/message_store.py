@@ -29,10 +29,19 @@ from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
 from reput.store.epochs import Epoch, Epochs, make_mark
 from reput.store.files import Clock, Files
 from reput.store.flush_service import FlushService
-from reput.store.identity import LAYOUT_VERSION, StoreIdentity, derive_store_id, is_store, new_store_id, read_identity
+from reput.store.identity import (
+    LAYOUT_VERSION,
+    StoreIdentity,
+    derive_store_id,
+    is_store,
+    is_unfinished,
+    new_store_id,
+    read_identity,
+)
 from reput.store.message import Message, PutMessageResult, PutMessageStatus, check_topic, message_properties
 from reput.store.queue_offsets import QueueOffsets, QueueOffsetsSnapshot
 from reput.store.record import (
+    BLANK_SIZE_MIN,
     BORN_HOST_V6_FLAG,
     CRC_PROPERTY_SIZE,
     MESSAGE_MAGIC_CODE,
@@ -51,6 +60,7 @@ __all__ = ["MessageStore", "Publisher"]
 
 PROPERTIES_SIZE = Struct(">h")
 SIZE = Struct(">i")
+INT_MAX = 2**31 - 1
 TAGS_CODES_MAX = 100_000
 # RocketMQ allows a record this much beyond the largest body.
 RECORD_OVERHEAD_MAX = 65536
@@ -151,22 +161,21 @@ class MessageStore:
         self.files = files or Files()
         self.clock = clock or Clock()
         fresh = not is_store(directory)
-        if fresh and directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        if fresh and directory.exists() and not (directory.is_dir() and is_unfinished(directory)):
             raise NotAStore(
                 f"the directory is not empty and holds no commit log: store={directory}",
                 "Name an empty or new directory, or one that has commitlog/ in it.",
             )
         self.own = directory / "reput"
         self.files.make_directory(self.own)
-        self.store_lock = StoreLock(directory)
-        try:
-            self.open(settings)
-        except BaseException:
-            self.store_lock.close()
-            raise
+        with contextlib.ExitStack() as undo:
+            self.store_lock = StoreLock(directory)
+            undo.callback(self.store_lock.close)
+            self.open(settings, undo)
+            undo.pop_all()
 
-    def open(self, settings: Settings) -> None:
-        """Do what the constructor promises, under the lock."""
+    def open(self, settings: Settings, undo: contextlib.ExitStack) -> None:
+        """Do what the constructor promises, under the lock; *undo* is to know what must be given back if it fails."""
         log_directory = self.directory / "commitlog"
         identity = read_identity(self.directory)
         try:
@@ -183,9 +192,10 @@ class MessageStore:
         self.store_id = store_id
         self.segment_size = settings.mapped_file_size_commit_log
         self.delay_levels = DelayLevels(settings.message_delay_level)
-        self.record_size_max = settings.max_message_size + RECORD_OVERHEAD_MAX
+        self.record_size_max = min(settings.max_message_size + RECORD_OVERHEAD_MAX, self.segment_size - BLANK_SIZE_MIN)
         self.set_hosts(settings)
         self.recover(segments)
+        undo.callback(self.commit_log.close)
         self.put_lock = threading.Lock()
         self.publisher: Publisher = NobodyListens()
         self.needs_properties = False
@@ -301,6 +311,11 @@ class MessageStore:
         body = message.body
         if type(body) is not bytes:
             body = plain_bytes(body)
+        flag, queue_id = message.flag, message.queue_id
+        if type(flag) is not int or not -INT_MAX - 1 <= flag <= INT_MAX:
+            raise MessageIllegal(f"flag is not a number of 32 bits: flag={flag!r}")
+        if type(queue_id) is not int or not 0 <= queue_id <= INT_MAX:
+            raise MessageIllegal(f"queue_id is not a number from 0 to {INT_MAX}: queue_id={queue_id!r}")
         properties, tags, keys, uniq_key = message_properties(message)
         size = len(body)
         if size > self.settings.max_message_size:
@@ -337,13 +352,13 @@ class MessageStore:
             properties_size = len(properties)
         deliver_after = 0
         if message.delay_level:
-            deliver_after = self.delay_levels.delay_ms[message.queue_id]
+            deliver_after = self.delay_levels.delay_ms[queue_id]
         return Prepared(
             topic,
-            message.queue_id,
+            queue_id,
             body,
             zlib.crc32(body) & 0x7FFFFFFF,
-            message.flag,
+            flag,
             after_body,
             record_size,
             tags_code,

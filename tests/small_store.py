@@ -1,0 +1,150 @@
+"""Stores for tests that write: segments of 4 KiB, a clock that stands still, and files that can be made to fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from reput.settings import Settings
+from reput.store.files import Clock, Files, Mapping
+from reput.store.log_walk import LogWalk
+from reput.store.message import Message
+from reput.store.message_store import MessageStore
+from reput.store.record import decode_record
+from reput.store.segments import Segments
+from reput_hooks import Record
+
+__all__ = [
+    "SEGMENT_SIZE",
+    "START_MS",
+    "FailingFiles",
+    "ManualClock",
+    "extents",
+    "log_bytes",
+    "message_of_size",
+    "open_store",
+    "overwrite",
+    "records",
+    "small_settings",
+]
+
+SEGMENT_SIZE = 4096
+START_MS = 1_700_000_000_000
+# What a record has besides body and properties: 91 bytes and the topic.
+TOPIC = "orders"
+OVERHEAD = 91 + len(TOPIC)
+
+
+def small_settings(**settings: object) -> Settings:
+    """Return settings with segments of 4 KiB."""
+    return Settings(**{"mapped_file_size_commit_log": SEGMENT_SIZE, **settings})
+
+
+class ManualClock(Clock):
+    """A clock that goes only when it is told to."""
+
+    def __init__(self, ms: int = START_MS) -> None:
+        self.ms = ms
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+class FailingMapping(Mapping):
+    """A mapping whose disk has the moods of its `FailingFiles`."""
+
+    files: FailingFiles
+
+    def reserve(self, at: int, size: int) -> None:
+        if at + size > self.files.reserve_until:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().reserve(at, size)
+
+    def force(self) -> None:
+        self.files.before_force()
+        if self.files.force_error is not None:
+            raise OSError(self.files.force_error, os.strerror(self.files.force_error))
+        super().force()
+
+
+class FailingFiles(Files):
+    """Files on a disk that can be full and can refuse to force.
+
+    Attributes:
+        reserve_until: bytes from a segment's begin on that can still be reserved.
+        force_error: errno of every force; None: they succeed.
+        before_force: called at the begin of every force.
+        create_error: errno of making a segment; None: that succeeds.
+    """
+
+    def __init__(self) -> None:
+        self.reserve_until = 1 << 62
+        self.force_error: int | None = None
+        self.create_error: int | None = None
+        self.before_force: Callable[[], None] = lambda: None
+
+    def create(self, path: Path, size: int) -> None:
+        if self.create_error is not None:
+            raise OSError(self.create_error, os.strerror(self.create_error))
+        super().create(path, size)
+
+    def map(self, path: Path, size: int) -> Mapping:
+        mapping = FailingMapping(path, size)
+        mapping.files = self
+        return mapping
+
+
+def open_store(directory: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: object):
+    """Open *directory* for writing, with segments of 4 KiB unless *settings* say otherwise."""
+    return MessageStore(directory, small_settings(**settings), files=files, clock=clock or ManualClock())
+
+
+def message_of_size(record_size: int, **fields: object) -> Message:
+    """Return a message on topic ``orders`` whose record has exactly *record_size* bytes."""
+    return Message(TOPIC, b"x" * (record_size - OVERHEAD), **fields)
+
+
+def extents(store: Path, begin: int | None = None, *, unclean: bool = False) -> list[str]:
+    """Return what a walk over the log finds, one line an extent; records that follow each other are one."""
+    lines: list[str] = []
+    runs: list[tuple[str, int, int, int]] = []
+    for extent in LogWalk(Segments(store / "commitlog"), unclean=unclean).walk(begin):
+        count = len(extent.columns) if extent.columns is not None else 0
+        if runs and extent.kind == runs[-1][0] == "records" and runs[-1][2] == extent.begin:
+            _, begin, _, before = runs.pop()
+            runs.append(("records", begin, extent.end, before + count))
+        else:
+            runs.append((extent.kind, extent.begin, extent.end, count))
+    for kind, begin, end, count in runs:
+        lines.append(f"{kind} {begin}..{end}" + (f" count={count}" if kind == "records" else ""))
+    return lines
+
+
+def records(store: Path, *, unclean: bool = False) -> list[Record]:
+    """Return the records of a store's log, in its order."""
+    found: list[Record] = []
+    for extent in LogWalk(Segments(store / "commitlog"), unclean=unclean).walk():
+        if extent.columns is not None:
+            found += [decode_record(extent.columns.data, at) for at in extent.columns.position.tolist()]
+    return found
+
+
+def log_bytes(store: Path) -> bytes:
+    """Return all bytes of a store's segments, one behind the other."""
+    return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
+
+
+def overwrite(store: Path, commit_log_offset: int, data: bytes) -> None:
+    """Write *data* over the log from *commit_log_offset* on, as a disk or another program might."""
+    segments = Segments(store / "commitlog")
+    while data:
+        segment = segments.find(commit_log_offset)
+        assert segment is not None
+        part = data[: segment.begin + segment.size - commit_log_offset]
+        with segment.path.open("r+b") as file:
+            file.seek(commit_log_offset - segment.begin)
+            file.write(part)
+        data = data[len(part) :]
+        commit_log_offset += len(part)

@@ -1,0 +1,722 @@
+"""The writer: what it stores, what it refuses, and what it does when the disk does not want to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from itertools import pairwise
+
+import pytest
+
+from reput.errors import (
+    ConfigError,
+    DamagedStore,
+    MessageIllegal,
+    NotAStore,
+    StoreClosed,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+)
+from reput.store.log_scan import LogScan
+from reput.store.message import Message, PutMessageStatus
+from reput.store.message_store import MessageStore
+from reput.store.store_lock import StoreLock
+from reput_hooks import DispatchColumns
+from small_store import (
+    SEGMENT_SIZE,
+    START_MS,
+    FailingFiles,
+    ManualClock,
+    extents,
+    log_bytes,
+    message_of_size,
+    open_store,
+    records,
+    small_settings,
+)
+
+RECORD_SIZE_MIN = 97
+
+
+class Published:
+    """A publisher that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, int, int, int]] = []
+        self.requests: list[object] = []
+        self.durable_offsets: list[int] = []
+
+    def publish(self, begin, end, store_timestamp, ordinal, queues, rows, texts):
+        self.frames.append((begin, end, store_timestamp, ordinal))
+        self.requests += DispatchColumns(list(queues), rows, texts)
+
+    def durable(self, offset, *_):
+        self.durable_offsets.append(offset)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A new store of small segments, closed afterwards."""
+    opened = open_store(tmp_path / "store")
+    yield opened
+    if opened.state != "STOPPED":
+        opened.close(views_complete=True)
+
+
+def test_a_message_is_found_where_put_says(store):
+    """The result names the record's place, its size and its id, and the record there has every field."""
+    result = store.put(
+        Message("orders", b"first", tags="paid", keys=["k1", "k2"], properties={"a": "b"}, flag=-7, queue_id=3)
+    )
+    (record,) = records(store.directory)
+    assert result.status is PutMessageStatus.PUT_OK
+    assert (record.commit_log_offset, record.record_size) == (result.commit_log_offset, result.record_size)
+    assert result.next_commit_log_offset == result.commit_log_offset + result.record_size == store.appended
+    assert (record.topic, record.queue_id, record.queue_offset, record.flag) == ("orders", 3, 0, -7)
+    assert record.body == b"first"
+    assert record.properties == {"a": "b", "KEYS": "k1 k2", "TAGS": "paid"}
+    assert record.message_id == result.message_id
+    assert record.store_timestamp == result.store_timestamp == START_MS
+    assert record.store_host == record.born_host == "127.0.0.1:10911"
+
+
+def test_queue_offsets_count_each_queue_apart(store):
+    """Every (topic, queue id) has its own numbers, from 0 without gaps."""
+    puts = [("a", 0), ("a", 1), ("a", 0), ("b", 0), ("a", 1), ("a", 0)]
+    results = [store.put(Message(topic, b"", queue_id=queue_id)) for topic, queue_id in puts]
+    assert [result.queue_offset for result in results] == [0, 0, 1, 0, 1, 2]
+
+
+def test_a_batch_lies_one_behind_the_other(store):
+    """One result per message, in order; the same store time for all."""
+    results = store.put_batch([Message("orders", bytes([i]), queue_id=i % 2) for i in range(20)])
+    assert [record.body for record in records(store.directory)] == [bytes([i]) for i in range(20)]
+    assert [result.queue_offset for result in results] == [i // 2 for i in range(20)]
+    assert [(record.commit_log_offset, record.record_size) for record in records(store.directory)] == [
+        (result.commit_log_offset, result.record_size) for result in results
+    ]
+    assert store.put_batch([]) == []
+
+
+def test_a_record_may_leave_exactly_eight_bytes_of_its_segment(store):
+    """Eight bytes are what the blank at the end needs."""
+    store.put(message_of_size(SEGMENT_SIZE - 8))
+    second = store.put(Message("orders", b"second"))
+    assert second.commit_log_offset == SEGMENT_SIZE
+    assert extents(store.directory) == [
+        f"records 0..{SEGMENT_SIZE - 8} count=1",
+        f"blank {SEGMENT_SIZE - 8}..{SEGMENT_SIZE}",
+        f"records {SEGMENT_SIZE}..{second.next_commit_log_offset} count=1",
+    ]
+
+
+@pytest.mark.parametrize("missing", [1, 7, 8])
+def test_a_record_that_would_leave_less_goes_to_the_next_segment(store, missing):
+    """A record that misses by a byte leaves a blank where it would have begun."""
+    first = store.put(message_of_size(1000))
+    second = store.put(message_of_size(SEGMENT_SIZE - 1000 - 8 + missing))
+    assert second.commit_log_offset == SEGMENT_SIZE
+    assert extents(store.directory)[1] == f"blank {first.next_commit_log_offset}..{SEGMENT_SIZE}"
+
+
+def test_every_place_of_a_segments_end_is_crossed(tmp_path):
+    """Whatever is left of a segment, the log stays whole: records, then a blank of at least 8 bytes."""
+    with_sizes = range(SEGMENT_SIZE - 2 * RECORD_SIZE_MIN, SEGMENT_SIZE - RECORD_SIZE_MIN + 1)
+    opened = open_store(tmp_path / "store")
+    expected = 0
+    for size in with_sizes:
+        results = [opened.put(message_of_size(size)), opened.put(message_of_size(RECORD_SIZE_MIN))]
+        for result in results:
+            left = SEGMENT_SIZE - expected % SEGMENT_SIZE
+            expected += left if result.record_size + 8 > left else 0
+            assert result.commit_log_offset == expected
+            expected += result.record_size
+    opened.close(views_complete=True)
+    assert {line.split()[0] for line in extents(tmp_path / "store")} == {"records", "blank"}
+    assert len(records(tmp_path / "store")) == 2 * len(with_sizes)
+
+
+def test_a_batch_goes_on_in_the_next_segment(store):
+    """Its records are put one behind the other over as many segments as they need."""
+    results = store.put_batch([message_of_size(700, queue_id=i % 3) for i in range(30)])
+    assert [result.commit_log_offset // SEGMENT_SIZE for result in results] == [i // 5 for i in range(30)]
+    assert [record.queue_offset for record in records(store.directory)] == [i // 3 for i in range(30)]
+
+
+def test_publication_equals_what_a_scan_of_the_log_finds(store):
+    """A dispatcher gets the same requests from the ring and from the log, in frames that follow each other."""
+    published = Published()
+    store.attach(published, needs_properties=False)
+    store.put(Message("orders", b"a", tags="t", keys="k1 k2"))
+    store.put(Message("orders", b"", properties={"UNIQ_KEY": "u", "empty": ""}, queue_id=2))
+    store.put(Message("orders", b"c", tags="", keys=[], delay_level=3))
+    store.put(Message("other", b"d"))
+    store.put_batch([message_of_size(700, keys=f"k{i}", tags="x", queue_id=i % 3) for i in range(12)])
+    store.put_batch([Message("schedule", b"e", delay_level=99), Message("orders", b"f")])
+    scan = LogScan(store.directory)
+    found, at = [], 0
+    while at < store.appended:
+        scanned = scan.scan(at, store.appended)
+        found += scanned.columns
+        at = scanned.end
+    scan.close()
+    assert published.requests == found
+    for before, frame in pairwise(published.frames):
+        assert frame[0] == before[1] or frame[0] % SEGMENT_SIZE == 0
+    assert published.frames[-1][1] == store.appended
+    assert published.frames[-1][3] == len(found)
+
+
+def test_requests_carry_properties_for_dispatchers_that_need_them(store):
+    """They are the raw string, as it lies in the record."""
+    published = Published()
+    store.attach(published, needs_properties=True)
+    store.put(Message("orders", b"a", tags="t", keys="k"))
+    scan = LogScan(store.directory, needs_properties=True)
+    assert published.requests == list(scan.scan(0, store.appended).columns)
+    assert published.requests[0].properties == b"KEYS\x01k\x02TAGS\x01t\x02"
+    scan.close()
+
+
+def test_a_delayed_message_waits_in_the_schedule_topic(store):
+    """Topic and queue are kept in properties, as RocketMQ keeps them; a level above the highest is the highest."""
+    result = store.put(Message("orders", b"later", queue_id=5, delay_level=99))
+    (record,) = records(store.directory)
+    assert (record.topic, record.queue_id, result.queue_id) == ("SCHEDULE_TOPIC_XXXX", 17, 17)
+    assert record.properties == {"DELAY": "18", "REAL_TOPIC": "orders", "REAL_QID": "5"}
+
+
+def test_ipv6_hosts_are_stored_with_their_flags(tmp_path):
+    """Each host has a bit of its own in the record."""
+    opened = open_store(tmp_path / "store", store_host="[::1]:10911", born_host="127.0.0.1:5000")
+    result = opened.put(Message("orders", b"x"))
+    opened.close(views_complete=True)
+    (record,) = records(tmp_path / "store")
+    assert (record.store_host, record.born_host, record.sys_flag) == ("[::1]:10911", "127.0.0.1:5000", 0x20)
+    assert record.message_id == result.message_id
+    assert len(result.message_id) == 56
+
+
+def test_the_whole_records_crc_travels_in_its_properties(tmp_path):
+    """With RocketMQ 5.2's option every flipped bit of a record is found, not only those of its body."""
+    opened = open_store(tmp_path / "store", enabled_append_prop_crc=True)
+    result = opened.put(Message("orders", b"x", tags="t"))
+    opened.close(views_complete=True)
+    (record,) = records(tmp_path / "store")
+    assert list(record.properties) == ["TAGS", "__CRC32#"]
+    segment = tmp_path / "store" / "commitlog" / f"{0:020d}"
+    data = bytearray(segment.read_bytes())
+    data[16] ^= 1
+    segment.write_bytes(data)
+    assert extents(tmp_path / "store") == [f"tail 0..{result.next_commit_log_offset}"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "words"),
+    [
+        ("", "blank"),
+        (" ", "blank"),
+        ("..", "illegal character"),
+        ("../../etc", "illegal character"),
+        ("a/b", "illegal character"),
+        ("a\0b", "illegal character"),
+        ("C:\\temp", "illegal character"),
+        ("tópico", "illegal character"),
+        ("line\n", "illegal character"),
+        ("x" * 128, "too long"),
+        ("%RETRY%" + "x" * 249, "too long"),
+        (None, "blank"),
+        (b"orders", "blank"),
+    ],
+)
+def test_a_topic_that_rocketmq_refuses_is_refused(store, topic, words):
+    """Tricks with paths among them: a topic becomes the name of a folder."""
+    with pytest.raises(MessageIllegal, match=words):
+        store.put(Message(topic, b""))
+    assert store.appended == 0
+
+
+def test_topics_up_to_their_limits_are_stored(store):
+    """127 bytes; 255 for a retry topic, which then has the magic code of long topics."""
+    store.put(Message("x" * 127, b""))
+    store.put(Message("%RETRY%" + "x" * 248, b""))
+    assert [(len(record.topic), f"{record.magic_code:08X}") for record in records(store.directory)] == [
+        (127, "DAA320A7"),
+        (255, "DAA320AB"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"properties": {"": "v"}}, "name is empty"),
+        ({"properties": {"a\x01": "v"}}, "separator"),
+        ({"properties": {"a\x02": "v"}}, "separator"),
+        ({"properties": {"a": "v\x02"}}, "separator"),
+        ({"properties": {"a": 1}}, "text"),
+        ({"properties": {1: "a"}}, "are text"),
+        ({"properties": {"a": "\ud800"}}, "surrogate"),
+        ({"properties": {"a": "v" * 32767}}, "too long"),
+        ({"tags": "a\x02b"}, "separator"),
+        ({"tags": "a\x02b", "keys": "k"}, "separator"),
+        ({"keys": ["a", "b\x02"]}, "separator"),
+        ({"flag": 1 << 31}, "flag"),
+        ({"flag": "x"}, "flag"),
+        ({"queue_id": -1}, "queue_id"),
+        ({"queue_id": 1 << 31}, "queue_id"),
+        ({"queue_id": "0"}, "queue_id"),
+        ({"delay_level": -1}, "delay level"),
+        ({"keys": [1]}, "keys"),
+        ({"tags": 5}, "tags"),
+        ({"properties": {"a": None}}, "text"),
+    ],
+)
+def test_a_message_that_breaks_a_limit_is_refused(store, fields, words):
+    """The sentence names the field; nothing is stored, and the next message is."""
+    with pytest.raises(MessageIllegal, match=words):
+        store.put(Message("orders", b"", **fields))
+    with pytest.raises(MessageIllegal, match=words):
+        store.put_batch([Message("orders", b"good"), Message("orders", b"", **fields)])
+    assert store.appended == 0
+    assert store.put(Message("orders", b"x")).queue_offset == 0
+
+
+def test_properties_up_to_their_limit_are_stored(tmp_path):
+    """The limit is that of a signed short: 32767 bytes, separators included."""
+    opened = open_store(tmp_path / "store", mapped_file_size_commit_log=65536)
+    opened.put(Message("orders", b"", properties={"a": "v" * (32767 - 3)}))
+    opened.close(views_complete=True)
+    (record,) = records(tmp_path / "store")
+    assert len(record.properties["a"]) == 32764
+
+
+@pytest.mark.parametrize("body", ["text", None, 5, ["b"]])
+def test_a_body_is_bytes(store, body):
+    """Text would need an encoding that only its sender knows."""
+    with pytest.raises(MessageIllegal, match="bytes"):
+        store.put(Message("orders", body))
+
+
+def test_a_body_may_be_anything_that_is_bytes(store):
+    """The caller may go on changing its buffer: a copy was stored."""
+    buffer = bytearray(b"abc")
+    store.put(Message("orders", buffer))
+    store.put(Message("orders", memoryview(b"xdefx")[1:4]))
+    buffer[:] = b"zzz"
+    assert [record.body for record in records(store.directory)] == [b"abc", b"def"]
+
+
+def test_a_body_beyond_max_message_size_is_refused(tmp_path):
+    """The limit is named."""
+    opened = open_store(tmp_path / "store", max_message_size=100)
+    opened.put(Message("orders", bytes(100)))
+    with pytest.raises(MessageIllegal, match="max_message_size=100"):
+        opened.put(Message("orders", bytes(101)))
+    opened.close(views_complete=True)
+
+
+def test_a_record_larger_than_a_segment_is_refused_before_anything_is_stored(store):
+    """Of a batch not even the messages before it."""
+    store.put(message_of_size(SEGMENT_SIZE - 8))
+    before = log_bytes(store.directory)
+    with pytest.raises(MessageIllegal, match="record"):
+        store.put(message_of_size(SEGMENT_SIZE - 7))
+    with pytest.raises(MessageIllegal, match="record"):
+        store.put_batch([message_of_size(500), message_of_size(SEGMENT_SIZE - 7)])
+    assert log_bytes(store.directory) == before
+
+
+def test_store_times_never_go_back(tmp_path):
+    """Not when the clock does, and not over a reopening."""
+    clock = ManualClock()
+    opened = open_store(tmp_path / "store", clock=clock)
+    times = [opened.put(Message("orders", b"")).store_timestamp]
+    clock.ms -= 5000
+    times.append(opened.put(Message("orders", b"")).store_timestamp)
+    clock.ms += 5001
+    times.append(opened.put_batch([Message("orders", b"")])[0].store_timestamp)
+    opened.close(views_complete=True)
+    clock.ms -= 60_000
+    opened = open_store(tmp_path / "store", clock=clock)
+    times.append(opened.put(Message("orders", b"")).store_timestamp)
+    opened.close(views_complete=True)
+    assert times == [START_MS, START_MS, START_MS + 1, START_MS + 1]
+
+
+def test_many_threads_put_at_once(store):
+    """Every message is there once, each queue without a gap, and what one thread put is in its order."""
+
+    def produce(number):
+        for i in range(100):
+            store.put(Message("orders", f"{number}-{i}".encode(), queue_id=i % 3))
+
+    threads = [threading.Thread(target=produce, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = records(store.directory)
+    assert len({record.body for record in found}) == len(found) == 600
+    for queue_id in range(3):
+        queue = [record.queue_offset for record in found if record.queue_id == queue_id]
+        assert queue == list(range(len(queue)))
+    for number in range(6):
+        own = [int(r.body.split(b"-")[1]) for r in found if r.body.startswith(b"%d-" % number)]
+        assert own == sorted(own)
+
+
+def test_a_store_goes_on_after_a_clean_close(tmp_path):
+    """Offsets of log and queues continue, nothing is scanned, and the store's id stays."""
+    first = open_store(tmp_path / "store")
+    before = [first.put(Message("orders", b"a", queue_id=1)) for _ in range(50)]
+    first.close(views_complete=True)
+    assert not (tmp_path / "store" / "abort").exists()
+    second = open_store(tmp_path / "store")
+    assert second.store_id == first.store_id
+    assert second.epochs.epoch == first.epochs.epoch
+    after = second.put(Message("orders", b"b", queue_id=1))
+    assert after.commit_log_offset == before[-1].next_commit_log_offset
+    assert after.queue_offset == 50
+    assert second.ordinal == 51
+    second.close(views_complete=True)
+
+
+def test_abort_is_there_while_the_store_is_open_and_where_views_are_behind(tmp_path):
+    """RocketMQ recovers what is missing only if it finds that file."""
+    opened = open_store(tmp_path / "store")
+    opened.put(Message("orders", b"a"))
+    assert (tmp_path / "store" / "abort").read_text() == str(os.getpid())
+    opened.close(views_complete=False)
+    assert (tmp_path / "store" / "abort").exists()
+    opened = open_store(tmp_path / "store")
+    opened.close(views_complete=True)
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_a_store_that_was_dropped_goes_on_in_a_new_epoch(tmp_path):
+    """Views may have seen what a crash took, so they are told where the log ended."""
+    dropped = open_store(tmp_path / "store")
+    for _ in range(30):
+        dropped.put(message_of_size(300))
+    drop(dropped)
+    second = open_store(tmp_path / "store")
+    assert second.epochs.epoch == dropped.epochs.epoch + 1
+    assert second.epochs.history[-1].start_offset == dropped.appended == second.appended
+    assert second.put(message_of_size(300)).queue_offset == 30
+    second.close(views_complete=True)
+
+
+def drop(opened: MessageStore) -> None:
+    """Leave a store as a killed process would: no flush, no snapshot, no lock."""
+    opened.flush_service.stopping = True
+    opened.commit_log.durable = opened.commit_log.appended
+    opened.flush_service.wake.set()
+    opened.flush_service.thread.join()
+    opened.commit_log.stopping = True
+    opened.commit_log.work.set()
+    opened.commit_log.helper.join()
+    opened.store_lock.close()
+    opened.closed = "dropped"
+
+
+def test_a_killed_writer_loses_nothing_that_the_kernel_has(tmp_path):
+    """`kill -9` in the middle of puts: every acknowledged message is there, and the queues go on without a gap."""
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from small_store import open_store\n"
+        "from reput.store.message import Message\n"
+        "opened = open_store(Path(sys.argv[1]))\n"
+        "for i in range(1_000_000):\n"
+        "    result = opened.put(Message('orders', b'%d' % i, queue_id=i % 2))\n"
+        "    print(result.commit_log_offset, flush=True)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    writer = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "store")], stdout=subprocess.PIPE, env=environment
+    )
+    assert writer.stdout is not None
+    acknowledged = [int(writer.stdout.readline()) for _ in range(400)]
+    writer.kill()
+    acknowledged += [int(line) for line in writer.stdout.read().split(b"\n")[:-1] if line]
+    writer.wait()
+    writer.stdout.close()
+    opened = open_store(tmp_path / "store")
+    found = records(tmp_path / "store", unclean=True)
+    assert {record.commit_log_offset for record in found} >= set(acknowledged)
+    assert [record.body for record in found] == [b"%d" % i for i in range(len(found))]
+    assert opened.put(Message("orders", b"")).queue_offset == (len(found) + 1) // 2
+    opened.close(views_complete=True)
+
+
+def test_a_second_writer_is_told_who_has_the_store(tmp_path, store):
+    """In one process as well; the holder's id stands in the sentence."""
+    with pytest.raises(StoreLocked, match=f"pid={os.getpid()}"):
+        open_store(tmp_path / "store")
+    assert store.put(Message("orders", b"x")).queue_offset == 0
+
+
+def test_a_second_writer_in_another_process_is_told_who_has_the_store(tmp_path, store):
+    """The lock is known to the system, not to the process alone."""
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from reput.errors import StoreLocked\n"
+        "from small_store import open_store\n"
+        "try:\n"
+        "    open_store(Path(sys.argv[1]))\n"
+        "except StoreLocked as error:\n"
+        "    print(error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    told = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "store")], capture_output=True, text=True, env=environment
+    )
+    assert f"pid={os.getpid()}" in told.stdout, told.stderr
+
+
+def test_a_store_is_free_after_its_close(tmp_path):
+    """And a closed one takes no message."""
+    opened = open_store(tmp_path / "store")
+    opened.close(views_complete=True)
+    assert StoreLock.holder(tmp_path / "store") is None
+    with pytest.raises(StoreClosed):
+        opened.put(Message("orders", b""))
+    with pytest.raises(StoreClosed):
+        opened.put_batch([Message("orders", b"")])
+    assert opened.state == "STOPPED"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_in_a_forked_child_the_store_is_closed(store):
+    """The child can neither write nor take the parent's lock away."""
+    store.put(Message("orders", b"x"))
+    child = os.fork()
+    if child == 0:
+        code = 9
+        try:
+            store.forget()
+            store.put(Message("orders", b"y"))
+        except StoreClosed:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert StoreLock.holder(store.directory) == os.getpid()
+    assert store.put(Message("orders", b"y")).queue_offset == 1
+
+
+def test_a_directory_with_other_things_in_it_is_no_place_for_a_store(tmp_path):
+    """Nothing is made in it."""
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("…")
+    with pytest.raises(NotAStore, match="not empty"):
+        open_store(tmp_path / "letters")
+    assert [path.name for path in (tmp_path / "letters").iterdir()] == ["dear.txt"]
+    (tmp_path / "file").write_text("…")
+    with pytest.raises(NotAStore):
+        open_store(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "left", [["reput/"], ["reput/", "lock"], ["reput/", "lock", "commitlog/"], ["lock", "commitlog/"]]
+)
+def test_a_first_creation_that_was_interrupted_is_taken_up(tmp_path, left):
+    """Before the first segment there is nothing that anyone could miss."""
+    for name in left:
+        path = tmp_path / "store" / name
+        path.parent.mkdir(exist_ok=True)
+        path.mkdir() if name.endswith("/") else path.touch()
+    opened = open_store(tmp_path / "store")
+    assert opened.put(Message("orders", b"x")).commit_log_offset == 0
+    opened.close(views_complete=True)
+
+
+def test_a_first_segment_that_was_not_given_its_size_is_taken_up(tmp_path):
+    """It was created and the process died before it had a byte."""
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    (tmp_path / "store" / "commitlog" / f"{0:020d}").touch()
+    opened = open_store(tmp_path / "store")
+    assert opened.put(Message("orders", b"x")).commit_log_offset == 0
+    opened.close(views_complete=True)
+    assert len(records(tmp_path / "store")) == 1
+
+
+def test_wrong_settings_of_hosts_are_named(tmp_path):
+    """Records hold addresses, not names."""
+    with pytest.raises(ConfigError, match="store_host"):
+        small_settings(store_host="localhost:10911")
+
+
+def test_segments_keep_the_size_that_they_have(tmp_path):
+    """A setting that says otherwise is for new stores."""
+    opened = open_store(tmp_path / "store")
+    opened.put(message_of_size(3000))
+    opened.close(views_complete=True)
+    opened = open_store(tmp_path / "store", mapped_file_size_commit_log=8192)
+    assert opened.put(message_of_size(3000)).commit_log_offset == SEGMENT_SIZE
+    opened.close(views_complete=True)
+
+
+def test_sync_flush_acknowledges_what_is_on_disk(tmp_path):
+    """When put returns, the durable offset is behind the record."""
+    opened = open_store(tmp_path / "store", flush_disk_type="SYNC_FLUSH", flush_interval_commit_log=100_000)
+    published = Published()
+    opened.attach(published, needs_properties=False)
+    result = opened.put(Message("orders", b"x"))
+    assert opened.durable >= result.next_commit_log_offset
+    batch = opened.put_batch([message_of_size(900) for _ in range(9)])
+    assert opened.durable >= batch[-1].next_commit_log_offset
+    assert {result.status, *(one.status for one in batch)} == {PutMessageStatus.PUT_OK}
+    assert published.durable_offsets[-1] == opened.appended
+    opened.close(views_complete=True)
+
+
+def test_sync_flush_of_many_threads_shares_its_forces(tmp_path):
+    """Group commit: those who come while the disk is at work are served together by the next force."""
+    files = FailingFiles()
+    forces = []
+    entered, go_on = threading.Event(), threading.Event()
+
+    def before_force():
+        forces.append(1)
+        entered.set()
+        go_on.wait(30)
+
+    opened = open_store(tmp_path / "store", files=files, flush_disk_type="SYNC_FLUSH")
+    files.before_force = before_force
+    threads = [threading.Thread(target=opened.put, args=(Message("orders", b"x"),)) for _ in range(20)]
+    threads[0].start()
+    assert entered.wait(30)
+    for thread in threads[1:]:
+        thread.start()
+    while opened.ordinal < 20:
+        threading.Event().wait(0.001)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert opened.durable == opened.appended
+    assert 2 <= len(forces) <= 4
+    opened.close(views_complete=True)
+
+
+def test_sync_flush_tells_when_the_disk_takes_too_long(tmp_path):
+    """The message is stored, and nobody promises more."""
+    files = FailingFiles()
+    opened = open_store(tmp_path / "store", files=files, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=1)
+    go_on = threading.Event()
+    files.before_force = lambda: go_on.wait(30)
+    assert opened.put(Message("orders", b"x")).status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+    go_on.set()
+    opened.close(views_complete=True)
+    assert len(records(tmp_path / "store")) == 1
+
+
+def test_a_failed_force_turns_the_store_read_only(tmp_path):
+    """No second try: the kernel forgets a failed write. The reason is told to whoever puts or asks."""
+    files = FailingFiles()
+    opened = open_store(tmp_path / "store", files=files, flush_disk_type="SYNC_FLUSH")
+    opened.put(Message("orders", b"kept"))
+    files.force_error = errno.EIO
+    with pytest.raises(StoreReadOnly, match="forced"):
+        opened.put(Message("orders", b"lost"))
+    files.force_error = None
+    with pytest.raises(StoreReadOnly, match="forced"):
+        opened.put(Message("orders", b"refused"))
+    assert opened.state == "READ_ONLY"
+    assert "Input/output error" in opened.read_only_reason
+    durable = opened.durable
+    opened.close(views_complete=True)
+    assert (tmp_path / "store" / "abort").exists()
+    assert opened.durable == durable
+    again = open_store(tmp_path / "store")
+    assert records(tmp_path / "store")[0].body == b"kept"
+    again.put(Message("orders", b"goes on"))
+    again.close(views_complete=True)
+
+
+def test_a_failed_force_is_noticed_without_anyone_waiting(tmp_path):
+    """With ASYNC_FLUSH the next put is told."""
+    files = FailingFiles()
+    opened = open_store(tmp_path / "store", files=files, flush_interval_commit_log=1, flush_commit_log_least_pages=0)
+    files.force_error = errno.EIO
+    opened.put(Message("orders", b"x"))
+    while opened.read_only_reason is None:
+        threading.Event().wait(0.001)
+    with pytest.raises(StoreReadOnly):
+        opened.put(Message("orders", b"y"))
+    opened.close(views_complete=True)
+
+
+def test_a_full_disk_stores_nothing_and_a_later_put_works(tmp_path):
+    """Neither the record nor half of it; once there is room the store goes on where it was."""
+    files = FailingFiles()
+    opened = open_store(tmp_path / "store", files=files)
+    opened.put(message_of_size(3000))
+    files.reserve_until = 0
+    before = log_bytes(tmp_path / "store")
+    with pytest.raises(StoreFull, match="No space left"):
+        opened.put(message_of_size(3000))
+    with pytest.raises(StoreFull, match="stored_count=0"):
+        opened.put_batch([message_of_size(3000)])
+    assert log_bytes(tmp_path / "store")[: len(before)] == before
+    assert opened.state == "RUNNING"
+    files.reserve_until = 1 << 62
+    result = opened.put(message_of_size(3000))
+    assert (result.commit_log_offset, result.queue_offset) == (SEGMENT_SIZE, 1)
+    opened.close(views_complete=True)
+    assert extents(tmp_path / "store") == [
+        "records 0..3000 count=1",
+        "blank 3000..4096",
+        "records 4096..7096 count=1",
+    ]
+
+
+def test_a_disk_that_fills_in_a_batch_says_how_much_was_stored(tmp_path):
+    """The messages before are there, as records of their own."""
+    files = FailingFiles()
+    opened = open_store(tmp_path / "store", files=files)
+    opened.put(message_of_size(100))
+    # The next segment is made ahead of need, so it is its room that lacks.
+    files.reserve_until = 0
+    with pytest.raises(StoreFull, match="stored_count=4"):
+        opened.put_batch([message_of_size(900) for _ in range(6)])
+    files.reserve_until = 1 << 62
+    assert opened.put(message_of_size(900)).queue_offset == 5
+    opened.close(views_complete=True)
+    assert len(records(tmp_path / "store")) == 6
+
+
+def test_a_segment_that_cannot_be_made_is_an_error_of_the_put(tmp_path):
+    """And only of that one."""
+    files = FailingFiles()
+    files.create_error = errno.ENOSPC
+    with pytest.raises(StoreFull, match="segment cannot be made"):
+        open_store(tmp_path / "store", files=files)
+    assert StoreLock.holder(tmp_path / "store") is None
+    files.create_error = None
+    opened = open_store(tmp_path / "store", files=files)
+    assert opened.put(Message("orders", b"x")).commit_log_offset == 0
+    opened.close(views_complete=True)
+
+
+def test_a_damaged_log_is_not_opened_for_writing(tmp_path):
+    """The range is named, and what a person may do."""
+    opened = open_store(tmp_path / "store")
+    results = [opened.put(Message("orders", b"body", queue_id=i % 2)) for i in range(10)]
+    opened.close(views_complete=True)
+    segment = tmp_path / "store" / "commitlog" / f"{0:020d}"
+    data = bytearray(segment.read_bytes())
+    data[results[4].commit_log_offset + 90] ^= 4
+    segment.write_bytes(data)
+    for name in ("epochs", "queue_offsets"):
+        (tmp_path / "store" / "reput" / name).unlink()
+    begin, end = results[4].commit_log_offset, results[4].next_commit_log_offset
+    with pytest.raises(DamagedStore, match=f"from={begin} until={end}") as caught:
+        open_store(tmp_path / "store")
+    assert f"--accept {begin}..{end}" in caught.value.advice
+    assert StoreLock.holder(tmp_path / "store") is None
