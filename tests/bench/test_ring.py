@@ -1,0 +1,23 @@
+"""The ring's measurements run, and say what they say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reput.bench.ring import measure_ring
+
+pytestmark = pytest.mark.processes
+
+
+def test_the_ring_can_be_measured_anywhere():
+    """A short run gives every figure: nothing was lost, nobody was lapped, and it is JSON."""
+    report = measure_ring(requests=64 * 500, rounds=1, wake_ups=20)
+    assert json.loads(json.dumps(report)) == report
+    throughput = report["to_one_reader"]
+    assert (throughput["requests"], throughput["lapped"], throughput["backstop"]) == (64 * 500, 0, 0)
+    assert throughput["requests_per_second"] > 0
+    assert {"alone_ns", "running_1_ns", "running_16_ns", "paused_16_ns", "parked_16_ns"} <= report["publish"].keys()
+    assert report["wake"]["backstop"] == 0
+    assert 0 < report["wake"]["to_reader"]["p50_us"] <= report["wake"]["to_reader"]["p99_us"]
