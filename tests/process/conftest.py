@@ -52,8 +52,7 @@ def inline(log: LogWriter) -> Iterator[Callable[..., InlineGroup]]:
     groups: list[InlineGroup] = []
 
     def start(context: GroupContext, capacity: int = 1 << 20, **header: int) -> InlineGroup:
-        values = {"appended": log.end, "durable": log.end, "commit_log_offset_min": 0, "epoch": 1, "ordinal": log.ordinal}
-        group = InlineGroup(context, InlineRing(capacity=capacity, **(values | header)))
+        group = InlineGroup(context, InlineRing(capacity=capacity, **(log.header() | header)))
         log.publisher = group.publisher()
         groups.append(group)
         group.start()

@@ -75,6 +75,16 @@ class LogWriter:
                 self.publisher.durable(self.end)
         return self.end
 
+    def header(self) -> dict[str, int]:
+        """Return what a ring is told at its beginning."""
+        return {
+            "appended": self.end,
+            "durable": self.end,
+            "commit_log_offset_min": 0,
+            "epoch": 1,
+            "ordinal": self.ordinal,
+        }
+
     def begin_epoch(self, *starts: int) -> None:
         """Have the store's epochs begin at these offsets, after the first."""
         from reput.store.epochs import Epoch, Epochs

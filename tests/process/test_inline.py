@@ -117,8 +117,8 @@ def test_a_failed_predecessor_is_waited_for_or_passed_over(log, plugins, context
     """What a dispatcher does when one it comes after has failed is declared."""
     plugins.add("first")
     plugins.add("second", f'reads="appended", after=("first",), after_failed="{after_failed}"')
-    options = {"first": {"crash_at": 0}}
-    group = inline(context("first", "second", options=options, dispatcher_restart_count_max=1, dispatcher_backoff_min=1))
+    settings = {"dispatcher_restart_count_max": 1, "dispatcher_backoff_min": 1}
+    group = inline(context("first", "second", options={"first": {"crash_at": 0}}, **settings))
     end = log.put(5)
     wait_for_state(group, "first", State.FATAL)
     if after_failed == "proceed":

@@ -478,7 +478,8 @@ class InlineGroup:
         cell = self.member(name).cell
 
         def over() -> bool:
-            return cell.state in (State.FATAL, State.BROKEN, State.STOPPED) or reached()
+            ended = self.stop is not None and cell.state == State.STOPPED
+            return ended or cell.state in (State.FATAL, State.BROKEN) or reached()
 
         def reached() -> bool:
             return cell.progress is not None and cell.progress >= commit_log_offset
