@@ -1,0 +1,190 @@
+"""export: one batch job that brings a lake up to the log's durable end, then stops.
+
+The driver plans ranges, Spark's workers decode and write them, one transaction adds all of it. A second run finds
+nothing to do; a run that was killed left files that no transaction names, and the next begins where the lake ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reput.errors import ConfigError, DispatcherError
+from reput_plugins.spark_export.requirements import require_packages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from reput_plugins.spark_export.lake_sink import SinkPlan
+
+__all__ = ["ExportReport", "export"]
+
+SPLIT_BYTES = 128 << 20
+PROGRESS_SECONDS = 0.25
+JOB_GROUP = "reput export"
+
+Progress = Callable[[int, int], None]
+
+
+class ExportReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
+    """What one export did: *records* in *files* of *bytes*, for the log from *begin* to *until*.
+
+    *table_version* is the lake's, *seconds* are from the call on, Spark's start included.
+    """
+
+    begin: int
+    until: int
+    records: int
+    files: int
+    bytes: int
+    seconds: float
+    table_version: int
+
+
+def export(
+    store: Path | str,
+    lake: Path | str,
+    *,
+    topics: Iterable[str] | None = None,
+    until: int | None = None,
+    name: str = "export",
+    settings: Mapping[str, str] | None = None,
+    fail_on_data_loss: bool = True,
+    on_progress: Progress | None = None,
+) -> ExportReport:
+    """Bring the Delta table *lake* up to the durable end of the log of *store*, exactly once.
+
+    A Spark session that the program has is used and left as it is; else one is started, and stopped at the end.
+
+    Args:
+        topics: names; None: every topic. A lake keeps to its first choice.
+        until: commit-log offset to stop at, where a record begins; None: the durable end.
+        name: tells exports of one store into one table apart.
+        settings: ``spark.*`` settings, such as ``spark.master`` or ``spark.remote``.
+        fail_on_data_loss: refuse to go on where the log was trimmed above what the lake has.
+        on_progress: called now and then with the bytes of the log that are done, and all that are to be done.
+
+    Raises:
+        DispatcherError: pyspark, deltalake or Java is missing, Spark fails, or another exporter keeps this lake.
+        ConfigError: *lake* is another's table, or keeps other topics; a setting is not one of Spark's.
+        StoreError: *store* is none, is damaged, or was cut below what the lake has.
+    """
+    began = time.monotonic()
+    for setting in settings or {}:
+        if not setting.startswith("spark."):
+            raise ConfigError(f"an export takes settings of Spark's: setting={setting}", "Write --set spark.X=Y.")
+    require_packages()
+    # Only now: they load the packages whose absence was to be told in a sentence.
+    from reput.store.epochs import read_epochs
+    from reput.table import LogTable, table_options
+    from reput.table.range_reader import pass_trimmed
+    from reput_plugins.spark_export.lake import Lake
+    from reput_plugins.spark_export.lake_sink import SinkPlan
+    from reput_plugins.spark_export.parquet_files import lake_schema
+
+    store_directory, lake_directory = Path(store).absolute(), Path(lake).absolute()
+    chosen = None if topics is None else sorted(set(topics))
+    options = table_options(topics=None if chosen is None else frozenset(chosen), fail_on_data_loss=fail_on_data_loss)
+    log = LogTable(store_directory, options)
+    target = Lake(lake_directory, name, read_epochs(store_directory, log.store_id))
+    schema = lake_schema(options.row_format)
+    table = target.create(schema, chosen)
+    committed = target.committed(table)
+    begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)
+    end = log.find_durable_end()
+    end = end if until is None else min(end, until)
+    if end <= begin:
+        return ExportReport(begin, begin, 0, 0, 0, time.monotonic() - began, table.version())
+    plan = SinkPlan(str(store_directory), str(lake_directory), name, options)
+    run_job(plan, begin, end, settings or {}, on_progress)
+    table = target.create(schema, chosen)
+    added = target.last_commit(table, end)
+    if added is None:
+        raise DispatcherError(f"the lake does not have what was written: lake={lake_directory} until={end}")
+    return ExportReport(
+        added.begin, added.until, added.records, added.files, added.bytes, time.monotonic() - began, table.version()
+    )
+
+
+def run_job(plan: SinkPlan, begin: int, until: int, settings: Mapping[str, str], on_progress: Progress | None) -> None:
+    """Have Spark write and commit the records that begin in [begin, until)."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from reput_plugins.spark_export.spark_errors import from_spark
+    from reput_plugins.spark_export.spark_session import spark_session
+
+    with spark_session(settings, f"reput export {plan.store}") as session:
+        done = threading.Event()
+        watcher = threading.Thread(
+            target=watch, args=(session, until - begin, on_progress, done), name=JOB_GROUP, daemon=True
+        )
+        if on_progress is not None and not is_remote(session):
+            watcher.start()
+        try:
+            write_ranges(session, plan, begin, until)
+        except (PySparkException, Py4JError) as error:
+            raise from_spark(error) from error
+        finally:
+            done.set()
+            if watcher.is_alive():
+                watcher.join()
+
+
+def watch(session: SparkSession, byte_count: int, on_progress: Progress, done: threading.Event) -> None:
+    """Tell now and then how much is done. Runs on a thread of its own, because the job keeps the caller's."""
+    while not done.wait(PROGRESS_SECONDS):
+        on_progress(int(byte_count * done_part(session)), byte_count)
+
+
+def write_ranges(session: SparkSession, plan: SinkPlan, begin: int, until: int) -> None:
+    """Read ranges as rows, and have the sink write what they name."""
+    from reput_plugins.spark_export.lake_sink import LakeSink
+
+    if not is_remote(session):
+        session.sparkContext.setJobGroup(JOB_GROUP, JOB_GROUP, interruptOnCancel=True)
+    session.dataSource.register(LakeSink)
+    ranges = (
+        session.read.format("reput")
+        .option("schemaMode", "ranges")
+        .option("startingOffsets", begin)
+        .option("endingOffsets", until)
+        .option("splitBytes", SPLIT_BYTES)
+        .option("minPartitions", parallelism(session))
+        .load(plan.store)
+    )
+    encoded = msgspec.json.encode(plan).decode()
+    ranges.write.format("reput_lake").mode("append").option("plan", encoded).save()
+
+
+def is_remote(session: SparkSession) -> bool:
+    """Tell whether the session is one of Spark Connect, which has no context in this process."""
+    from pyspark.sql.utils import is_remote as connected
+
+    return bool(connected())
+
+
+def parallelism(session: SparkSession) -> int:
+    """Return how many tasks run at once; one where that cannot be known from here."""
+    return 1 if is_remote(session) else session.sparkContext.defaultParallelism
+
+
+def done_part(session: SparkSession) -> float:
+    """Return which part of the job's tasks is done, from 0 to 1."""
+    if is_remote(session):
+        return 0.0
+    tracker = session.sparkContext.statusTracker()
+    done = total = 0
+    for job in tracker.getJobIdsForGroup(JOB_GROUP):
+        info = tracker.getJobInfo(job)
+        for stage_id in info.stageIds if info else ():
+            stage = tracker.getStageInfo(stage_id)
+            if stage is not None:
+                done += stage.numCompletedTasks
+                total += stage.numTasks
+    return done / total if total else 0.0

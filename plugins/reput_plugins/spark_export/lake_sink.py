@@ -1,0 +1,150 @@
+"""LakeSink: where Spark hands over the descriptors of ranges, and its workers write the files.
+
+No message passes through the JVM. A row of the source is a range of the log; the worker that gets it decodes the range
+and writes Parquet files; what goes back to the driver is the names of the files, for one transaction.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, MutableMapping, Sequence
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from reput.errors import DispatcherError
+from reput.store.epochs import read_epochs
+from reput.store.identity import read_store_id
+from reput.table import TableOptions
+from reput_plugins.spark_export.lake import Lake
+from reput_plugins.spark_export.parquet_files import WrittenFile, lake_schema, write_range
+
+__all__ = ["LakeSink", "SinkPlan"]
+
+
+class SinkPlan(msgspec.Struct, frozen=True):
+    """What is exported, and into which lake. It reaches the workers as the one option of the sink."""
+
+    store: str
+    lake: str
+    export_name: str
+    table: TableOptions
+
+
+class WrittenRange(WriterCommitMessage):
+    """The files of one task: *ranges* are the (begin, until) it wrote."""
+
+    def __init__(self, ranges: list[tuple[int, int]], files: list[WrittenFile]) -> None:
+        self.ranges = ranges
+        self.files = files
+
+
+class LakeSink(DataSource):
+    """``df.write.format("reput_lake")`` and ``df.writeStream.format("reput_lake")`` of a frame of ranges."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self.plan = msgspec.json.decode(options["plan"], type=SinkPlan)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "reput_lake"
+
+    def writer(self, schema: StructType, overwrite: bool) -> LakeWriter:
+        """Return the writer of a batch. Nothing is ever overwritten: the lake only grows."""
+        return LakeWriter(self.plan)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LakeStreamWriter:
+        """Return the writer of a stream."""
+        return LakeStreamWriter(self.plan)
+
+
+class LakeWriter(DataSourceArrowWriter):
+    """Writes in the workers, commits beside the driver."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRange:
+        """Write the ranges of one task."""
+        return write_ranges(self.plan, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Add the files of all tasks in one transaction."""
+        commit_ranges(self.plan, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove the files of the tasks that came to an end."""
+        remove_files(self.plan, messages)
+
+
+class LakeStreamWriter(DataSourceStreamArrowWriter):
+    """The same for each micro-batch. Spark may commit one again after a restart; it is not added twice."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRange:
+        """Write the ranges of one task."""
+        return write_ranges(self.plan, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Add the files of all tasks in one transaction."""
+        commit_ranges(self.plan, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove the files of the tasks that came to an end."""
+        remove_files(self.plan, messages)
+
+
+def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRange:
+    """Write each range that *batches* name."""
+    ranges = [(row["begin"], row["until"]) for batch in batches for row in batch.to_pylist()]
+    files: list[WrittenFile] = []
+    for begin, until in ranges:
+        files += write_range(Path(plan.lake), plan.store, plan.table, begin, until)
+    # What a worker process holds is held for as long as Spark keeps the process.
+    pa.default_memory_pool().release_unused()
+    return WrittenRange(ranges, files)
+
+
+def commit_ranges(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Add what *messages* tell of in one transaction, unless the lake has it.
+
+    Raises:
+        DispatcherError: the ranges do not lie one behind the other, or the lake refuses.
+    """
+    written = [message for message in messages if isinstance(message, WrittenRange)]
+    ranges = sorted(found for message in written for found in message.ranges)
+    if not ranges:
+        return
+    for (_, end), (begin, _) in itertools.pairwise(ranges):
+        if end != begin:
+            raise DispatcherError(f"a task did not write its range: written_until={end} next_begins={begin}")
+    store = Path(plan.store)
+    lake = Lake(Path(plan.lake), plan.export_name, read_epochs(store, read_store_id(store)))
+    files = [file for message in written for file in message.files]
+    try:
+        added = lake.commit(lake_schema(plan.table.row_format), ranges[0][0], ranges[-1][1], files)
+    except BaseException:
+        remove_files(plan, messages)
+        raise
+    if added is None:
+        remove_files(plan, messages)
+
+
+def remove_files(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Remove files that no transaction names."""
+    for message in messages:
+        if isinstance(message, WrittenRange):
+            for file in message.files:
+                (Path(plan.lake) / file.path).unlink(missing_ok=True)

@@ -1,0 +1,252 @@
+"""Parquet files of a lake: a range of the log, decoded and written by one worker, a file per topic and day.
+
+    topic=orders/date=2026-11-21/00000000000000000000-00000000000067108864-3f9c2a41.parquet
+                                 └ first byte         └ behind the last    └ of this attempt
+
+Days are of the store time, in UTC. Topic and date are in the names of the folders, not in the files. Nobody sees a file
+before a transaction of the lake names it; what was never named is an orphan, and `vacuum` removes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from reput.table import LogTable, RowFormat, TableOptions
+from reput.table.batch_decoder import BatchDecoder
+from reput.table.record_parts import TOPIC, RecordParts
+
+__all__ = ["PARTITION_COLUMNS", "WrittenFile", "file_format", "lake_schema", "write_range"]
+
+PARTITION_COLUMNS = ("topic", "date")
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+# As Hive and Spark escape the names of folders.
+ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^" + "".join(map(chr, range(1, 32))))
+FOLDER_NAME_SIZE_MAX = 255
+DAY_MS = 86_400_000
+# The days that a date can name in every reader of lakes: years 1 to 9999.
+EPOCH_DAY = date(1970, 1, 1).toordinal()
+DAY_MIN, DAY_MAX = date.min.toordinal() - EPOCH_DAY, date.max.toordinal() - EPOCH_DAY
+# What a worker holds back before it writes row groups.
+BUFFERED_BYTES_MAX = 64 << 20
+COMPRESSION, COMPRESSION_LEVEL = "zstd", 1
+# Columns whose values seldom repeat gain nothing from a dictionary, and the body would fill it first.
+DICTIONARY_COLUMNS = ["queueId", "tags", "bornHost", "storeHost", "brokerName", "flag", "sysFlag", "reconsumeTimes"]
+# Those by which readers look for rows. Times of birth are the senders' and may be anything, also what no date can name.
+STATISTICS_COLUMNS = ("queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
+
+Array = np.ndarray[Any, Any]
+
+
+class WrittenFile(msgspec.Struct, frozen=True):
+    """One file: *path* relative to the lake, *partition* as the lake's transaction wants it, *statistics* as JSON."""
+
+    path: str
+    size: int
+    row_count: int
+    partition: dict[str, str | None]
+    statistics: str
+
+
+def lake_schema(row_format: RowFormat) -> pa.Schema:
+    """Return the columns of the lake: those of the log and the date."""
+    return row_format.schema().append(pa.field("date", pa.date32()))
+
+
+def file_format(row_format: RowFormat) -> RowFormat:
+    """Return the format of the rows inside of a file: without what its folder says."""
+    names = tuple(name for name in row_format.schema().names if name not in PARTITION_COLUMNS)
+    return msgspec.structs.replace(row_format, columns=names)
+
+
+def write_range(lake: Path, store: str, options: TableOptions, begin: int, until: int) -> list[WrittenFile]:
+    """Write the rows of the records that begin in [begin, until) into files of *lake* and force them to disk.
+
+    Raises:
+        DamagedStore: some bytes are no records, and the options do not say to go on.
+        OSError: a file cannot be written. Those of this call are gone then.
+    """
+    table = LogTable(store, options)
+    writers = PartitionWriters(lake, f"{begin:020d}-{until:020d}-{uuid.uuid4().hex[:8]}.parquet")
+    decoder = BatchDecoder(file_format(options.row_format))
+    try:
+        for parts, rows in table.records(begin, until):
+            for partition, batch in by_partition(decoder, parts, rows):
+                writers.add(partition, batch)
+        return writers.finish()
+    except BaseException:
+        writers.abandon()
+        raise
+
+
+def by_partition(
+    decoder: BatchDecoder, parts: RecordParts, rows: Array
+) -> Iterator[tuple[tuple[str, int | None], pa.RecordBatch]]:
+    """Yield *rows* decoded, those of one (topic, day) together.
+
+    The rows are put in order before they are decoded, so that each value is copied once.
+    """
+    encoded = parts.take(TOPIC, rows).dictionary_encode()
+    topics = [topic.decode("utf-8", "replace") for topic in encoded.dictionary.to_pylist()]
+    days = parts.columns.store_timestamp[rows].astype(np.int64) // DAY_MS
+    days = np.where((days >= DAY_MIN) & (days <= DAY_MAX), days, DAY_MAX + 1)
+    distinct_days, day_of = np.unique(days, return_inverse=True)
+    group = encoded.indices.to_numpy() * len(distinct_days) + day_of
+    order = np.argsort(group, kind="stable")
+    group = group[order]
+    first = 0
+    for batch in decoder.decode(parts, rows[order]):
+        groups = group[first : first + batch.num_rows]
+        cuts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), batch.num_rows]
+        for begin, end in itertools.pairwise(cuts):
+            topic, day = divmod(int(groups[begin]), len(distinct_days))
+            found = int(distinct_days[day])
+            yield (topics[topic], found if found <= DAY_MAX else None), batch.slice(begin, end - begin)
+        first += batch.num_rows
+
+
+class PartitionWriters:
+    """The files of one range, one for each (topic, day), with what waits to be written to them."""
+
+    def __init__(self, lake: Path, file_name: str) -> None:
+        self.lake = lake
+        self.file_name = file_name
+        self.files: dict[tuple[str, int | None], PartitionFile] = {}
+        self.buffered_bytes = 0
+
+    def add(self, partition: tuple[str, int | None], batch: pa.RecordBatch) -> None:
+        """Take over rows of one partition."""
+        file = self.files.get(partition)
+        if file is None:
+            file = self.files[partition] = PartitionFile(self.lake, partition, self.file_name, batch.schema)
+        file.batches.append(batch)
+        self.buffered_bytes += batch.nbytes
+        if self.buffered_bytes >= BUFFERED_BYTES_MAX:
+            self.write()
+
+    def write(self) -> None:
+        """Write what waits as a row group of each file."""
+        for file in self.files.values():
+            file.write()
+        self.buffered_bytes = 0
+
+    def finish(self) -> list[WrittenFile]:
+        """Write the rest, and return the files, which are on disk then."""
+        return [file.finish() for file in self.files.values()]
+
+    def abandon(self) -> None:
+        """Remove every file."""
+        for file in self.files.values():
+            file.abandon()
+
+
+class PartitionFile:
+    """One Parquet file that is being written."""
+
+    def __init__(self, lake: Path, partition: tuple[str, int | None], file_name: str, schema: pa.Schema) -> None:
+        topic, day = partition
+        self.date = None if day is None else date.fromordinal(EPOCH_DAY + day).isoformat()
+        self.topic = topic
+        self.name = f"{folder_name('topic', topic)}/{folder_name('date', self.date)}/{file_name}"
+        self.path = lake / self.name
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.batches: list[pa.RecordBatch] = []
+        self.metadata: list[pq.FileMetaData] = []
+        self.writer = pq.ParquetWriter(
+            self.path,
+            schema,
+            compression=COMPRESSION,
+            compression_level=COMPRESSION_LEVEL,
+            use_dictionary=[name for name in DICTIONARY_COLUMNS if name in schema.names],
+            write_statistics=[name for name in STATISTICS_COLUMNS if name in schema.names],
+            metadata_collector=self.metadata,
+        )
+
+    def write(self) -> None:
+        """Write what waits as one row group."""
+        if self.batches:
+            table = pa.Table.from_batches(self.batches)
+            self.writer.write_table(table, row_group_size=table.num_rows)
+            self.batches = []
+
+    def finish(self) -> WrittenFile:
+        """Close the file and force it to disk."""
+        self.write()
+        self.writer.close()
+        force_to_disk(self.path)
+        force_to_disk(self.path.parent)
+        (metadata,) = self.metadata
+        return WrittenFile(
+            self.name,
+            self.path.stat().st_size,
+            metadata.num_rows,
+            {"topic": self.topic, "date": self.date},
+            json.dumps(self.statistics(metadata)),
+        )
+
+    def statistics(self, metadata: pq.FileMetaData) -> dict[str, Any]:
+        """Return the statistics by which readers of the lake leave files out."""
+        lowest: dict[str, Any] = {}
+        highest: dict[str, Any] = {}
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        for number in range(metadata.num_columns):
+            name = metadata.schema.column(number).path
+            if name in STATISTICS_COLUMNS and (name != "storeTimestamp" or self.date is not None):
+                found = [group.column(number).statistics for group in groups]
+                lowest[name] = plain(min(statistics.min for statistics in found))
+                highest[name] = plain(max(statistics.max for statistics in found))
+        return {
+            "numRecords": metadata.num_rows,
+            "minValues": lowest,
+            "maxValues": highest,
+            "nullCount": dict.fromkeys(lowest, 0),
+        }
+
+    def abandon(self) -> None:
+        """Remove the file."""
+        self.writer.close()
+        self.path.unlink(missing_ok=True)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as the lake's statistics have it: times in ms, as text."""
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    return value
+
+
+def folder_name(column: str, value: str | None) -> str:
+    """Return ``column=value`` as Hive and Spark write it.
+
+    A value that is too long for a folder is cut and told apart by its digest; readers of the lake take the value from
+    its transactions, and only who guesses it from the folder sees the difference.
+    """
+    if not value:
+        return f"{column}={NULL_PARTITION}"
+    name = f"{column}=" + "".join(f"%{ord(letter):02X}" if letter in ESCAPED else letter for letter in value)
+    encoded = name.encode()
+    if len(encoded) <= FOLDER_NAME_SIZE_MAX:
+        return name
+    digest = "~" + hashlib.sha256(encoded).hexdigest()[:16]
+    return encoded[: FOLDER_NAME_SIZE_MAX - len(digest)].decode("utf-8", "ignore") + digest
+
+
+def force_to_disk(path: Path) -> None:
+    """Force a file or folder to disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

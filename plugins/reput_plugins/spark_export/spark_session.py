@@ -1,0 +1,170 @@
+"""SparkSession for an export: a Spark in this machine unless the settings name another, quiet and without leftovers.
+
+In local mode Spark is the control plane alone - the bytes are decoded and written by Python workers - so its JVM gets
+the settings that start fastest. Everything it prints goes to a file, of which the last lines are shown if it fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reput.errors import DispatcherError
+from reput_plugins.spark_export.requirements import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["spark_session"]
+
+LOOPBACK = "127.0.0.1"
+LOG_LINES_SHOWN = 12
+EXIT_SECONDS_MAX = 30
+# A control plane compiles little and keeps little: the simplest compiler and collector start soonest.
+JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
+LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+@contextlib.contextmanager
+def spark_session(settings: Mapping[str, str], app_name: str) -> Iterator[SparkSession]:
+    """Lend a Spark session: the program's own if it has one, else one that is started here and stopped at the end.
+
+    Args:
+        settings: ``spark.*`` settings; ``spark.remote`` points to Spark Connect, ``spark.master`` to a cluster.
+
+    Raises:
+        DispatcherError: Java is missing, or Spark does not start.
+    """
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    if "spark.remote" in settings:
+        builder: Any = SparkSession.builder.remote(settings["spark.remote"]).appName(app_name)
+        for name, value in settings.items():
+            if name != "spark.remote":
+                builder = builder.config(name, value)
+        session = builder.create()
+        try:
+            yield session
+        finally:
+            session.stop()
+        return
+    find_java()
+    scratch = Path(tempfile.mkdtemp(prefix="reput-spark-"))
+    try:
+        with started(local_settings(settings, scratch), app_name, scratch) as session:
+            yield session
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def local_settings(settings: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    """Return *settings* over what an export in this machine wants; all scratch files go below *scratch*."""
+    log4j = scratch / "log4j2.properties"
+    log4j.write_text(LOG4J)
+    wanted = {
+        "spark.master": "local[*]",
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # Without the checksum files that Hadoop else writes beside each file of a checkpoint.
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        **settings,
+    }
+    java_options = f"{JVM_OPTIONS} -Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={log4j}"
+    if wanted["spark.master"].startswith("local"):
+        wanted.setdefault("spark.driver.host", LOOPBACK)
+        wanted.setdefault("spark.driver.bindAddress", LOOPBACK)
+    wanted["spark.driver.extraJavaOptions"] = (
+        f"{java_options} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
+    )
+    return wanted
+
+
+@contextlib.contextmanager
+def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterator[SparkSession]:
+    """Start a JVM whose output goes to a file, lend its session, and see it gone."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    # SparkContext puts a handler of its own in this place.
+    interrupted = signal.getsignal(signal.SIGINT)
+    conf = SparkConf().setAppName(app_name).setAll(list(settings.items()))
+    log_path = scratch / "spark.log"
+    gateway = None
+    try:
+        # PySpark asks the environment for the workers' Python and for its own address, not only its settings.
+        with log_path.open("wb") as log, environment(SPARK_LOCAL_IP=LOOPBACK, PYSPARK_PYTHON=sys.executable):
+            try:
+                gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+                session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+            except Exception as error:
+                raise DispatcherError(f"Spark did not start: error={error} log={last_lines(log_path)}") from error
+        try:
+            yield session
+        finally:
+            session.stop()
+    finally:
+        # PySpark keeps its JVM for the life of the program; this program may go on without Spark.
+        if gateway is not None:
+            stop_jvm(gateway)
+        SparkContext._gateway = SparkContext._jvm = None
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupted)
+
+
+def stop_jvm(gateway: Any) -> None:
+    """End the JVM and see it gone."""
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    try:
+        gateway.proc.wait(EXIT_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+
+
+@contextlib.contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Set environment variables for what is started meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def last_lines(path: Path) -> str:
+    """Return the end of a log as one line."""
+    return " | ".join(path.read_text("utf-8", "replace").splitlines()[-LOG_LINES_SHOWN:])
