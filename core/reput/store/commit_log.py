@@ -64,6 +64,8 @@ class CommitLog:
         self.failed: str | None = None
         self.next_segment: OpenSegment | None = None
         self.making = threading.Lock()
+        # Held by the helper at work, so that nobody unmaps the segment that it is at.
+        self.tending = threading.Lock()
         # Segments that were left behind but not yet forced, oldest first, then the current one.
         begin = end - end % segment_size
         self.current = self.open_segment(begin)
@@ -201,7 +203,8 @@ class CommitLog:
             if self.stopping:
                 return
             try:
-                self.prepare(self.appended)
+                with self.tending:
+                    self.prepare(self.appended)
             except StoreError:
                 # The put that needs the room meets the same error and reports it; nobody waits for the helper.
                 continue
@@ -248,7 +251,8 @@ class CommitLog:
         for segment in segments:
             if segment is not self.current and segment.begin + self.segment_size <= target:
                 self.unforced.remove(segment)
-                segment.mapping.close()
+                with self.tending:
+                    segment.mapping.close()
         return target
 
     def close(self) -> None:

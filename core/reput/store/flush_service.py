@@ -72,7 +72,10 @@ class FlushService:
         self.on_durable = on_durable
         self.on_failure = on_failure
         self.on_idle = on_idle
+        # Guards the two below: who comes while the list is gone through, or after the last time, is not forgotten.
+        self.waiting = threading.Lock()
         self.waiters: list[Waiter] = []
+        self.ended = False
         self.wake = threading.Event()
         self.stopping = False
         # A durable reader that is behind wants each flush as soon as it can be had.
@@ -97,9 +100,16 @@ class FlushService:
         return True
 
     def call_when_durable(self, offset: int, done: Callable[[], None]) -> None:
-        """Have *done* called, by the flusher's thread, once the log is durable up to *offset* or never will be."""
-        self.waiters.append(Waiter(offset, done))
-        self.wake.set()
+        """Have *done* called once the log is durable up to *offset* or never will be.
+
+        By the flusher's thread; by the caller's, at once, if the flusher has ended.
+        """
+        with self.waiting:
+            if not self.ended:
+                self.waiters.append(Waiter(offset, done))
+                self.wake.set()
+                return
+        done()
 
     def run(self) -> None:
         """Flush until stopped, then a last time."""
@@ -138,17 +148,17 @@ class FlushService:
         self.on_durable(durable, known_before)
 
     def complete(self, everyone: bool = False) -> None:
-        """Let go of whoever waited for what is durable now, and of everyone once nothing will be any more."""
-        durable = self.commit_log.durable
-        everyone = everyone or self.commit_log.failed is not None
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            if everyone or waiter.offset <= durable:
-                waiter.done()
-            else:
-                self.waiters.append(waiter)
-        if self.waiters and not self.stopping:
-            self.wake.set()
+        """Let go of whoever waited for what is durable now, and of *everyone* once nothing will be any more."""
+        with self.waiting:
+            self.ended = everyone
+            everyone = everyone or self.commit_log.failed is not None
+            durable = self.commit_log.durable
+            released = [waiter for waiter in self.waiters if everyone or waiter.offset <= durable]
+            self.waiters = [waiter for waiter in self.waiters if not everyone and waiter.offset > durable]
+            if self.waiters:
+                self.wake.set()
+        for waiter in released:
+            waiter.done()
 
     def stop(self) -> None:
         """Flush a last time and end the thread."""

@@ -76,8 +76,9 @@ class LogWalk:
             queue_offsets, store_timestamp, record_count: what is known of the log before the offset where the walk
                 will begin.
             verify: compare every body with its CRC, and the whole record where it carries one.
-            unclean: the last writer did not close the log, so that its last record may be torn in its properties.
-                Lengths and body CRC of such a record fit, so RocketMQ keeps it, with zeros in its properties.
+            unclean: the last writer did not close the log, so that its last record may be torn in its topic (if it has
+                no properties) or in its properties. Lengths and body CRC of such a record fit, so RocketMQ keeps it,
+                with zeros in it.
         """
         self.segments = segments
         self.queue_offsets = queue_offsets or QueueOffsets()
@@ -107,7 +108,7 @@ class LogWalk:
     def parts(self, extent: Extent) -> Iterator[Extent]:
         """Yield *extent*, its last record apart and as a torn tail if it is the log's last and has zeros inside."""
         columns = extent.columns
-        if columns is None or not self.unclean or b"\0" not in columns.properties_bytes(len(columns) - 1):
+        if columns is None or not self.unclean or b"\0" not in texts_of_last(columns):
             yield extent
             return
         torn_at = int(columns.header["commit_log_offset"][-1])
@@ -116,7 +117,7 @@ class LogWalk:
         following = self.next_extent(extent.end)
         if following is None or following.kind in ("stale", "tail"):
             self.log_end = torn_at
-            yield Extent("tail", torn_at, extent.end, "the last record is torn in its properties")
+            yield Extent("tail", torn_at, extent.end, "the last record is torn in its topic or properties")
         else:
             yield Extent("records", torn_at, extent.end, columns=self.one_record(torn_at))
 
@@ -266,6 +267,13 @@ class LogWalk:
         if self.path:
             os.close(self.descriptor)
             self.path = ""
+
+
+def texts_of_last(columns: RecordColumns) -> bytes:
+    """Return topic and properties of the last record; text, in which a zero byte was never written."""
+    last = len(columns) - 1
+    topic_at = int(columns.topic_at[last])
+    return bytes(columns.data[topic_at : topic_at + int(columns.topic_size[last])]) + columns.properties_bytes(last)
 
 
 def places(data: bytes, pattern: bytes) -> Iterator[int]:
