@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from types import FrameType
 
 import pytest
 
 from reput.errors import RingClosed, RingError
 from reput.ring import RingMemory, RingReader, RingWriter
+from reput.ring.layout import ANNOUNCED, INTENT
 from ring.conftest import make_writer
 
 
@@ -132,6 +135,56 @@ def test_only_those_who_wait_for_the_disk_are_woken_by_it(
     assert woken(memory) == [2]
     writer.set_durable(300)
     assert woken(memory) == [1]
+
+
+def test_an_interrupt_anywhere_in_publish_spoils_no_later_frame():
+    """Ctrl-C between any two instructions leaves the frame out or delays it; the writer and the others go on."""
+    ended = False
+    instruction = 0
+    while not ended:
+        instruction += 1
+        memory = RingMemory.create(4096, 2)
+        writer = make_writer(memory)
+        reader = RingReader(memory, memory.open_cell(0))
+        writer.publish(b"before", 1, 1)
+        park(reader)
+        ended = not interrupted(instruction, writer.publish, b"interrupted", 2, 2)
+        reader._cell.end_parking()
+        park(reader)
+        writer.publish(b"behind", 3, 3)
+        assert 0 in woken(memory)
+        frames = reader.read()
+        assert frames in ([b"before", b"behind"], [b"before", b"interrupted", b"behind"])
+        assert reader.header.tail == writer._tail == memory.words[INTENT] == memory.words[ANNOUNCED]
+        memory.close()
+    assert instruction > 50
+    assert frames[1] == b"interrupted"
+
+
+def interrupted(instruction: int, call: Callable[..., None], *arguments: object) -> bool:
+    """Raise KeyboardInterrupt at the *instruction*-th bytecode of *call*; return whether it had so many."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            count += 1
+            if count == instruction:
+                raise KeyboardInterrupt
+        return trace
+
+    former = sys.gettrace()
+    # Python 3.12 traces bytecodes only if some frame asked for it before.
+    sys._getframe().f_trace_opcodes = True
+    sys.settrace(trace)
+    try:
+        call(*arguments)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(former)
+    return False
 
 
 def test_closing_wakes_everyone(memory: RingMemory, writer: RingWriter):

@@ -287,7 +287,7 @@ class Cell(CellView):
         words[layout.PROGRESS] = commit_log_offset
         # Full barrier: those who wait store what they wait for, pass a barrier, and look at the progress again. Of
         # two that do so at least one sees the other.
-        self._barrier.acquire()
+        self._barrier.acquire(blocking=False)
         self._barrier.release()
         memory = self._memory
         if commit_log_offset >= memory.words[self._awaited_index]:

@@ -346,7 +346,7 @@ class SlotGate:
             self._words[self._awaited_index] = awaited
             # Full barrier, then another look: of a dispatcher that stores its progress and looks at what is awaited,
             # and this thread, at least one sees the other.
-            self._barrier.acquire()
+            self._barrier.acquire(blocking=False)
             self._barrier.release()
 
     def _finish_all_over(self, tasks: list[TaskWaiter]) -> None:

@@ -184,7 +184,7 @@ class RingReader:
         cell = self._cell
         cell.begin_parking(frames=frames, durable=durable, predecessors=mask, progress=progress)
         # Full barrier: what this reader waits for must be visible before it looks for the last time.
-        self._barrier.acquire()
+        self._barrier.acquire(blocking=False)
         self._barrier.release()
         ready_already = self._has_work(frames, durable, below, progress) or (asked and not below)
         wait_ms = 0 if ready_already else max(0, round(timeout * 1000))

@@ -1,7 +1,9 @@
 """RingWriter: hands every frame to all readers at once and waits for none of them.
 
 One thread at a time calls `publish` and `close` (the caller holds its put lock), one at a time `set_durable` (the
-flusher). What a reader makes of the stores, and why their order is what it is, stands in `reput.ring`.
+flusher). What a reader makes of the stores, and why their order is what it is, stands in `reput.ring`. An exception
+that a signal raises anywhere in here, as Ctrl-C does, may leave out the frame or delay its wake-ups; later frames are
+whole.
 """
 
 from __future__ import annotations
@@ -139,11 +141,13 @@ class RingWriter:
         # Before the tail: who reads the tail and then `appended` gets at least the offset that belongs to the tail.
         words[APPENDED] = appended
         words[ORDINAL] = ordinal
-        words[TAIL] = end
+        # Before the tail, too: a Ctrl-C between the two publishes this frame with the next one.
         self._tail = end
+        words[TAIL] = end
         # Full barrier: the processor would otherwise load the flags before others can see the tail, while a reader
-        # that parks sets its flag and loads the old tail. It would sleep on a frame.
-        self._fence_acquire()
+        # that parks sets its flag and loads the old tail. It would sleep on a frame. Without blocking: a Ctrl-C between
+        # the two leaves the lock taken, and then its release alone is the barrier.
+        self._fence_acquire(False)
         self._fence_release()
         if self._parked != self._seen:
             self._wake()
@@ -159,9 +163,10 @@ class RingWriter:
         seen = self._seen
         for slot, parking in enumerate(self._parked.tolist()):
             if parking != seen[slot]:
-                seen[slot] = parking
+                # Woken first: a Ctrl-C between the two costs a needless wake-up instead of one that is missing.
                 if parking & 1:
                     os.eventfd_write(self._wake_descriptors[slot], 1)
+                seen[slot] = parking
 
     def _admit(self, size: int, end: int) -> None:
         """Let a large frame pass, its intent visible; refuse one that is too large, and every one when closed."""
@@ -170,14 +175,14 @@ class RingWriter:
         if size > self.frame_size_max:
             raise RingError(f"frame is too large for the ring: frame_size={size} frame_size_max={self.frame_size_max}")
         self._words[INTENT] = end
-        self._fence_acquire()
+        self._fence_acquire(False)
         self._fence_release()
 
     def set_durable(self, durable: int) -> None:
         """Say that the log is forced to disk up to *durable*, and wake the readers that wait for that."""
         words = self._words
         words[DURABLE] = durable
-        self._durable_acquire()
+        self._durable_acquire(False)
         self._durable_release()
         for slot, awaited in enumerate(self._durable_awaited.tolist()):
             if awaited <= durable:
@@ -204,7 +209,7 @@ class RingWriter:
             return
         self._size_limit = -1
         self._words[layout.CLOSED] = 1
-        self._fence_acquire()
+        self._fence_acquire(False)
         self._fence_release()
         for descriptor in self._wake_descriptors:
             os.eventfd_write(descriptor, 1)
