@@ -7,11 +7,14 @@ import ctypes
 import mmap
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from reput_hooks import replace_durably
 
-__all__ = ["Clock", "Files", "Mapping"]
+__all__ = ["Clock", "Files", "Mapping", "WrittenFile"]
+
+COPY_SIZE = 1 << 20
 
 MADV_POPULATE_WRITE = 23
 
@@ -78,6 +81,58 @@ class Mapping:
 madvise = ctypes.CDLL(None).madvise
 
 
+class WrittenFile:
+    """One file that is written by position, so that a full disk is an error of the write and no SIGBUS."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def read(self, size: int, at: int) -> bytes:
+        """Return up to *size* bytes."""
+        return os.pread(self.descriptor, size, at)
+
+    def write(self, data: bytes, at: int) -> None:
+        """Write all of *data*.
+
+        Raises:
+            OSError: a part of it may have been written.
+        """
+        written = os.pwrite(self.descriptor, data, at)
+        while written < len(data):
+            written += os.pwrite(self.descriptor, data[written:], at + written)
+
+    def used_ranges(self, at: int) -> Iterator[tuple[int, int]]:
+        """Yield (begin, end) of what the file system keeps behind *at*; everything else reads as zero."""
+        end = at
+        while True:
+            try:
+                begin = os.lseek(self.descriptor, end, os.SEEK_DATA)
+            except OSError:
+                # ENXIO: nothing but a hole up to the end.
+                return
+            end = os.lseek(self.descriptor, begin, os.SEEK_HOLE)
+            yield begin, end
+
+    def zero_behind(self, at: int) -> bool:
+        """Have zeros from *at* to the file's end, and say whether there was anything else."""
+        changed = False
+        for begin, end in self.used_ranges(at):
+            for position in range(begin, end, COPY_SIZE):
+                size = min(COPY_SIZE, end - position)
+                if self.read(size, position).strip(b"\0"):
+                    self.write(bytes(size), position)
+                    changed = True
+        return changed
+
+    def force(self) -> None:
+        """Force the file's bytes to disk."""
+        os.fdatasync(self.descriptor)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.descriptor)
+
+
 class Files:
     """The file calls of the writer. Every one raises OSError as the system does."""
 
@@ -92,6 +147,10 @@ class Files:
     def map(self, path: Path, size: int) -> Mapping:
         """Map a file of *size* bytes."""
         return Mapping(path, size)
+
+    def open(self, path: Path) -> WrittenFile:
+        """Open a file that exists, to be written by position."""
+        return WrittenFile(path)
 
     def make_directory(self, path: Path) -> None:
         """Make *path* and its parents, where they are missing."""
