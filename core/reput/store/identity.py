@@ -26,6 +26,7 @@ __all__ = [
     "read_identity",
     "read_store_id",
     "require_store",
+    "was_clean_when_adopted",
 ]
 
 LAYOUT_VERSION = 1
@@ -33,11 +34,17 @@ FIRST_BYTES = 64
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
-    """*file_sizes* are settings that the files themselves may not show, by name, in bytes or entries."""
+    """What was written at the first opening.
+
+    Attributes:
+        file_sizes: settings that the files themselves may not show, by name, in bytes or entries.
+        adopted_clean: the store was there already, and whoever wrote it had closed it; None: reput made it.
+    """
 
     layout_version: int
     store_id: str
     file_sizes: dict[str, int]
+    adopted_clean: bool | None = None
 
 
 def read_identity(store_directory: Path) -> StoreIdentity | None:
@@ -65,6 +72,12 @@ def read_store_id(store_directory: Path) -> str:
     """
     identity = read_identity(store_directory)
     return identity.store_id if identity else derive_store_id(Segments(store_directory / "commitlog"))
+
+
+def was_clean_when_adopted(store_directory: Path) -> bool:
+    """Tell whether reput found this store written by RocketMQ and cleanly closed."""
+    identity = read_identity(store_directory)
+    return identity is not None and identity.adopted_clean is True
 
 
 def derive_store_id(segments: Segments) -> str:

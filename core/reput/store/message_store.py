@@ -186,6 +186,7 @@ class MessageStore:
             store_id = new_store_id() if segments is None else derive_store_id(segments)
         else:
             store_id = identity.store_id
+        self.adopted_clean = None if segments is None else not (self.directory / "abort").exists()
         if segments is not None:
             settings = msgspec.structs.replace(settings, mapped_file_size_commit_log=segments.segment_size)
         self.settings = settings
@@ -259,7 +260,9 @@ class MessageStore:
         """Write who we are, before the first put: identity, epochs, writer, abort."""
         if identity is None:
             sizes = {name: getattr(self.settings, name) for name in FILE_SIZE_SETTINGS}
-            self.files.replace(self.own / "store.json", seal(StoreIdentity(LAYOUT_VERSION, self.store_id, sizes)))
+            self.files.replace(
+                self.own / "store.json", seal(StoreIdentity(LAYOUT_VERSION, self.store_id, sizes, self.adopted_clean))
+            )
         self.epochs = msgspec.structs.replace(self.epochs, clean_end=None)
         self.files.replace(self.own / "epochs", self.epochs.seal())
         writer = Writer(os.getpid(), process_start_time(os.getpid()))
