@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from reput.errors import ConfigError
 from reput.store.identity import read_store_id, require_store
+from reput.store.log_end import find_log_end, force_log
 from reput.store.recovery import read_damage
 from reput.store.segments import Segments
 from reput.store.store_lock import StoreLock
 from reput.table.batch_decoder import BatchDecoder
-from reput.table.log_end import find_log_end, force_log
 from reput.table.range_reader import DamagedRange, RangeReader, pass_trimmed
 from reput.table.record_parts import RecordParts
 from reput.table.row_filter import RowFilter

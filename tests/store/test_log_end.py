@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from reput.store.log_end import find_log_end, force_log
 from reput.store.segments import Segments
-from reput.table.log_end import find_log_end, force_log
 from written_log import WrittenLog
 
 
