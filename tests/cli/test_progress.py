@@ -22,8 +22,8 @@ def test_where_nobody_looks_nothing_is_shown():
     code = (
         "import sys\n"
         "from reput.cli.progress import progress_bar\n"
-        "with progress_bar('check', 100) as update:\n"
-        "    update(50)\n"
+        "with progress_bar('check') as update:\n"
+        "    update(50, 100)\n"
         "sys.exit('rich' in sys.modules)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -33,9 +33,9 @@ def test_where_nobody_looks_nothing_is_shown():
 def test_short_work_has_no_bar(monkeypatch):
     """It would only flicker."""
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with progress_bar("check", 100) as update:
-        update(50)
-        update(100)
+    with progress_bar("check") as update:
+        update(50, 100)
+        update(100, 100)
     assert terminal.getvalue() == ""
 
 
@@ -44,10 +44,10 @@ def test_long_work_has_a_bar_with_rate_and_time_left(monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)
-    bar = Bar("check", 2_000_000)
-    bar.update(500_000)
+    bar = Bar("check")
+    bar.update(500_000, 2_000_000)
     assert bar.shown is not None
-    bar.update(1_000_000)
+    bar.update(1_000_000, 2_000_000)
     bar.shown.refresh()
     bar.close()
     text = terminal.getvalue()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import reput
-from reput.cli import doctor, plugin
+from reput.cli import doctor, export, plugin
 
 __all__ = ["application"]
 
@@ -39,6 +39,10 @@ def reput_itself(
         print(context.get_help())
 
 
-application.command("doctor", epilog=f"Example: {doctor.EXAMPLE}")(doctor.doctor)
+for name, verb, example in (
+    ("export", export.export, export.EXAMPLE),
+    ("doctor", doctor.doctor, doctor.EXAMPLE),
+):
+    application.command(name, epilog=f"Example: {example}")(verb)
 plugins.command("list", epilog=f"Example: {plugin.LIST_EXAMPLE}")(plugin.list_plugins)
 application.add_typer(plugins, name="plugin")

@@ -20,7 +20,7 @@ MARKS = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
 
 
 def doctor(
-    store: Annotated[Path | None, typer.Argument(metavar="[STORE]", help="Look at this store, too.")] = None,
+    store: Annotated[Path | None, typer.Argument(metavar="STORE", help="Look at this store, too.")] = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Look at limits, disk, Java for Spark, and plugins that do not load; say what to do about each.

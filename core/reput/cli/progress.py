@@ -17,15 +17,15 @@ SHOWN_AFTER_S = 1.0
 
 
 @contextmanager
-def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Give a function that is told how many of *total* bytes are done, and shows it with rate and time left.
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Give a function that is told how many bytes of how many are done, and shows it with rate and time left.
 
     Where stderr is no terminal nothing is ever shown, and rich not even imported.
     """
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield lambda done, total: None
         return
-    bar = Bar(title, total)
+    bar = Bar(title)
     try:
         yield bar.update
     finally:
@@ -35,19 +35,18 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 class Bar:
     """One bar, which appears when the work has lasted for a second."""
 
-    def __init__(self, title: str, total: int) -> None:
+    def __init__(self, title: str) -> None:
         self.title = title
-        self.total = total
         self.begun_at = time.monotonic()
         self.shown: Progress | None = None
 
-    def update(self, done: int) -> None:
-        """Show that *done* bytes of the total are done."""
+    def update(self, done: int, total: int) -> None:
+        """Show that *done* of *total* bytes are done."""
         if self.shown is None:
             if time.monotonic() - self.begun_at < SHOWN_AFTER_S:
                 return
             self.shown = self.show()
-        self.shown.update(self.shown.task_ids[0], completed=done)
+        self.shown.update(self.shown.task_ids[0], completed=done, total=total)
 
     def show(self) -> Progress:
         from rich.console import Console
@@ -62,7 +61,7 @@ class Bar:
 
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         shown = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-        shown.add_task(self.title, total=self.total)
+        shown.add_task(self.title)
         shown.start()
         return shown
 

@@ -1,0 +1,58 @@
+"""`reput export`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reput.cli import export, main
+from reput.errors import DispatcherError
+
+
+@pytest.mark.spark
+def test_every_record_is_in_the_table_once(golden_read_only, golden_about, tmp_path, capsys):
+    """A second run finds nothing to do."""
+    store, lake = golden_read_only("batch-4.9") / "store", tmp_path / "lake"
+    command = ["export", str(store), str(lake), "--format", "json", "--set", "spark.master=local[1]"]
+    reports = []
+    for _ in range(2):
+        assert main(command) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    first, second = reports
+    about = golden_about("batch-4.9")
+    assert list(first) == ["from", "until", "records", "files", "bytes", "seconds", "table_version"]
+    assert first["records"] == about["listing"]["records"]
+    assert first["until"] == about["maxOffsetOfRealStore"]
+    assert (second["records"], second["files"], second["table_version"]) == (0, 0, first["table_version"])
+
+
+def test_nothing_is_made_without_a_store(tmp_path, capsys):
+    """Exit code 3, and no folder for the lake."""
+    assert main(["export", str(tmp_path / "absent"), str(tmp_path / "lake")]) == 3
+    assert "absent" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, capsys):
+    """Spark's from --set, the topics by option; the report comes as a line for people, too."""
+    calls = []
+
+    def run(store, lake, **options):
+        options.pop("on_progress")(1, 2)
+        calls.append((store, lake, options))
+        return {"from": 0, "until": 9, "records": 3, "files": 1, "bytes": 8, "seconds": 1.25, "table_version": 4}
+
+    monkeypatch.setattr(export, "exporter", lambda name: run)
+    store = golden_read_only("batch-4.9") / "store"
+    code = main(["export", str(store), str(tmp_path), "--topic", "a", "--topic", "b", "--set", "spark.master=local[1]"])
+    assert code == 0
+    assert calls == [(store, tmp_path, {"topics": ["a", "b"], "settings": {"spark.master": "local[1]"}})]
+    out = "3 records in 1 files of 8 bytes, from 0 until 9, in 1.2 s; table version 4\n"
+    assert capsys.readouterr().out == out
+
+
+def test_an_export_that_nobody_brings_is_refused():
+    """By its name."""
+    with pytest.raises(DispatcherError, match="export=iceberg"):
+        export.exporter("iceberg")
