@@ -123,8 +123,12 @@ class Lake:
             return until
         return None
 
-    def commit(self, schema: pa.Schema, begin: int, until: int, files: Sequence[WrittenFile]) -> Commit | None:
+    def commit(
+        self, schema: pa.Schema, begin: int, until: int, files: Sequence[WrittenFile], *, gap_allowed: bool = False
+    ) -> Commit | None:
         """Add *files* as the records that begin in [begin, until), in one transaction; None if they are there already.
+
+        *gap_allowed*: the range may begin behind the table's end, because retention deleted what lies between.
 
         Raises:
             DispatcherError: another exporter committed meanwhile, or the range does not begin where the table ends.
@@ -133,7 +137,7 @@ class Lake:
         committed = self.committed(table)
         if committed is not None and committed >= until:
             return None
-        if committed is not None and committed != begin:
+        if committed is not None and (begin < committed or (begin > committed and not gap_allowed)):
             raise self.moved(committed, begin)
         added = Commit(
             begin, until, sum(file.row_count for file in files), len(files), sum(file.size for file in files)

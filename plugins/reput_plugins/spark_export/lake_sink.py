@@ -133,8 +133,9 @@ def commit_ranges(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]
     store = Path(plan.store)
     lake = Lake(Path(plan.lake), plan.export_name, read_epochs(store, read_store_id(store)))
     files = [file for message in written for file in message.files]
+    schema, begin, until = lake_schema(plan.table.row_format), ranges[0][0], ranges[-1][1]
     try:
-        added = lake.commit(lake_schema(plan.table.row_format), ranges[0][0], ranges[-1][1], files)
+        added = lake.commit(schema, begin, until, files, gap_allowed=not plan.table.fail_on_data_loss)
     except BaseException:
         remove_files(plan, messages)
         raise

@@ -1,0 +1,230 @@
+"""The export to a lake: every record once, for every reader, and in as few sentences as possible why not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import reput.table
+from golden_sets import CLEAN_SETS
+from reput.errors import ConfigError, DamagedStore, DispatcherError, NotAStore, OffsetOutOfRange
+from reput_plugins.spark_export import export
+from written_log import START_MS, WrittenLog
+
+pytestmark = pytest.mark.spark
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> WrittenLog:
+    """Return a log of 60 records in three topics over three days."""
+    log = WrittenLog(tmp_path / "store")
+    append(log, 60)
+    return log
+
+
+def append(log: WrittenLog, count: int) -> None:
+    """Append records and write them."""
+    for _ in range(count):
+        number = len(log.offsets)
+        topic = ("orders", "%RETRY%a|b", "订单")[number % 3].encode()
+        log.append(b"body %d" % number * 10, topic=topic, store_timestamp=START_MS + DAY_MS * number // 20)
+    log.save()
+
+
+def lake_rows(lake: Path) -> pa.Table:
+    """Return what a reader of Delta tables finds, in the log's order and in the columns of the log."""
+    from deltalake import DeltaTable
+
+    table: pa.Table = DeltaTable(lake).to_pyarrow_table()
+    return table.sort_by("commitLogOffset")
+
+
+def offsets_in(lake: Path) -> list[int]:
+    """Return the commit-log offsets in the lake, ascending."""
+    offsets: list[int] = lake_rows(lake)["commitLogOffset"].to_pylist()
+    return offsets
+
+
+@pytest.mark.parametrize("name", CLEAN_SETS)
+def test_the_lake_holds_every_record_of_a_store(
+    spark: Any, name: str, golden_read_only: Callable[[str], Path], tmp_path: Path
+):
+    """For every store that RocketMQ closed the rows of the lake are those of the log, and the store is not touched."""
+    store, lake = golden_read_only(name) / "store", tmp_path / "lake"
+    report = export(store, lake)
+    expected = reput.table.read(store)
+    found = lake_rows(lake)
+    days = found["date"].cast(pa.timestamp("us")).cast(pa.int64())
+    assert found.select(expected.column_names).cast(expected.schema).equals(expected)
+    assert all(
+        day == time - time % (DAY_MS * 1000)
+        for day, time in zip(days.to_pylist(), expected["storeTimestamp"].cast(pa.int64()).to_pylist(), strict=True)
+    )
+    assert (report.begin, report.records, report.table_version) == (0, expected.num_rows, 1)
+
+
+def test_a_second_run_adds_nothing(spark: Any, log: WrittenLog, tmp_path: Path):
+    """The table knows up to where it holds the log."""
+    lake = tmp_path / "lake"
+    first = export(log.store, lake)
+    second = export(log.store, lake)
+    assert (first.begin, first.until, first.records) == (0, log.end, 60)
+    assert (second.begin, second.until, second.records, second.files) == (log.end, log.end, 0, 0)
+    assert second.table_version == first.table_version
+    assert offsets_in(lake) == log.offsets
+
+
+def test_a_later_run_adds_what_was_appended(spark: Any, log: WrittenLog, tmp_path: Path):
+    """Runs lie one behind the other without gap or overlap."""
+    lake = tmp_path / "lake"
+    export(log.store, lake, until=log.offsets[13])
+    assert offsets_in(lake) == log.offsets[:13]
+    append(log, 100)
+    report = export(log.store, lake)
+    assert (report.begin, report.until, report.records) == (log.offsets[13], log.end, 147)
+    assert offsets_in(lake) == log.offsets
+
+
+def test_topics_can_be_chosen_and_stay_chosen(spark: Any, log: WrittenLog, tmp_path: Path):
+    """A lake keeps to its first choice: other topics would leave holes that no reader could see."""
+    lake = tmp_path / "lake"
+    assert export(log.store, lake, topics=["订单", "orders"]).records == 40
+    assert set(lake_rows(lake)["topic"].to_pylist()) == {"订单", "orders"}
+    append(log, 9)
+    with pytest.raises(ConfigError, match=r"the lake keeps other topics: .* kept=orders,订单 asked=all"):
+        export(log.store, lake)
+    assert export(log.store, lake, topics=["orders", "订单"]).records == 6
+
+
+def test_a_range_without_a_chosen_record_is_kept_as_done(spark: Any, log: WrittenLog, tmp_path: Path):
+    """The table's version goes on although no file was added."""
+    lake = tmp_path / "lake"
+    report = export(log.store, lake, topics=["absent"])
+    assert (report.records, report.files, report.until) == (0, 0, log.end)
+    assert export(log.store, lake, topics=["absent"]).begin == log.end
+
+
+def test_plain_spark_reads_the_files(spark: Any, log: WrittenLog, tmp_path: Path):
+    """Without a Delta library Spark takes the table's files, topic and date from their folders."""
+    from deltalake import DeltaTable
+
+    lake = tmp_path / "lake"
+    export(log.store, lake)
+    spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
+    try:
+        frame = spark.read.option("basePath", str(lake)).parquet(*DeltaTable(lake).file_uris())
+        topics = {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()}
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionColumnTypeInference.enabled")
+    assert topics == {"orders": 20, "%RETRY%a|b": 20, "订单": 20}
+
+
+def test_files_of_a_killed_run_are_in_nobodys_way(spark: Any, log: WrittenLog, tmp_path: Path):
+    """What no transaction names is not part of the table, and the next run begins where the table ends."""
+    from reput_plugins.spark_export.parquet_files import write_range
+
+    lake = tmp_path / "lake"
+    export(log.store, lake, until=log.offsets[20])
+    orphans = write_range(lake, str(log.store), reput.table.TableOptions(), log.offsets[20], log.end)
+    assert all((lake / orphan.path).exists() for orphan in orphans)
+    assert export(log.store, lake).records == 40
+    assert offsets_in(lake) == log.offsets
+
+
+def test_damage_stops_the_export_and_nothing_is_added(spark: Any, log: WrittenLog, tmp_path: Path):
+    """Half of a range is never committed; the damaged bytes are named."""
+    log.data[log.offsets[30] + 4] ^= 0xFF
+    log.save()
+    lake = tmp_path / "lake"
+    with pytest.raises(DamagedStore, match=f"from={log.offsets[30]} until={log.offsets[31]}"):
+        export(log.store, lake)
+    assert offsets_in(lake) == []
+
+
+def test_another_table_is_not_touched(spark: Any, log: WrittenLog, tmp_path: Path):
+    """A Delta table that something else made is refused."""
+    from deltalake import write_deltalake
+
+    lake = tmp_path / "lake"
+    write_deltalake(lake, pa.table({"a": [1]}))
+    with pytest.raises(ConfigError, match="the table is not a lake of reput's"):
+        export(log.store, lake)
+
+
+def test_of_two_exporters_one_is_refused(spark: Any, log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Who commits second is told so, its files are gone, and every record is there once."""
+    from reput_plugins.spark_export import export_job
+
+    lake = tmp_path / "lake"
+    export(log.store, lake, until=log.offsets[10])
+    run = export_job.run_job
+
+    def overtaken(*arguments: Any) -> None:
+        monkeypatch.setattr(export_job, "run_job", run)
+        export(log.store, lake, until=log.offsets[30])
+        run(*arguments)
+
+    monkeypatch.setattr(export_job, "run_job", overtaken)
+    with pytest.raises(DispatcherError, match="another exporter keeps this lake"):
+        export(log.store, lake)
+    assert offsets_in(lake) == log.offsets[:30]
+    from deltalake import DeltaTable
+
+    assert len(list(lake.rglob("*.parquet"))) == len(DeltaTable(lake).file_uris())
+
+
+def test_what_retention_deleted_is_data_loss(spark: Any, golden: Callable[[str], Path], tmp_path: Path):
+    """A lake that fell behind retention is told so, or goes on with what is left, as asked."""
+    log = WrittenLog(tmp_path / "store")
+    append(log, 90)
+    lake = tmp_path / "lake"
+    from reput.store.identity import StoreIdentity
+    from reput.store.sealed_file import seal
+
+    (log.store / "reput").mkdir()
+    (log.store / "reput" / "store.json").write_bytes(seal(StoreIdentity(1, "cd" * 16, {})))
+    export(log.store, lake, until=log.offsets[5])
+    (log.store / "commitlog" / f"{0:020d}").unlink()
+    with pytest.raises(OffsetOutOfRange, match="the log was trimmed above this offset"):
+        export(log.store, lake)
+    export(log.store, lake, fail_on_data_loss=False)
+    assert offsets_in(lake) == [*log.offsets[:5], *(at for at in log.offsets if at >= 4096)]
+
+
+def test_progress_is_told_in_bytes_of_the_log(spark: Any, log: WrittenLog, tmp_path: Path):
+    """The whole is what is to be exported; what is done never goes beyond it."""
+    told: list[tuple[int, int]] = []
+    export(log.store, tmp_path / "lake", on_progress=lambda done, total: told.append((done, total)))
+    assert all(0 <= done <= total == log.end for done, total in told)
+
+
+def test_a_setting_that_is_not_sparks_is_refused(log: WrittenLog, tmp_path: Path):
+    """Settings go to Spark; the name that does not belong there is in the sentence."""
+    with pytest.raises(ConfigError, match="setting=flush_disk_type"):
+        export(log.store, tmp_path / "lake", settings={"flush_disk_type": "SYNC_FLUSH"})
+
+
+def test_a_directory_that_is_no_store_makes_no_lake(tmp_path: Path):
+    """Nothing is made where there is nothing to export."""
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotAStore):
+        export(tmp_path / "empty", tmp_path / "lake")
+    assert not (tmp_path / "lake").exists()
+
+
+def test_importing_the_dispatcher_loads_no_spark():
+    """The host reads what a dispatcher declares on machines that have neither Spark nor Arrow."""
+    code = (
+        "import sys, reput_plugins.spark_export; "
+        "print(sorted({'pyspark', 'pyarrow', 'deltalake', 'numpy', 'py4j'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,134 @@
+"""``spark.readStream.format("reput")``: offsets, limits, restarts, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reput.store.identity import StoreIdentity
+from reput.store.sealed_file import seal
+from written_log import START_MS, WrittenLog
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> WrittenLog:
+    """Return a log of 60 records in several segments."""
+    log = WrittenLog(tmp_path / "store")
+    append(log, 60)
+    return log
+
+
+def append(log: WrittenLog, count: int) -> None:
+    """Append records and write them."""
+    for _ in range(count):
+        number = len(log.offsets)
+        log.append(b"body %d" % number * 10, store_timestamp=START_MS + 1000 * number)
+    log.save()
+
+
+class Run:
+    """One run of a query up to the end of the log, into Parquet files."""
+
+    def __init__(self, spark: Any, log: WrittenLog, **options: Any) -> None:
+        root = log.store.parent
+        self.target = root / "rows"
+        frame = spark.readStream.format("reput").options(**options).load(str(log.store)).select("commitLogOffset")
+        writer = frame.writeStream.format("parquet").trigger(availableNow=True)
+        self.query = writer.option("checkpointLocation", str(root / "checkpoint")).start(str(self.target))
+        try:
+            self.query.awaitTermination()
+        finally:
+            self.query.stop()
+
+    def offsets(self, spark: Any) -> list[int]:
+        """Return the commit-log offsets that all runs wrote so far."""
+        rows = spark.read.schema("commitLogOffset bigint").parquet(str(self.target)).collect()
+        return sorted(row["commitLogOffset"] for row in rows)
+
+    def batches(self) -> list[tuple[int, int]]:
+        """Return (begin, end) of the micro-batches of this run that had rows."""
+        found: Iterator[Any] = (progress["sources"][0] for progress in self.query.recentProgress)
+        ranges = [(position(source["startOffset"]), position(source["endOffset"])) for source in found]
+        return [(begin, end) for begin, end in ranges if begin != end]
+
+
+def position(offset: Any) -> int:
+    """Return the commit-log offset of what Spark reports, 0 before the first."""
+    known = json.loads(offset) if isinstance(offset, str) else offset
+    return known["offset"] if known else 0
+
+
+@pytest.mark.parametrize(
+    "limit", [{}, {"maxBytesPerTrigger": "3000"}, {"maxOffsetsPerTrigger": "7"}], ids=["none", "bytes", "records"]
+)
+def test_every_record_comes_once_in_one_batch_or_many(spark: Any, log: WrittenLog, limit: dict[str, str]):
+    """A limit cuts the backlog into micro-batches at records; AvailableNow reads them all and ends."""
+    run = Run(spark, log, startingOffsets="earliest", splitBytes="1000", **limit)
+    assert run.offsets(spark) == log.offsets
+    ends = [end for _, end in run.batches()]
+    assert ends[-1] == log.end
+    assert set(ends) <= {*log.offsets, log.end}
+    assert (len(ends) > 1) == bool(limit)
+
+
+def test_a_restart_goes_on_where_the_checkpoint_is(spark: Any, log: WrittenLog):
+    """A second run reads what was appended since, over the end of a segment, and nothing twice."""
+    Run(spark, log, startingOffsets="earliest")
+    append(log, 70)
+    run = Run(spark, log, startingOffsets="earliest")
+    assert run.offsets(spark) == log.offsets
+    assert Run(spark, log).batches() == []
+
+
+def test_a_new_stream_begins_with_what_comes(spark: Any, log: WrittenLog):
+    """Without an option a stream begins at the end, as Spark's Kafka source does."""
+    old = list(log.offsets)
+    Run(spark, log)
+    append(log, 5)
+    assert Run(spark, log).offsets(spark) == log.offsets[len(old) :]
+
+
+def test_a_stream_begins_at_a_time(spark: Any, log: WrittenLog):
+    """The first record of that time or later is the first row."""
+    run = Run(spark, log, startingTimestamp=START_MS + 40_500)
+    assert run.offsets(spark) == log.offsets[41:]
+
+
+def test_a_checkpoint_of_another_store_is_refused(spark: Any, log: WrittenLog):
+    """The offsets of one store mean nothing in another."""
+    Run(spark, log, startingOffsets="earliest")
+    other = WrittenLog(log.store)
+    other.append(b"another history", store_timestamp=START_MS)
+    append(other, 90)
+    with pytest.raises(Exception, match="the checkpoint is of another store"):
+        Run(spark, other, startingOffsets="earliest")
+
+
+def test_records_that_retention_deleted_are_data_loss(spark: Any, log: WrittenLog):
+    """A stream that fell behind retention fails, or goes on with what is left, as asked."""
+    # A store that reput writes keeps its name when its first segment goes.
+    (log.store / "reput").mkdir()
+    (log.store / "reput" / "store.json").write_bytes(seal(StoreIdentity(1, "ab" * 16, {})))
+    Run(spark, log, startingOffsets="earliest")
+    append(log, 200)
+    for segment in sorted((log.store / "commitlog").iterdir())[:4]:
+        segment.unlink()
+    kept = min(int(path.name) for path in (log.store / "commitlog").iterdir())
+    assert kept > log.offsets[60]
+    with pytest.raises(Exception, match="the log was trimmed above this offset"):
+        Run(spark, log)
+    run = Run(spark, log, failOnDataLoss="false")
+    assert run.offsets(spark) == [*log.offsets[:60], *(at for at in log.offsets[60:] if at >= kept)]
+
+
+@pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
+def test_a_stream_has_no_end(spark: Any, log: WrittenLog, option: str):
+    """An end is for batches; the option is named."""
+    with pytest.raises(Exception, match=f"a stream has no end: option={option}"):
+        Run(spark, log, **{option: "5"})
