@@ -1,0 +1,109 @@
+"""IndexFileReader: the key index as readers see it; `index_builder` draws the format.
+
+Only the hash of a key stands in the index, so whoever asks compares the keys of the records that it names.
+
+Source: RocketMQ store, IndexFile.selectPhyOffset and IndexService.queryOffset.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+
+from reput.filter.string_hash import string_hash
+from reput.store.open_files import OpenFiles
+
+__all__ = ["FoundOffsets", "Index", "key_hash"]
+
+HEADER = Struct(">qqqqii")
+SLOT = Struct(">i")
+ENTRY = Struct(">iqii")
+
+
+class FoundOffsets:
+    """What a query found: *offsets* newest first, and how far the newest file of the index goes."""
+
+    __slots__ = ("last_update_offset", "last_update_timestamp", "offsets")
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.last_update_timestamp = 0
+        self.last_update_offset = 0
+
+
+def key_hash(topic: str, key: str) -> int:
+    """Return the hash under which a key of a topic stands in the index."""
+    code = abs(string_hash(f"{topic}#{key}"))
+    return code if code <= 0x7FFFFFFF else 0
+
+
+class Index:
+    """All index files of a store."""
+
+    def __init__(self, directory: Path, slot_count: int, files: OpenFiles) -> None:
+        self.directory = directory
+        self.slot_count = slot_count
+        self.files = files
+
+    def query(self, topic: str, key: str, count_max: int, begin: int, end: int, progress: int) -> FoundOffsets:
+        """Return the commit-log offsets below *progress* under this key's hash, newest first, at most *count_max*.
+
+        Args:
+            begin, end: store time in ms, both included; the index knows it to the second.
+        """
+        found = FoundOffsets()
+        wanted = key_hash(topic, key)
+        for path in reversed(self.paths()):
+            try:
+                header = HEADER.unpack(self.files.read(path, HEADER.size, 0))
+            except FileNotFoundError:
+                continue
+            begin_timestamp, end_timestamp, _, end_offset, _, index_count = header
+            if found.last_update_timestamp == 0:
+                found.last_update_timestamp, found.last_update_offset = end_timestamp, end_offset
+            if overlaps(begin, end, begin_timestamp, end_timestamp):
+                for offset in self.select(path, wanted, begin_timestamp, index_count, begin, end):
+                    if offset < progress:
+                        found.offsets.append(offset)
+                        if len(found.offsets) >= count_max:
+                            return found
+            if begin_timestamp < begin:
+                break
+        return found
+
+    def paths(self) -> list[Path]:
+        """Return the files in the order of their names, which is that of their making."""
+        try:
+            names = os.listdir(self.directory)
+        except FileNotFoundError:
+            return []
+        return [self.directory / name for name in sorted(name for name in names if name.isascii() and name.isdigit())]
+
+    def select(
+        self, path: Path, wanted: int, begin_timestamp: int, index_count: int, begin: int, end: int
+    ) -> Iterator[int]:
+        """Yield the offsets of one file's entries under *wanted*, newest first."""
+        read = self.files.read
+        number = int(SLOT.unpack(read(path, SLOT.size, HEADER.size + SLOT.size * (wanted % self.slot_count)))[0])
+        entries_at = HEADER.size + SLOT.size * self.slot_count
+        while 0 < number <= index_count and index_count > 1:
+            code, offset, seconds, previous = ENTRY.unpack(read(path, ENTRY.size, entries_at + ENTRY.size * number))
+            if seconds < 0:
+                return
+            timestamp = begin_timestamp + seconds * 1000
+            if code == wanted and begin <= timestamp <= end:
+                yield offset
+            if previous == number or timestamp < begin:
+                return
+            number = previous
+
+
+def overlaps(begin: int, end: int, begin_timestamp: int, end_timestamp: int) -> bool:
+    """Whether a file may hold something of [begin, end], by RocketMQ's rule."""
+    return (
+        (begin < begin_timestamp and end > end_timestamp)
+        or begin_timestamp <= begin <= end_timestamp
+        or begin_timestamp <= end <= end_timestamp
+    )
