@@ -171,3 +171,13 @@ class Files:
     def remove(self, path: Path) -> None:
         """Remove a file."""
         path.unlink()
+
+    def move(self, source: Path, target: Path) -> None:
+        """Rename a file, durably, to a place on the same file system."""
+        source.rename(target)
+        self.force_directory(target.parent)
+        self.force_directory(source.parent)
+
+    def resize(self, path: Path, size: int) -> None:
+        """Give a file *size* bytes; those that it did not have are zero."""
+        os.truncate(path, size)

@@ -58,6 +58,7 @@ class LogWalk:
     Attributes:
         log_end: where the log ends so far: the next record goes there.
         record_count: records met.
+        last_record_offset: where the last one begins, None before the first.
         queue_offsets, store_timestamp: as of `log_end`.
     """
 
@@ -86,6 +87,7 @@ class LogWalk:
         self.verify = verify
         self.unclean = unclean
         self.record_count = record_count
+        self.last_record_offset: int | None = None
         self.log_end = segments.offset_min
         self.path = ""
         self.descriptor = -1
@@ -154,6 +156,7 @@ class LogWalk:
         assert columns is not None
         self.log_end = extent.end
         self.record_count += len(columns)
+        self.last_record_offset = int(columns.header["commit_log_offset"][-1])
         self.store_timestamp = max(self.store_timestamp, int(columns.store_timestamp.max()))
         for topic, queue_id, next_offset in next_queue_offsets(columns):
             self.queue_offsets.raise_to(topic, queue_id, next_offset)

@@ -244,10 +244,11 @@ class MessageStore:
             self.commit_log_offset_min = 0
             end = 0
         else:
-            from reput.store.recovery import recover, set_aside_behind
+            from reput.store.cut_log import cut_behind
+            from reput.store.recovery import recover
 
             recovered = recover(self.directory, segments, self.store_id, self.clock.now_ms())
-            set_aside_behind(self.directory, segments, recovered, self.files)
+            cut_behind(self.directory, segments, recovered.end, self.files)
             self.epochs = recovered.epochs
             self.queue_offsets = recovered.queue_offsets
             self.ordinal = recovered.ordinal

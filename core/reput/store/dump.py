@@ -1,0 +1,91 @@
+"""What the log of a store holds, row by row, in its order: every record, and every byte that is none.
+
+Reading only, streaming, also beside a writer: then the dump ends where the log ended when it began, and nothing is said
+about what lies behind, because a writer stores the size word of a record last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from reput.store.identity import require_store
+from reput.store.log_end import find_log_end
+from reput.store.log_tail import judge_tail
+from reput.store.log_walk import Extent, LogWalk
+from reput.store.record import decode_record
+from reput.store.segments import Segments
+from reput.store.store_lock import StoreLock
+from reput_hooks import Record
+
+__all__ = ["dump_log"]
+
+
+def dump_log(
+    store_directory: Path,
+    *,
+    begin: int | None = None,
+    until: int | None = None,
+    topic: str | None = None,
+    count: int | None = None,
+) -> Iterator[Record | Extent]:
+    """Yield the records of a store, and extents of the kinds "blank", "damage" and "stale" where there are none.
+
+    Args:
+        begin: commit-log offset, anywhere; rows that begin before it are left out, unless it lies in their damage.
+        until: commit-log offset; rows that begin there or behind are left out.
+        topic: records of other topics are left out, and blanks.
+        count: so many records at most.
+
+    Raises:
+        NotAStore: the directory holds no commit log.
+        DamagedStore: the disk cannot read the log.
+    """
+    require_store(store_directory)
+    segments = Segments(store_directory / "commitlog")
+    live_end = find_log_end(store_directory, segments) if StoreLock.holder(store_directory) is not None else None
+    first = segments.offset_min if begin is None else begin
+    last = min(until if until is not None else 1 << 63, live_end if live_end is not None else 1 << 63)
+    left = count
+    for row in rows(store_directory, segments, first, live_end):
+        if isinstance(row, Record):
+            if row.commit_log_offset >= last:
+                return
+            if row.commit_log_offset >= first and topic in (None, row.topic):
+                yield row
+                left = left - 1 if left is not None else None
+                if left == 0:
+                    return
+        elif row.begin >= last:
+            return
+        elif row.end > first if row.kind != "blank" else row.begin >= first and topic is None:
+            yield row
+
+
+def rows(store_directory: Path, segments: Segments, first: int, live_end: int | None) -> Iterator[Record | Extent]:
+    """Yield everything from the segment on that *first* lies in; up to *live_end*, if the store is being written."""
+    walk = LogWalk(segments, unclean=live_end is None and (store_directory / "abort").exists())
+    tail: Extent | None = None
+    for extent in walk.walk(good_begin(walk, first)):
+        if extent.columns is not None:
+            data = extent.columns.data
+            for at in extent.columns.position.tolist():
+                yield decode_record(data, at)
+        elif extent.kind in ("stale", "tail"):
+            tail = extent
+        else:
+            yield extent
+        if live_end is not None and extent.end >= live_end:
+            return
+    if live_end is None:
+        judged = judge_tail(store_directory, walk, tail)
+        if judged is not None:
+            yield judged
+
+
+def good_begin(walk: LogWalk, commit_log_offset: int) -> int:
+    """Return the begin of the last segment at or before this byte that begins with a record; else that of the log."""
+    for segment in reversed(walk.segments.list):
+        if segment.begin <= commit_log_offset and walk.one_record(segment.begin) is not None:
+            return segment.begin
+    return walk.segments.offset_min

@@ -1,0 +1,101 @@
+"""What lies behind the end of a log: leftovers, or records that were lost.
+
+A log that was closed cleanly says in three places how far it went, and none of them is in the log:
+
+    reput/epochs   where reput closed it, or where a person had it cut
+    checkpoint     RocketMQ: the store time of the last record that reached its queue; since 5.1 also where the last
+                   record began that its recovery found
+    consumequeue/  units that point behind the end; a recovery leaves old ones there, so they count only where nothing
+                   else decides
+
+If one of them knows of records behind the last readable one, what lies there is *damage*. Otherwise it is *stale*:
+RocketMQ cuts without zeroing. After a crash nobody promised more than what is readable, so what is torn then is stale.
+
+Source: RocketMQ store, CommitLog.recoverNormally and StoreCheckpoint.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+
+from reput.errors import OffsetOutOfRange
+from reput.store.epochs import Epochs
+from reput.store.log_walk import Extent, LogWalk
+from reput.store.queue_file_ends import furthest_unit_end
+from reput.store.record import BORN_HOST_V6_FLAG, MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from reput.store.sealed_file import read_sealed
+from reput.store.segments import Segments
+
+__all__ = ["judge_tail"]
+
+HEAD = Struct(">iI28xi")
+TIMESTAMP = Struct(">q")
+STORE_TIMESTAMP_AT = 56
+IPV6_MORE = 12
+HEAD_SIZE = STORE_TIMESTAMP_AT + IPV6_MORE + TIMESTAMP.size
+# Of five longs the second and the last.
+CHECKPOINT = Struct(">8xq16xq")
+
+
+def judge_tail(store_directory: Path, walk: LogWalk, tail: Extent | None) -> Extent | None:
+    """Return what lies behind the end of the log as an extent of the kind "damage" or "stale", None if nothing does.
+
+    Args:
+        walk: over that log, at its end.
+        tail: what it found there; None if there are but zeros.
+    """
+    log_end = walk.log_end
+    lost_until = end_of_what_was_lost(store_directory, walk, tail)
+    if lost_until is not None:
+        reason = tail.reason if tail is not None else "the log ends before where it was closed"
+        return Extent("damage", log_end, max(lost_until, tail.end if tail is not None else log_end), reason)
+    return Extent("stale", log_end, tail.end, tail.reason) if tail is not None else None
+
+
+def end_of_what_was_lost(store_directory: Path, walk: LogWalk, tail: Extent | None) -> int | None:
+    """Return up to where the log went when it was closed cleanly, None if that was not behind its end now."""
+    log_end = walk.log_end
+    epochs = read_sealed(store_directory / "reput" / "epochs", Epochs)
+    if epochs is not None:
+        if epochs.clean_end is not None and epochs.clean_end > log_end:
+            return epochs.clean_end
+        cut_here = epochs.epoch > 1 and epochs.history[-1].start_offset == log_end
+        if cut_here or epochs.clean_end == log_end:
+            return None
+    if (store_directory / "abort").exists():
+        return None
+    dispatched, last_recovered = read_checkpoint(store_directory)
+    if dispatched > walk.store_timestamp:
+        return furthest_unit_end(store_directory, log_end)
+    if tail is None or (last_recovered and last_recovered == walk.last_record_offset):
+        return None
+    if dispatched and torn_timestamp(walk.segments, log_end) != dispatched:
+        return None
+    # Nothing is known, or the torn record has the time of the last one that was dispatched, as the one before has.
+    furthest = furthest_unit_end(store_directory, log_end)
+    return furthest if furthest > log_end else None
+
+
+def read_checkpoint(store_directory: Path) -> tuple[int, int]:
+    """Return RocketMQ's logicsMsgTimestamp, in ms, and its confirmPhyOffset; 0 for what is not known."""
+    try:
+        with (store_directory / "checkpoint").open("rb") as file:
+            data = file.read(CHECKPOINT.size)
+    except OSError:
+        data = b""
+    logics_msg_timestamp, confirm_phy_offset = CHECKPOINT.unpack(data.ljust(CHECKPOINT.size, b"\0"))
+    return logics_msg_timestamp, confirm_phy_offset
+
+
+def torn_timestamp(segments: Segments, log_end: int) -> int | None:
+    """Return the store time of the record that begins at *log_end* and is not whole; None if its head is not there."""
+    try:
+        head = segments.read(log_end, HEAD_SIZE)
+    except OffsetOutOfRange:
+        return None
+    _, magic_code, sys_flag = HEAD.unpack_from(head)
+    if magic_code not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2):
+        return None
+    at = STORE_TIMESTAMP_AT + (IPV6_MORE if sys_flag & BORN_HOST_V6_FLAG else 0)
+    return int(TIMESTAMP.unpack_from(head, at)[0])

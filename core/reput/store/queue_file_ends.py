@@ -1,0 +1,79 @@
+"""The ends of the queue files, which know how far a log once went.
+
+That is: where a queue goes on of which the log has no record left, and which units point behind the log. Units are read
+as they lie, 20 bytes each: commit-log offset, record size, tags code. A pre-blank unit, which stands where the log has
+no record, has the size 0x7FFFFFFF and points nowhere.
+
+Source: RocketMQ store, ConsumeQueue.getMaxPhysicOffset and recover.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reput.store.file_name import parse_file_name
+
+__all__ = ["furthest_unit_end", "next_offset_of_files", "queue_directories"]
+
+UNIT_SIZE = 20
+UNIT = np.dtype([("commit_log_offset", ">i8"), ("record_size", ">i4"), ("tags_code", ">i8")])
+PRE_BLANK_SIZE = 0x7FFFFFFF
+assert UNIT.itemsize == UNIT_SIZE
+
+Array = np.ndarray[Any, Any]
+
+
+def queue_directories(store_directory: Path) -> Iterator[tuple[str, int, Path]]:
+    """Yield (topic, queue id, directory) of every queue that has files, in the order of their names."""
+    root = store_directory / "consumequeue"
+    if not root.is_dir():
+        return
+    for topic_directory in sorted(path for path in root.iterdir() if path.is_dir()):
+        for directory in sorted(topic_directory.iterdir()):
+            if directory.name.isascii() and directory.name.isdigit() and directory.is_dir():
+                yield topic_directory.name, int(directory.name), directory
+
+
+def units_from_the_end(directory: Path) -> Iterator[tuple[int, Array]]:
+    """Yield (queue offset of the first unit, units) of each file of a queue, the last one first."""
+    names = sorted((name for name in os.listdir(directory) if parse_file_name(name) is not None), reverse=True)
+    for name in names:
+        data = (directory / name).read_bytes()
+        yield int(name) // UNIT_SIZE, np.frombuffer(data, UNIT, len(data) // UNIT_SIZE)
+
+
+def is_real(units: Array) -> Array:
+    """Tell which of *units* point at a record."""
+    size = units["record_size"]
+    real: Array = (size > 0) & (size != PRE_BLANK_SIZE) & (units["commit_log_offset"] >= 0)
+    return real
+
+
+def next_offset_of_files(directory: Path, log_end: int) -> int:
+    """Return the queue offset behind the last unit of a queue that points below *log_end*; 0 if none does."""
+    for first, units in units_from_the_end(directory):
+        good = is_real(units) & (units["commit_log_offset"] + units["record_size"] <= log_end)
+        if good.any():
+            return first + int(np.flatnonzero(good)[-1]) + 1
+    return 0
+
+
+def furthest_unit_end(store_directory: Path, log_end: int) -> int:
+    """Return where the last record ends that any queue knows of; *log_end* if none knows of one behind it.
+
+    Reads of each queue the last file that points below *log_end*, and those behind it.
+    """
+    furthest = log_end
+    for _, _, directory in queue_directories(store_directory):
+        for _, units in units_from_the_end(directory):
+            units = units[is_real(units)]
+            if len(units):
+                furthest = max(furthest, int((units["commit_log_offset"] + units["record_size"]).max()))
+                if int(units["commit_log_offset"][0]) < log_end:
+                    break
+    return furthest
