@@ -40,7 +40,7 @@ def test_nobody_forces_a_mapping_with_mmap_flush():
 
 def test_there_is_no_named_shared_memory():
     """A name outlives a `kill -9`; memory of a memfd ends with its last process."""
-    assert not mentions("SharedMemory", "ShareableList", "SharedMemoryManager", "shm_open", "shared_memory")
+    assert not mentions("SharedMemory", "ShareableList", "SharedMemoryManager", "shm_open")
 
 
 def test_no_queue_is_shared_by_the_group():

@@ -40,8 +40,12 @@ def plugin_of(name: str) -> str:
 
 
 def our_imports(module: Module) -> list[tuple[str, int]]:
-    """Return what *module* imports of ours, with its line."""
-    return [(name, line) for name, line in module.imports() if name.split(".")[0] in OURS]
+    """Return what *module* imports of ours, with its line; the package itself, for its version, is nobody's part."""
+    return [
+        (name, line)
+        for name, line in module.imports()
+        if name.split(".")[0] in OURS and name not in ("reput", "reput.__version__")
+    ]
 
 
 @pytest.mark.parametrize("part", sorted(MAY_IMPORT))
@@ -53,6 +57,18 @@ def test_a_part_imports_only_to_its_left(part):
         if part_of(module.name) == part
         for name, line in our_imports(module)
         if part_of(name) not in {part, *MAY_IMPORT[part]}
+    ]
+    assert not wrong
+
+
+def test_a_part_takes_nothing_but_the_version_from_the_package_itself():
+    """The public names lead to everything: a part that used them would import to its right."""
+    wrong = [
+        f"{module.source}:{line} {name}"
+        for module in modules()
+        if part_of(module.name) in MAY_IMPORT and "reput" in {name for name, _ in module.imports()}
+        for name, line in module.names()
+        if name.startswith("reput.") and name.count(".") == 1 and name != "reput.__version__"
     ]
     assert not wrong
 
