@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import reput
-from reput.cli import doctor, export, plugin
+from reput.cli import doctor, dump, export, plugin
 
 __all__ = ["application"]
 
@@ -40,6 +40,7 @@ def reput_itself(
 
 
 for name, verb, example in (
+    ("dump", dump.dump, dump.EXAMPLE),
     ("export", export.export, export.EXAMPLE),
     ("doctor", doctor.doctor, doctor.EXAMPLE),
 ):

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reput.cli.rows import Body
+
 if TYPE_CHECKING:
     from reput.settings import LoadedSettings
 
 __all__ = [
+    "BODY_PREVIEW_SIZE",
+    "BodyOption",
     "ConfigOption",
     "CountOption",
     "FormatOption",
@@ -24,7 +28,10 @@ __all__ = [
     "TopicArgument",
     "parse_time",
     "settings_of",
+    "shown_body",
 ]
+
+BODY_PREVIEW_SIZE = 60  # characters
 
 
 class OutputFormat(enum.StrEnum):
@@ -52,6 +59,10 @@ SetOption = Annotated[
 FormatOption = Annotated[
     OutputFormat, typer.Option("--format", help="Results as text for people, or as one JSON object per line.")
 ]
+BodyOption = Annotated[
+    Body | None,
+    typer.Option("--body", help="The body of each record; by default base64 in JSON, its beginning in text."),
+]
 CountOption = Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="At most so many.")]
 
 
@@ -71,6 +82,11 @@ def settings_of(store: Path, config: Path | None, assignments: list[str] | None)
     if loaded.unused:
         print(f"reput: settings that only RocketMQ uses: {', '.join(loaded.unused)}", file=sys.stderr)
     return loaded
+
+
+def shown_body(body: Body | None, output_format: OutputFormat) -> Body:
+    """Return how bodies are shown if nobody said it."""
+    return body or (Body.BASE64 if output_format is OutputFormat.JSON else Body.TEXT)
 
 
 def parse_time(text: str) -> int:

@@ -1,0 +1,90 @@
+"""`reput dump`: ranges, topics, counts, bodies. That its records are RocketMQ's is held by the golden tests."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reput.cli import main
+
+
+@pytest.fixture
+def store(golden_read_only) -> Path:
+    """A store with blanks."""
+    return golden_read_only("basic-4.9") / "store"
+
+
+@pytest.fixture
+def rows(store, capsys):
+    """Return the rows of a dump with these options."""
+
+    def dump(*options: object, code: int = 0) -> list[dict[str, Any]]:
+        assert main(["dump", str(store), "--format", "json", *map(str, options)]) == code
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return dump
+
+
+def test_a_range_is_a_part_of_the_whole(rows):
+    """Rows that begin from --from on and before --until."""
+    whole = rows()
+    begin, until = whole[100]["commit_log_offset"], whole[110]["commit_log_offset"]
+    assert rows("--from", begin, "--until", until) == whole[100:110]
+    assert rows("--from", begin + 1, "--until", until) == whole[101:110]
+    assert rows("--from", 1 << 40) == []
+
+
+def test_a_topic_and_a_count_choose_records(rows):
+    """Blanks belong to no topic."""
+    whole = rows()
+    topic = whole[0]["topic"]
+    of_topic = [row for row in whole if row.get("topic") == topic]
+    assert rows("--topic", topic) == of_topic
+    assert rows("--topic", topic, "--count", 3) == of_topic[:3]
+    assert rows("--topic", "absent") == []
+
+
+def test_blanks_are_rows(rows):
+    """With their size; the next record lies behind them."""
+    whole = rows("--body", "none")
+    number = next(number for number, row in enumerate(whole) if row["kind"] == "blank")
+    blank, following = whole[number : number + 2]
+    assert list(blank) == ["kind", "commit_log_offset", "size"]
+    assert blank["commit_log_offset"] + blank["size"] == following["commit_log_offset"]
+
+
+def test_bodies_are_shown_as_asked(rows):
+    """As base64 by default, as text, or not at all."""
+    encoded, text, none = (rows("--count", 20, *options) for options in ([], ["--body", "text"], ["--body", "none"]))
+    assert [b64decode(row["body"]).decode("utf-8", "replace") for row in encoded] == [row["body"] for row in text]
+    assert not any("body" in row for row in none)
+
+
+def test_people_see_a_line_for_each_row(store, capsys):
+    """Offset and size first; a long body is shortened unless it was asked for."""
+    assert main(["dump", str(store)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    blank = next(line for line in lines if line.endswith("  blank"))
+    assert len(blank.split()) == 3
+    assert lines[0].split()[0] == "0"
+    assert main(["dump", str(store), "--body", "text"]) == 0
+    assert max(map(len, lines)) < max(map(len, capsys.readouterr().out.splitlines()))
+
+
+def test_damage_is_a_row_and_the_answer_no(golden_read_only, capsys):
+    """The dump goes on behind it."""
+    damaged = golden_read_only("damaged-4.9") / "clean-before" / "store"
+    assert main(["dump", str(damaged), "--body", "none"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    number = next(number for number, line in enumerate(lines) if "damage: a CRC does not fit" in line)
+    assert 0 < number < len(lines) - 1
+
+
+def test_an_offset_is_not_negative(store, capsys):
+    """The option is named."""
+    assert main(["dump", str(store), "--from", "-1"]) == 2
+    assert "--from" in capsys.readouterr().err
