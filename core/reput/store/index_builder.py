@@ -27,22 +27,21 @@ import mmap
 import os
 import time
 from pathlib import Path
-from struct import Struct
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from reput.filter.string_hash import string_hash
+from reput.store.index_file import HEADER, IndexHeader, index_paths, read_header
 from reput.store.record import TRANSACTION_ROLLBACK_TYPE
 from reput.store.segments import Segments
 from reput_hooks import DispatchBatch, RebuildNeeded
 
-__all__ = ["IndexBuilder", "IndexFile", "IndexHeader", "IndexState"]
+__all__ = ["IndexBuilder", "IndexFile", "IndexState"]
 
-HEADER = Struct(">qqqqii")
-HEADER_SIZE = 40
-assert HEADER.size == HEADER_SIZE
+HEADER_SIZE = HEADER.size
+assert HEADER_SIZE == 40
 ENTRY = np.dtype([("key_hash", ">i4"), ("commit_log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 ENTRY_SIZE = 20
 assert ENTRY.itemsize == ENTRY_SIZE
@@ -50,17 +49,6 @@ SECONDS_MAX = 0x7FFFFFFF
 RESERVE_SIZE = 8 << 20
 
 Array = np.ndarray[Any, Any]
-
-
-class IndexHeader(msgspec.Struct):
-    """The header's fields. Of a file without entries *index_count* is 1."""
-
-    begin_timestamp: int = 0
-    end_timestamp: int = 0
-    begin_offset: int = 0
-    end_offset: int = 0
-    hash_slot_count: int = 0
-    index_count: int = 1
 
 
 class IndexState(msgspec.Struct, frozen=True):
@@ -215,9 +203,7 @@ class IndexBuilder:
 
     def names(self) -> list[str]:
         """Return the names of the files, oldest first."""
-        if not self.directory.is_dir():
-            return []
-        return sorted(name for name in os.listdir(self.directory) if name.isascii() and name.isdigit())
+        return [path.name for path in index_paths(self.directory)]
 
     def open_last(self) -> None:
         """Go on in the newest file."""
@@ -299,9 +285,7 @@ class IndexBuilder:
         """
         for name in self.names()[:-1]:
             path = self.directory / name
-            with path.open("rb") as file:
-                header = IndexHeader(*HEADER.unpack(file.read(HEADER_SIZE)))
-            if header.end_offset >= commit_log_offset_min:
+            if read_header(path).end_offset >= commit_log_offset_min:
                 return
             path.unlink()
 

@@ -12,14 +12,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 
+import msgspec
+
 from reput.filter.string_hash import string_hash
 from reput.store.open_files import OpenFiles
 
-__all__ = ["FoundOffsets", "Index", "key_hash"]
+__all__ = ["FoundOffsets", "Index", "IndexHeader", "index_paths", "key_hash", "read_headers"]
 
 HEADER = Struct(">qqqqii")
 SLOT = Struct(">i")
 ENTRY = Struct(">iqii")
+
+
+class IndexHeader(msgspec.Struct):
+    """The header's fields. Of a file without entries *index_count* is 1: the number of the first."""
+
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    hash_slot_count: int = 0
+    index_count: int = 1
 
 
 class FoundOffsets:
@@ -55,7 +68,7 @@ class Index:
         """
         found = FoundOffsets()
         wanted = key_hash(topic, key)
-        for path in reversed(self.paths()):
+        for path in reversed(index_paths(self.directory)):
             try:
                 header = HEADER.unpack(self.files.read(path, HEADER.size, 0))
             except FileNotFoundError:
@@ -72,14 +85,6 @@ class Index:
             if begin_timestamp < begin:
                 break
         return found
-
-    def paths(self) -> list[Path]:
-        """Return the files in the order of their names, which is that of their making."""
-        try:
-            names = os.listdir(self.directory)
-        except FileNotFoundError:
-            return []
-        return [self.directory / name for name in sorted(name for name in names if name.isascii() and name.isdigit())]
 
     def select(
         self, path: Path, wanted: int, begin_timestamp: int, index_count: int, begin: int, end: int
@@ -98,6 +103,28 @@ class Index:
             if previous == number or timestamp < begin:
                 return
             number = previous
+
+
+def index_paths(directory: Path) -> list[Path]:
+    """Return the files in the order of their names, which is that of their making."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return [directory / name for name in sorted(name for name in names if name.isascii() and name.isdigit())]
+
+
+def read_header(path: Path) -> IndexHeader:
+    """Return the header of one file."""
+    with path.open("rb") as file:
+        header = IndexHeader(*HEADER.unpack(file.read(HEADER.size).ljust(HEADER.size, b"\0")))
+    header.index_count = max(header.index_count, 1)
+    return header
+
+
+def read_headers(directory: Path) -> list[IndexHeader]:
+    """Return the headers of all files, oldest first."""
+    return [read_header(path) for path in index_paths(directory)]
 
 
 def overlaps(begin: int, end: int, begin_timestamp: int, end_timestamp: int) -> bool:

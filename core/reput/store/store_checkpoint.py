@@ -18,7 +18,17 @@ from struct import Struct
 
 import msgspec
 
-__all__ = ["CHECKPOINT_SIZE", "StoreCheckpoint", "decode_checkpoint", "encode_checkpoint", "read_checkpoint"]
+from reput.store.files import Files
+from reput.store.index_file import read_headers
+
+__all__ = [
+    "CHECKPOINT_SIZE",
+    "StoreCheckpoint",
+    "decode_checkpoint",
+    "encode_checkpoint",
+    "read_checkpoint",
+    "write_checkpoint",
+]
 
 CHECKPOINT_SIZE = 4096
 FIELDS = Struct(">qqqqq")
@@ -50,3 +60,23 @@ def read_checkpoint(store_directory: Path) -> StoreCheckpoint:
         return decode_checkpoint((store_directory / "checkpoint").read_bytes())
     except FileNotFoundError:
         return StoreCheckpoint()
+
+
+def write_checkpoint(store_directory: Path, log_timestamp: int, queue_timestamp: int, files: Files) -> None:
+    """Write the checkpoint: up to which store times the log, and the consume queues, are on disk.
+
+    After a crash RocketMQ drops every index file that ends behind ``index_msg_timestamp``, and dispatches again only
+    from ``logics_msg_timestamp`` on. So the latter never passes the begin of the first file that the former leaves out.
+    """
+    found = read_checkpoint(store_directory)
+    headers = read_headers(store_directory / "index")
+    index_timestamp = headers[-2].end_timestamp if len(headers) > 1 else 0
+    if headers and headers[-1].begin_timestamp:
+        queue_timestamp = min(queue_timestamp, headers[-1].begin_timestamp)
+    checkpoint = msgspec.structs.replace(
+        found,
+        physic_msg_timestamp=log_timestamp,
+        logics_msg_timestamp=queue_timestamp,
+        index_msg_timestamp=index_timestamp,
+    )
+    files.replace(store_directory / "checkpoint", encode_checkpoint(checkpoint))

@@ -1,0 +1,73 @@
+"""How fast messages are read back: 32 at a time in order, one at random, by key. All of it from the page cache."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import reput
+from reput.bench.machine import machine_facts, percentiles
+
+__all__ = ["measure_read"]
+
+PUT_BATCH = 64
+READ_COUNT = 32
+SAMPLE_COUNT = 20_000
+
+
+def measure_read(
+    directory: Path | None = None, *, count: int = 600_000, keys: int = 2, body_size: int = 1024
+) -> dict[str, Any]:
+    """Measure reads of a live store of *count* records with *keys* keys each, in the writer's process."""
+    scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
+    body = bytes(body_size)
+    clock = time.perf_counter
+    choose = random.Random(7)
+    try:
+        with reput.open(scratch / "store") as store:
+            for first in range(0, count, PUT_BATCH):
+                store.put_batch(
+                    [
+                        reput.Message(
+                            "bench", body, tags="tag", keys=[f"key-{number}-{key}" for key in range(keys)]
+                        )
+                        for number in range(first, min(first + PUT_BATCH, count))
+                    ]
+                )
+            for view in ("consume_queue", "index"):
+                store.wait_for(view, store.appended, timeout=120)
+            begin = clock()
+            at = 0
+            while at < count:
+                at += len(store.get("bench", 0, at, READ_COUNT).records)
+            in_order = count / (clock() - begin)
+            one: list[float] = []
+            for _ in range(SAMPLE_COUNT):
+                queue_offset = choose.randrange(count)
+                start = clock()
+                store.get("bench", 0, queue_offset, 1)
+                one.append(clock() - start)
+            by_key: list[float] = []
+            for _ in range(SAMPLE_COUNT):
+                key = f"key-{choose.randrange(count)}-{choose.randrange(keys)}"
+                start = clock()
+                found = store.query("bench", key)
+                by_key.append(clock() - start)
+                if len(found) != 1:
+                    raise AssertionError(f"key is not found once: key={key} found={len(found)}")
+            return {
+                "bench": "read",
+                "machine": machine_facts(scratch),
+                "count": count,
+                "body_size": body_size,
+                "index_entries": count * keys,
+                "in_order_per_s": round(in_order),
+                "one_at_random": percentiles(one),
+                "by_key": percentiles(by_key),
+            }
+    finally:
+        shutil.rmtree(scratch)

@@ -1,0 +1,504 @@
+"""Store: a log with its process group, as `reput.open` gives it; ReadOnlyStore: one that is only looked at.
+
+    Store          writer (this process) ── ring ──▶ supervisor ──▶ dispatchers, one process each
+    ReadOnlyStore  files, and beside a live writer its published progress
+
+This is where the parts meet: `reput.store` writes and reads bytes, `reput.ring` hands out what was written,
+`reput.process` runs the views.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+import reput
+from reput.errors import ConfigError, DispatcherError
+from reput.process.control_socket import connect_observer
+from reput.process.group_context import GroupContext
+from reput.process.inline import InlineGroup, InlineRing
+from reput.process.messages import GroupStatus, WriterRow
+from reput.process.publisher import FramePublisher
+from reput.settings import Settings, load_settings
+from reput.store.identity import read_identity, require_store
+from reput.store.message import Message, PutMessageResult
+from reput.store.message_reader import GetMessageResult, MessageReader
+from reput.store.message_store import MessageStore
+from reput.store.store_checkpoint import write_checkpoint
+from reput_hooks import Record
+
+if TYPE_CHECKING:
+    from reput.process.group import ProcessGroup
+
+__all__ = ["ReadOnlyStore", "Store", "open"]
+
+Mode = Literal["processes", "inline"]
+CONSUME_QUEUE = "consume_queue"
+INDEX = "index"
+# The views that RocketMQ reads: only with these durable up to the log's end is a store cleanly shut down.
+ROCKETMQ_VIEWS = (CONSUME_QUEUE, "consume_queue_ext", INDEX)
+TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
+FOLLOW_WAIT_S = 0.1
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    dispatchers: Sequence[str] | None = None,
+    mode: Mode = "processes",
+    read_only: bool = False,
+    config: str | os.PathLike[str] | None = None,
+    **settings: object,
+) -> Store | ReadOnlyStore:
+    """Open the store in directory *path*; one that is absent or empty is made.
+
+    Args:
+        dispatchers: names of those that run; None: as configured, by default ``consume_queue`` and ``index``.
+        mode: "processes": each dispatcher in a process of its own; "inline": all on one thread of this program.
+        read_only: look at the store, beside a running writer or without one. Not a byte of it changes.
+        config: a TOML file, or a broker's own ``.properties``.
+        settings: RocketMQ's settings in snake case; they win over *config*.
+
+    Raises:
+        ConfigError: a setting, a dispatcher or one of its options is wrong.
+        NotAStore: the directory holds something else; with *read_only*, or holds nothing.
+        StoreLocked: another process writes the store.
+        DamagedStore: the log is damaged, and nobody has decided about that yet.
+    """
+    directory = Path(path)
+    if mode not in ("processes", "inline"):
+        raise ConfigError(f"mode is unknown: mode={mode!r} known=processes,inline")
+    identity = read_identity(directory)
+    recorded = dict(identity.file_sizes) if identity else {}
+    if dispatchers is not None:
+        settings["dispatchers"] = tuple(dispatchers)
+    loaded = load_settings(None if config is None else Path(config), recorded=recorded, **settings)
+    if read_only:
+        return ReadOnlyStore(directory, loaded.settings)
+    return Store(directory, loaded.settings, mode)
+
+
+class Reading:
+    """What a store is read with, whoever writes it."""
+
+    directory: Path
+    settings: Settings
+    reader: MessageReader
+    read_lock: threading.Lock
+
+    def log_end(self) -> int:
+        """Return the commit-log offset up to which records can be read."""
+        raise NotImplementedError
+
+    def get(
+        self, topic: str, queue_id: int = 0, queue_offset: int = 0, count_max: int = 32, *, tags: str | None = None
+    ) -> GetMessageResult:
+        """Return up to *count_max* messages of a queue, from *queue_offset* on, in its order.
+
+        The result tells RocketMQ's status and the queue offset to go on from. *tags* is an expression like ``a || b``.
+
+        Raises:
+            FilterSyntaxError: *tags* does not parse.
+            DamagedStore: a record is not what the queue says of it.
+        """
+        with self.read_lock:
+            return self.reader.get_message(topic, queue_id, queue_offset, count_max, tags=tags)
+
+    def query(
+        self, topic: str, key: str, count_max: int = 64, *, begin: int = 0, end: int = TIMESTAMP_MAX
+    ) -> list[Record]:
+        """Return the newest *count_max* messages of *topic* with this key, in commit-log order.
+
+        Args:
+            begin, end: store time in ms since 1970, both included; the index knows it to the second.
+        """
+        with self.read_lock:
+            return self.reader.query_message(topic, key, count_max, begin, end).records
+
+    def topics(self) -> dict[str, list[int]]:
+        """Return the queue ids of every topic that has a consume queue."""
+        return self.reader.topics()
+
+    def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
+        """Return the first queue offset that can be read, and the one behind the last."""
+        with self.read_lock:
+            return self.reader.queue_range(topic, queue_id)
+
+    def records(self, commit_log_offset: int = 0, *, follow: bool = False) -> Iterator[Record]:
+        """Yield the records of the log itself, in order, from the first one at or behind *commit_log_offset*.
+
+        Args:
+            follow: go on with what is put later, until the store is closed.
+
+        Raises:
+            DamagedStore: the bytes at the next offset are no record.
+        """
+        from reput.store.log_scan import LogScan
+        from reput.store.record import decode_record
+        from reput.store.recovery import read_damage
+
+        scan = LogScan(self.directory, passed_over=read_damage(self.directory).accepted())
+        try:
+            wanted = max(commit_log_offset, scan.offset_min)
+            segment = scan.segments.find(wanted)
+            # Records are found from the beginning of their segment on; the offset may lie inside of one.
+            at = segment.begin if segment is not None else wanted
+            while True:
+                end = self.log_end()
+                while at < end:
+                    if at in scan.passed_over:
+                        at = scan.passed_over[at]
+                        continue
+                    columns, following = scan.locate(at, end)
+                    for position in columns.position.tolist():
+                        if at + position >= wanted:
+                            yield decode_record(columns.data, position)
+                    at = following
+                if not follow or not self.wait_for_growth(end):
+                    return
+        finally:
+            scan.close()
+
+    def wait_for_growth(self, end: int) -> bool:
+        """Wait until the log has grown behind *end*; False once it never will."""
+        raise NotImplementedError
+
+
+class Store(Reading):
+    """A store that this process writes. Any number of threads may use it; `close` it, or use ``with``.
+
+    Leaving without `close` loses nothing that was promised: the next opening recovers.
+    """
+
+    def __init__(self, directory: Path, settings: Settings, mode: Mode) -> None:
+        self.directory = directory
+        self.writer = MessageStore(directory, settings)
+        self.settings = self.writer.settings
+        self.started = time.time_ns() // 1_000_000
+        self.read_lock = threading.Lock()
+        self.grown = threading.Condition()
+        self.closed = False
+        try:
+            self.start_group(mode)
+        except BaseException:
+            self.writer.close(views_complete=False)
+            raise
+        self.reader = MessageReader(directory, self.settings, self.readable_up_to)
+        opened_here.add(self)
+
+    def start_group(self, mode: Mode) -> None:
+        """Start the dispatchers, behind the log as it is now, and tell them of all that follows."""
+        writer = self.writer
+        context = GroupContext(self.directory, writer.store_id, self.settings)
+        self.ring: OpenRing | None = None
+        if mode == "processes":
+            from reput.process.group import ProcessGroup
+
+            self.ring = OpenRing(writer, self.settings)
+            self.group: ProcessGroup | InlineGroup = ProcessGroup(
+                context, self.ring.memory, on_members=self.attach_publisher
+            )
+            self.publisher = FramePublisher(self.ring.writer, writer.epochs.epoch)
+        else:
+            inline_ring = InlineRing(capacity=self.settings.ring_size, **positions(writer))
+            self.group = InlineGroup(context, inline_ring)
+            self.publisher = self.group.publisher()
+        try:
+            self.group.start()
+        except BaseException:
+            self.close_ring()
+            raise
+        self.attach_publisher()
+
+    def attach_publisher(self) -> None:
+        """Have the writer tell the group; also whenever dispatchers have come or gone."""
+        self.writer.attach(self.publisher, needs_properties=self.group.needs_properties)
+
+    def close_ring(self) -> None:
+        """Release the shared memory."""
+        if self.ring is not None:
+            self.ring.close()
+
+    # Writing.
+
+    def put(self, message: Message) -> PutMessageResult:
+        """Store one message and return where. With SYNC_FLUSH it returns once the message is on disk.
+
+        Raises:
+            MessageIllegal: it breaks a limit of RocketMQ's.
+            StoreFull: the disk has no room. Nothing was stored, as with every error but a failed force.
+            StoreReadOnly: the disk has refused to force the log, before or now.
+            StoreClosed: the store was closed, or this is a forked child of its writer.
+        """
+        return self.writer.put(message)
+
+    def put_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
+        """Store *messages* one behind the other: one lock, one publication. All are checked before the first is stored.
+
+        Raises:
+            As `put`.
+        """
+        return self.writer.put_batch(messages)
+
+    async def aput(self, message: Message) -> PutMessageResult:
+        """Store one message as `put` does; the event loop goes on while the disk is waited for.
+
+        Raises:
+            As `put`.
+        """
+        result = self.writer.append(message)
+        if self.writer.sync_flush:
+            await self.durable(result.next_commit_log_offset)
+        return result
+
+    async def durable(self, commit_log_offset: int) -> None:
+        """Wait until the log is on disk up to *commit_log_offset*.
+
+        Raises:
+            StoreError: the disk refused, or the store was closed first.
+        """
+        if self.writer.durable >= commit_log_offset:
+            return
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def done() -> None:
+            loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(None))
+
+        self.writer.call_when_durable(commit_log_offset, done)
+        await future
+        if self.writer.durable < commit_log_offset:
+            raise self.writer.refusal()
+
+    def flush(self) -> int:
+        """Force to disk what was put so far, and return the offset up to which the log is durable.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        return self.writer.flush()
+
+    # Views.
+
+    @property
+    def appended(self) -> int:
+        """Commit-log offset up to which records were appended."""
+        return self.writer.appended
+
+    def progress(self, dispatcher: str) -> int | None:
+        """Return the commit-log offset up to which a view is readable, None if that is not known yet.
+
+        Raises:
+            DispatcherError: it is not enabled.
+        """
+        return self.group.progress(dispatcher)
+
+    def wait_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
+        """Return when a view is readable up to *commit_log_offset*.
+
+        Raises:
+            WaitTimeout: it was not in *timeout* seconds.
+            DispatcherError: it is not enabled, or does not run and never will by itself.
+        """
+        self.group.wait_for(dispatcher, commit_log_offset, timeout)
+
+    def readable_up_to(self, view: str) -> int:
+        """Return the progress of a view; 0 where nobody builds it."""
+        try:
+            return self.group.progress(view) or 0
+        except DispatcherError:
+            return 0
+
+    def log_end(self) -> int:
+        """Return `appended`; with SYNC_FLUSH what is durable, beyond which nothing is shown."""
+        return self.writer.durable if self.writer.sync_flush else self.writer.appended
+
+    def wait_for_growth(self, end: int) -> bool:
+        """Wait until the log has grown behind *end*; False once the store is closed."""
+        with self.grown:
+            while self.log_end() <= end:
+                if self.closed:
+                    return False
+                self.grown.wait(FOLLOW_WAIT_S)
+        return True
+
+    def status(self) -> GroupStatus:
+        """Return the store, its writer and a row per dispatcher; what is not known is None."""
+        writer = self.writer
+        return GroupStatus(
+            store=str(self.directory),
+            store_id=writer.store_id,
+            version=reput.__version__,
+            started=self.started,
+            writer=WriterRow(
+                pid=os.getpid(),
+                appended=writer.appended,
+                durable=writer.durable,
+                commit_log_offset_min=writer.commit_log_offset_min,
+                epoch=writer.epochs.epoch,
+                state=writer.state,
+                reason=writer.read_only_reason,
+            ),
+            dispatchers=self.group.status(),
+        )
+
+    # Life.
+
+    def close(self) -> None:
+        """Drain the dispatchers, force everything to disk, and leave a store that RocketMQ opens as cleanly shut down.
+
+        Raises:
+            StoreError: the disk refused; what was durable before is safe.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        opened_here.discard(self)
+        with self.grown:
+            self.grown.notify_all()
+        complete = False
+        try:
+            # The last bytes become durable here, so that dispatchers which read nothing else get them, too.
+            self.writer.stop_puts()
+            self.group.drain_and_stop()
+            complete = self.views_complete()
+            if self.writer.read_only_reason is None:
+                self.write_checkpoint(complete)
+        finally:
+            self.reader.close()
+            self.writer.close(views_complete=complete)
+            self.close_ring()
+
+    def views_complete(self) -> bool:
+        """Whether the views that RocketMQ reads are durable up to the log's end."""
+        end = self.writer.appended
+        enabled = [view for view in ROCKETMQ_VIEWS if view in self.settings.dispatchers]
+        return all((self.group.durable_cursor(view) or 0) >= end for view in enabled)
+
+    def write_checkpoint(self, complete: bool) -> None:
+        """Tell RocketMQ up to which store times log and views are on disk."""
+        timestamp = self.writer.durable_timestamp
+        write_checkpoint(self.directory, timestamp, timestamp if complete else 0, self.writer.files)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def forget(self) -> None:
+        """In a forked child: this copy is closed, the parent's store goes on."""
+        self.closed = True
+        self.writer.forget()
+        self.group.forget()
+
+
+class ReadOnlyStore(Reading):
+    """A store that is only looked at: one of RocketMQ's, one that nobody has open, or one that another process writes.
+
+    Beside a live writer of reput's the views' progress comes from its cells; otherwise from the log's end.
+    """
+
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        require_store(directory)
+        self.directory = directory
+        self.settings = settings
+        self.read_lock = threading.Lock()
+        self.observed = connect_observer(directory)
+        self.end = 0
+        if self.observed is None:
+            from reput.store.log_end import find_log_end
+            from reput.store.segments import Segments
+
+            self.end = find_log_end(directory, Segments(directory / "commitlog"))
+        self.reader = MessageReader(directory, settings, self.readable_up_to)
+        self.closed = False
+
+    def readable_up_to(self, view: str) -> int:
+        """Return the progress of a view."""
+        if self.observed is None:
+            return self.end
+        return self.observed.progress(view) or 0
+
+    def log_end(self) -> int:
+        """Return the commit-log offset up to which records can be read."""
+        return self.end if self.observed is None else self.observed.memory.header.appended or 0
+
+    def wait_for_growth(self, end: int) -> bool:
+        """Wait until a live writer has appended behind *end*; False where none writes, or it has gone."""
+        if self.observed is None:
+            return False
+        while self.log_end() <= end:
+            if self.closed or self.observed.memory.header.closed:
+                return False
+            time.sleep(FOLLOW_WAIT_S)
+        return True
+
+    def status(self) -> GroupStatus:
+        """Return what is known of the store and of whoever writes it."""
+        from reput.process.stopped_status import stopped_status
+
+        return stopped_status(self.directory, self.settings)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.closed = True
+        self.reader.close()
+        if self.observed is not None:
+            self.observed.memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class OpenRing:
+    """The dispatch ring of one writer, with its memory."""
+
+    def __init__(self, writer: MessageStore, settings: Settings) -> None:
+        from reput.ring import RingMemory, RingWriter
+
+        self.memory = RingMemory.create(settings.ring_size)
+        self.writer = RingWriter(self.memory, **positions(writer))
+
+    def close(self) -> None:
+        """Say that no frame will follow, and release the memory."""
+        self.writer.close()
+        self.memory.close()
+
+
+def positions(writer: MessageStore) -> dict[str, int]:
+    """Return where the log stands now, as a ring is told."""
+    return {
+        "appended": writer.appended,
+        "durable": writer.durable,
+        "commit_log_offset_min": writer.commit_log_offset_min,
+        "epoch": writer.epochs.epoch,
+        "ordinal": writer.ordinal,
+    }
+
+
+opened_here: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def forget_in_child() -> None:
+    """A forked child of the writer must not write: its copies of the store are closed."""
+    for store in list(opened_here):
+        store.forget()
+    opened_here.clear()
+
+
+os.register_at_fork(after_in_child=forget_in_child)
