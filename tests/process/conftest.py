@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,16 @@ import pytest
 
 from process.log_writer import STORE_ID, LogWriter
 from process.probe_plugin import PluginFolder
+from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
 from reput.process.inline import InlineGroup, InlineRing
+from reput.process.publisher import FramePublisher
+from reput.process.status import DispatcherRow
+from reput.ring import RingMemory, RingWriter
 from reput.settings import load_settings
+
+
+TIMEOUT = 30.0
 
 
 @pytest.fixture
@@ -85,3 +94,57 @@ def saved(log: LogWriter) -> Callable[[str], dict[str, Any]]:
         return found
 
     return read
+
+
+class Running:
+    """A process group over a test log, with the writing end of its ring."""
+
+    def __init__(self, log: LogWriter, context: GroupContext, capacity: int = 1 << 20, **header: int) -> None:
+        self.memory = RingMemory.create(capacity)
+        self.writer = RingWriter(self.memory, **(log.header() | header))
+        log.publisher = FramePublisher(self.writer, header.get("epoch", 1))
+        self.group = ProcessGroup(context, self.memory)
+
+    def row(self, name: str) -> DispatcherRow:
+        """Return the status of one dispatcher."""
+        return next(row for row in self.group.status() if row.name == name)
+
+    def wait_until(self, holds: Callable[[], object], what: str = "") -> None:
+        """Look every few milliseconds whether a condition holds."""
+        deadline = time.monotonic() + TIMEOUT
+        pause = threading.Event()
+        while not holds():
+            assert time.monotonic() < deadline, f"{what} {self.group.status()}"
+            pause.wait(0.005)
+
+    def wait_for_state(self, name: str, *states: str) -> None:
+        """Wait until a dispatcher is in one of *states*."""
+        self.wait_until(lambda: self.row(name).state in states, f"awaited={states}")
+
+    def stop(self) -> None:
+        """Drain, and give everything back."""
+        self.group.drain_and_stop()
+        self.writer.close()
+        self.memory.close()
+
+
+@pytest.fixture
+def processes(log: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Running]]:
+    """Return a function that starts a process group over the log; all are stopped afterwards."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    running: list[Running] = []
+
+    def start(context: GroupContext, **header: int) -> Running:
+        started = Running(log, context, **header)
+        try:
+            started.group.start()
+        except BaseException:
+            started.memory.close()
+            raise
+        running.append(started)
+        return started
+
+    yield start
+    for started in running:
+        if not started.memory.closed:
+            started.stop()

@@ -78,7 +78,7 @@ class DescribeProcess:
         try:
             os.pwrite(question, msgspec.json.encode(self.question), 0)
             self.process = subprocess.Popen(
-                role_command("describe", str(answer_end), path=path),
+                role_command("describe", str(answer_end), str(os.getpid()), path=path),
                 stdin=question,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -173,10 +173,13 @@ def keep(path: Path | None, answer: Answer) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Read a `Question` from stdin and write the `Answer` to the descriptor that is named."""
+    """Read a `Question` from stdin and write the `Answer`; the arguments are its descriptor and the asking process."""
+    from reput.process.parent_death import die_with_parent
     from reput.process.plugin import convert_options, load_plugin
 
     descriptor = int(arguments[0])
+    # Whoever asks waits for the answer in the thread that asked.
+    die_with_parent(int(arguments[1]))
     os.set_inheritable(descriptor, False)
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
     name = question.entry.name

@@ -1,0 +1,99 @@
+"""JsonChannel: a stream socket that carries JSON lines, and descriptors with them. One thread per end.
+
+Neither end waits for the other: what cannot be sent now is kept, up to a bound, and sent when the socket takes it.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections.abc import Sequence
+
+import msgspec
+
+__all__ = ["JsonChannel"]
+
+RECEIVE_SIZE = 1 << 16
+# Who does not read for so long is not there any more.
+UNSENT_SIZE_MAX = 4 << 20
+LINE_SIZE_MAX = 4 << 20
+DESCRIPTORS_MAX = 128
+
+
+class JsonChannel:
+    """One end of *connection*, which becomes non-blocking and this object's to close.
+
+    Attributes:
+        closed: the other end is gone, or speaks something else.
+        descriptors: what came with the lines, to be taken by the receiver.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.unsent = b""
+        self.received = b""
+        self.closed = False
+        self.descriptors: list[int] = []
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll."""
+        return self.connection.fileno()
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send one line, now or when the socket takes it."""
+        self.unsent += msgspec.json.encode(message, enc_hook=os.fspath) + b"\n"
+        self.flush()
+
+    def send_descriptors(self, message: msgspec.Struct, descriptors: Sequence[int]) -> None:
+        """Send one line together with *descriptors*; nothing else may be unsent."""
+        assert not self.unsent
+        line = msgspec.json.encode(message) + b"\n"
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+        sent = self.connection.sendmsg([line], [rights])
+        self.unsent = line[sent:]
+
+    def flush(self) -> None:
+        """Send what the socket takes."""
+        while self.unsent and not self.closed:
+            try:
+                sent = self.connection.send(self.unsent, socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                break
+            except OSError:
+                self.closed = True
+                break
+            self.unsent = self.unsent[sent:]
+        if len(self.unsent) > UNSENT_SIZE_MAX:
+            self.closed = True
+
+    def receive(self) -> list[bytes]:
+        """Return the whole lines that have come; sets `closed` at the end."""
+        try:
+            data, rights, _, _ = self.connection.recvmsg(
+                RECEIVE_SIZE, socket.CMSG_SPACE(DESCRIPTORS_MAX * 4), socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return []
+        except OSError:
+            data, rights = b"", []
+        for level, kind, content in rights:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                numbers = array.array("i")
+                numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
+                self.descriptors += numbers
+        if not data:
+            self.closed = True
+            return []
+        *lines, self.received = (self.received + data).split(b"\n")
+        if len(self.received) > LINE_SIZE_MAX:
+            self.closed = True
+        return lines
+
+    def close(self) -> None:
+        """Close the socket, and descriptors that nobody took."""
+        self.closed = True
+        self.connection.close()
+        while self.descriptors:
+            os.close(self.descriptors.pop())

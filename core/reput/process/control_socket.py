@@ -1,0 +1,171 @@
+"""The control socket of a store's process group: where it lies, who may connect, and what clients ask.
+
+A Unix socket named by a hash of the store's real path, in the user's runtime directory (``XDG_RUNTIME_DIR``, else a
+private folder below the temporary directory), because a store's own path may be longer than a socket's name can be.
+Only the owner of the group connects. A stale file of a group that was killed is replaced at the next start.
+
+A request is a line of JSON, `reput.process.messages.Request`, and so is each `Reply`. With the reply to "observe" come
+the read-only descriptors of the ring and the cells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import select
+import socket
+import struct
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from reput.errors import DispatcherError
+from reput.process.channel import JsonChannel
+from reput.process.messages import GroupStatus, MemberInfo, Reply, Request, Verb
+from reput.ring import RingMemory
+
+__all__ = ["ControlSocket", "Observed", "connect_observer", "control_socket_path", "group_status", "request"]
+
+PEER_CREDENTIALS = struct.Struct("iII")
+TIMEOUT_S = 10.0
+
+
+def control_socket_path(store_directory: Path) -> Path:
+    """Return where the control socket of a store lies, for this user; its folder exists.
+
+    Raises:
+        DispatcherError: the folder belongs to somebody else, or others may enter it.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(runtime) / "reput" if runtime else Path(tempfile.gettempdir()) / f"reput-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise DispatcherError(
+            f"the folder of the control socket is not private: folder={folder} uid={status.st_uid} "
+            f"mode={status.st_mode & 0o7777:o}",
+            "Remove it, or set XDG_RUNTIME_DIR.",
+        )
+    name = hashlib.sha256(os.fsencode(os.path.realpath(store_directory))).hexdigest()[:16]
+    return folder / f"{name}.sock"
+
+
+class ControlSocket:
+    """The listening end, in the supervisor."""
+
+    def __init__(self, store_directory: Path) -> None:
+        """Listen, in place of whatever a dead group has left; the group's lock says that it is dead."""
+        self.path = control_socket_path(store_directory)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+        self.socket.bind(str(self.path))
+        self.inode = self.path.stat().st_ino
+        self.socket.listen(16)
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll."""
+        return self.socket.fileno()
+
+    def accept(self) -> JsonChannel | None:
+        """Return a client that has come, None if it is another user's or has gone again."""
+        try:
+            connection, _ = self.socket.accept()
+        except OSError:
+            return None
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
+        _, uid, _ = PEER_CREDENTIALS.unpack(credentials)
+        if uid not in (os.getuid(), 0):
+            connection.close()
+            return None
+        return JsonChannel(connection)
+
+    def close(self) -> None:
+        """Stop listening, and remove the file unless a new group has replaced it."""
+        self.socket.close()
+        with contextlib.suppress(FileNotFoundError):
+            if self.path.stat().st_ino == self.inode:
+                self.path.unlink()
+
+
+class Observed(msgspec.Struct):
+    """What a second process sees of a live group: the ring's numbers, and who is in which slot."""
+
+    memory: RingMemory
+    members: dict[str, MemberInfo]
+
+    def progress(self, name: str) -> int | None:
+        """Return the commit-log offset up to which the view of *name* is readable; None: not known, or not enabled."""
+        member = self.members.get(name)
+        return None if member is None else self.memory.view(member.slot).progress
+
+
+def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Reply, list[int]]:
+    """Send *wish* to the group of a store; return the reply, and the descriptors that came with it.
+
+    Raises:
+        DispatcherError: no group runs, or it does not answer in *timeout* seconds.
+    """
+    path = control_socket_path(store_directory)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        connection.connect(str(path))
+    except OSError as error:
+        connection.close()
+        raise DispatcherError(
+            f"no process group runs for this store: store={store_directory} socket={path} error={error.strerror}",
+            "Open the store, or start `reput serve`.",
+        ) from None
+    channel = JsonChannel(connection)
+    try:
+        channel.send(wish)
+        poll = select.poll()
+        poll.register(channel, select.POLLIN)
+        deadline = time.monotonic() + timeout
+        while not channel.closed:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not poll.poll(remaining * 1000):
+                break
+            for line in channel.receive():
+                descriptors, channel.descriptors = channel.descriptors, []
+                return msgspec.json.decode(line, type=Reply), descriptors
+        raise DispatcherError(f"the process group does not answer: store={store_directory} timeout={timeout}")
+    finally:
+        channel.close()
+
+
+def request(store_directory: Path, verb: Verb, name: str = "", timeout: float = TIMEOUT_S) -> msgspec.Raw:
+    """Have the group of a store do something, and return its answer as JSON.
+
+    Raises:
+        ConfigError: the name or the options of a dispatcher are wrong.
+        DispatcherError: no group runs, it does not answer, or cannot do that now.
+    """
+    reply, _ = exchange(store_directory, Request(verb, name), timeout)
+    return reply.check()
+
+
+def group_status(store_directory: Path, timeout: float = TIMEOUT_S) -> GroupStatus | None:
+    """Return the status of the store's group, None if none runs."""
+    try:
+        answer = request(store_directory, "status", timeout=timeout)
+    except DispatcherError:
+        return None
+    return msgspec.json.decode(answer, type=GroupStatus)
+
+
+def connect_observer(store_directory: Path, timeout: float = TIMEOUT_S) -> Observed | None:
+    """Return what a second process may look at of the store's group, None if none runs.
+
+    Raises:
+        RingError: the ring has another layout, or this processor is not covered.
+    """
+    try:
+        reply, descriptors = exchange(store_directory, Request("observe"), timeout)
+        members = msgspec.json.decode(reply.check(), type=list[MemberInfo])
+    except DispatcherError:
+        return None
+    return Observed(RingMemory.from_descriptors(descriptors), {member.entry.name: member for member in members})

@@ -1,0 +1,228 @@
+"""The process of one dispatcher: from the supervisor's fork to its end. Imports exactly one plugin.
+
+Only what a dispatcher needs stays open, only its own cell can be written, its streams are pipes to the supervisor, and
+it is killed when the supervisor ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from types import FrameType
+from typing import NoReturn
+
+import msgspec
+
+from reput.process.catalogue import CatalogueEntry
+from reput.process.context import HostContext
+from reput.process.dispatcher_loop import DispatcherLoop, StartRefused, Stop
+from reput.process.group_context import GroupContext
+from reput.process.group_lock import GroupLock
+from reput.process.log_feed import LogFeed
+from reput.process.log_pipe import LogLine, PipeHandler, install
+from reput.process.parent_death import die_with_parent
+from reput.process.plugin import Plugin, convert_options, load_plugin
+from reput.process.states import Phase
+from reput.process.view_folders import ViewFolders
+from reput.ring import Cell, RingMemory, RingReader
+from reput.store.epochs import read_epochs
+from reput_hooks import CommitLogDispatcher, DispatcherDescription
+
+__all__ = ["BROKEN_STATUS", "DRAIN_SIGNAL", "REFUSED_STATUS", "STOP_SIGNAL", "Assignment", "run_dispatcher"]
+
+DRAIN_SIGNAL = signal.SIGTERM
+STOP_SIGNAL = signal.SIGUSR1
+
+# How the process says why it ended; every other status but 0 is a crash.
+REFUSED_STATUS = 3
+BROKEN_STATUS = 4
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """What one dispatcher's process is to do.
+
+    Attributes:
+        predecessors: slots of the enabled dispatchers that this one comes after.
+        log_descriptor: writing end of the pipe for log lines.
+        print_descriptor: writing end of the pipe for what the plugin prints.
+    """
+
+    entry: CatalogueEntry
+    slot: int
+    predecessors: tuple[int, ...]
+    log_descriptor: int
+    print_descriptor: int
+
+
+def run_dispatcher(
+    context: GroupContext, memory: RingMemory, lock: GroupLock, assignment: Assignment, supervisor_pid: int
+) -> NoReturn:
+    """Be the dispatcher's process. Called in the child, right after the fork; never returns."""
+    status = 1
+    try:
+        die_with_parent(supervisor_pid)
+        confine_descriptors(memory, lock, assignment)
+        lock.withhold()
+        cell = memory.confine(assignment.slot)
+        cell.set_phase(Phase.START)
+        process = DispatcherProcess(context, memory, cell, assignment)
+        status = process.run()
+    except BaseException:
+        # Before there is a log; what is printed comes out there.
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        # Exit handlers were registered for the supervisor, threads of the plugin have no say any more.
+        os._exit(status)
+
+
+def confine_descriptors(memory: RingMemory, lock: GroupLock, assignment: Assignment) -> None:
+    """Have new standard streams, and close everything that is not for this process."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(assignment.print_descriptor, 1)
+    os.dup2(assignment.print_descriptor, 2)
+    kept = {0, 1, 2, assignment.log_descriptor, *memory.descriptors}
+    if lock.descriptor is not None:
+        kept.add(lock.descriptor)
+    begin = 0
+    for descriptor in sorted(kept):
+        if begin < descriptor:
+            # CPython takes an empty range that begins at 0 for all there are.
+            os.closerange(begin, descriptor)
+        begin = descriptor + 1
+    os.closerange(begin, os.sysconf("SC_OPEN_MAX"))
+
+
+class DispatcherProcess:
+    """The dispatcher, its loop and its signals."""
+
+    def __init__(self, context: GroupContext, memory: RingMemory, cell: Cell, assignment: Assignment) -> None:
+        self.context = context
+        self.memory = memory
+        self.cell = cell
+        self.assignment = assignment
+        self.entry = assignment.entry
+        self.loop: DispatcherLoop | None = None
+        self.stop: Stop | None = None
+        self.log = install(assignment.log_descriptor, self.entry.name, self.position)
+        self.host_context: HostContext | None = None
+
+    def position(self) -> int | None:
+        """Return where the dispatcher stands, None before it has started."""
+        return self.loop.cursor.commit_log_offset if self.loop is not None and self.loop.cursor.store_id else None
+
+    def run(self) -> int:
+        """Run until told to stop; return the exit status."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(DRAIN_SIGNAL, self.on_signal)
+        signal.signal(STOP_SIGNAL, self.on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {DRAIN_SIGNAL, STOP_SIGNAL})
+        # One thread computes; a pool of BLAS threads per dispatcher would only take memory.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        try:
+            plugin = load_plugin(self.entry.name, self.entry.module)
+            description = plugin.describe()
+            options = convert_options(self.entry.name, self.context.options(self.entry.name), description.options)
+        except BaseException:
+            self.fail("cannot be imported")
+            return BROKEN_STATUS
+        try:
+            self.dispatch(plugin, description, options)
+        except StartRefused:
+            self.fail("refused")
+            return REFUSED_STATUS
+        except BaseException:
+            self.fail("failed")
+            return 1
+        return 0
+
+    def on_signal(self, number: int, _: FrameType | None) -> None:
+        """Take up the supervisor's wish, and have the loop look up from its parking."""
+        self.stop = Stop.DRAIN if number == DRAIN_SIGNAL else Stop.NOW
+        if self.loop is not None:
+            self.loop.request_stop(self.stop)
+        os.eventfd_write(self.memory.wake_descriptors[self.assignment.slot], 1)
+
+    def dispatch(self, plugin: Plugin, description: DispatcherDescription, options: object) -> None:
+        """Run the loop until it is finished."""
+        context, name = self.context, self.entry.name
+        folders = ViewFolders(context.store_directory, name, description.store_folders)
+
+        def create() -> CommitLogDispatcher:
+            if self.host_context is not None:
+                self.host_context.close()
+            self.host_context = HostContext(
+                name=name,
+                options=options,
+                settings=context.settings,
+                store_directory=context.store_directory,
+                store_id=context.store_id,
+                folders=folders,
+                cell=self.cell,
+            )
+            return plugin.create(self.host_context)
+
+        reader = RingReader(self.memory, self.cell)
+        loop = self.loop = DispatcherLoop(
+            name=name,
+            description=description,
+            create=create,
+            folders=folders,
+            reader=reader,
+            cell=self.cell,
+            predecessors=[self.memory.view(slot) for slot in self.assignment.predecessors],
+            log_feed=LogFeed(
+                context.store_directory,
+                context.settings,
+                needs_properties=description.needs_properties,
+                positions=description.feeds == "positions",
+            ),
+            load_epochs=lambda: read_epochs(context.store_directory, context.store_id),
+            flush_interval_s=context.settings.dispatcher_flush_interval / 1000,
+        )
+        if self.stop is not None:
+            loop.request_stop(self.stop)
+        loop.do_work()
+        announce_running(self.log, name)
+        do_work, waiting, park = loop.do_work, loop.waiting, reader.park
+        while not loop.finished:
+            if not do_work():
+                wait = waiting()
+                park(
+                    wait.timeout,
+                    frames=wait.frames,
+                    durable=wait.durable,
+                    predecessors=wait.predecessors,
+                    progress=wait.progress,
+                )
+
+    def fail(self, what: str) -> None:
+        """Say why the process ends, in its cell and in the log."""
+        text = traceback.format_exc()
+        with contextlib.suppress(Exception):
+            self.cell.set_error(text)
+        self.log.write(
+            LogLine(
+                time.time_ns() // 1_000_000,
+                "ERROR",
+                os.getpid(),
+                self.entry.name,
+                f"dispatcher {what}: dispatcher={self.entry.name} distribution={self.entry.distribution} "
+                f"version={self.entry.version}",
+                commit_log_offset=self.position(),
+                exception=text,
+            )
+        )
+
+
+def announce_running(log: PipeHandler, name: str) -> None:
+    """Tell the supervisor that `start` has returned."""
+    log.write(LogLine(time.time_ns() // 1_000_000, "INFO", os.getpid(), name, "running", event="running"))

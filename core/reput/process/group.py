@@ -1,0 +1,387 @@
+"""ProcessGroup: the dispatchers of one store in processes of their own, as the owner, the writer's program, sees them.
+
+The owner starts the supervisor, gives it the ring's descriptors, and watches it from one thread. If it dies, another
+one is started over the same ring and cells; puts go on meanwhile. The owner's death ends the group by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from reput.errors import ConfigError, DispatcherError, WaitTimeout
+from reput.process.catalogue import select_dispatchers
+from reput.process.channel import JsonChannel
+from reput.process.command import role_command
+from reput.process.group_context import GroupContext
+from reput.process.messages import MemberInfo, Notice, Reply, Request, Setup, Verb
+from reput.process.states import State
+from reput.process.status import DispatcherRow, dispatcher_row
+from reput.ring import CellView, ProgressWaiter, RingMemory, WaitOutcome
+
+__all__ = ["ProcessGroup"]
+
+START_TIMEOUT_S = 120.0
+RESTART_MIN_S = 0.05
+RESTART_MAX_S = 5.0
+# A wait for progress looks at the dispatcher's state as often as this: FATAL and BROKEN are left by hand only.
+STATE_LOOK_S = 1.0
+REQUEST_TIMEOUT_S = 30.0
+
+decode_notice = msgspec.json.Decoder(Notice).decode
+
+
+class ProcessGroup:
+    """The group of one store.
+
+    Args:
+        context: the store, and which dispatchers run.
+        memory: the ring, whose writer has said how far the log reaches.
+        log_format: of the group's log, for people or JSON lines.
+        on_members: called by the watching thread whenever dispatchers have come or gone after `start`;
+            `needs_properties` may have changed.
+    """
+
+    def __init__(
+        self,
+        context: GroupContext,
+        memory: RingMemory,
+        *,
+        log_format: Literal["text", "json"] = "text",
+        on_members: Callable[[], None] | None = None,
+    ) -> None:
+        self.context = msgspec.structs.replace(context, store_directory=context.store_directory.resolve())
+        self.memory = memory
+        self.log_format = log_format
+        self.on_members = on_members
+        self.started = time.time_ns() // 1_000_000
+        self.progress_waiter = ProgressWaiter(memory)
+        self.names: list[str] = list(context.settings.dispatchers)
+        self.members: dict[str, MemberInfo] = {}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.channel: JsonChannel | None = None
+        self.sending = threading.Lock()
+        self.replies: dict[int, Reply | None] = {}
+        self.changed = threading.Condition()
+        self.request_count = 0
+        self.refused: Reply | None = None
+        self.described = False
+        self.stopping = False
+        self.drained = False
+        self.ended = False
+        self.restart_count = 0
+        self.stop_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.thread = threading.Thread(target=self.watch, name="reput-group", daemon=True)
+
+    # Life.
+
+    def start(self) -> None:
+        """Start the group; returns when every enabled dispatcher is described, while they start.
+
+        Raises:
+            ConfigError: a dispatcher is unknown, its options are wrong, or some come after each other in a circle.
+            DispatcherError: another group works on the store, or the supervisor cannot be started.
+        """
+        try:
+            self.spawn(again=False)
+            self.thread.start()
+            with self.changed:
+                done = self.changed.wait_for(lambda: self.described or self.refused or self.ended, START_TIMEOUT_S)
+            if self.refused is not None:
+                self.refused.check()
+            if not done or not self.described:
+                raise DispatcherError(f"the supervisor does not start: timeout={START_TIMEOUT_S}")
+        except BaseException:
+            self.kill()
+            raise
+
+    def spawn(self, *, again: bool) -> None:
+        """Start a supervisor and tell it what it is for.
+
+        Raises:
+            ConfigError: a dispatcher is unknown.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        channel = JsonChannel(ours)
+        try:
+            # The process boots while the metadata is read.
+            process = subprocess.Popen(
+                role_command("supervisor", str(theirs.fileno()), path=sys.path),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), *self.memory.descriptors],
+                start_new_session=True,
+            )
+        except BaseException:
+            channel.close()
+            raise
+        finally:
+            theirs.close()
+        with self.sending:
+            self.process, self.channel = process, channel
+        setup = Setup(
+            context=self.context,
+            entries=select_dispatchers(self.names),
+            descriptors=self.memory.descriptors,
+            owner_pid=os.getpid(),
+            path=[os.path.abspath(entry) for entry in sys.path if entry],
+            started=self.started,
+            log_format=self.log_format,
+            again=again,
+        )
+        with self.sending:
+            channel.send(setup)
+
+    def watch(self) -> None:
+        """Take up what the supervisor says, and start another one when it dies; the watching thread."""
+        while True:
+            assert self.process is not None
+            assert self.channel is not None
+            self.watch_supervisor(self.process, self.channel)
+            status = self.process.wait()
+            self.channel.close()
+            with self.changed:
+                self.replies = {
+                    number: Reply(number, error=f"the supervisor ended: exit_status={status}")
+                    for number in self.replies
+                }
+                over = self.stopping or self.refused is not None or not self.described
+                self.ended = over
+                self.changed.notify_all()
+            if over:
+                return
+            if not self.start_again():
+                return
+
+    def start_again(self) -> bool:
+        """Start a supervisor after the death of one, until that succeeds; False: the group is to stop meanwhile."""
+        pause = RESTART_MIN_S
+        poll = select.poll()
+        poll.register(self.stop_event, select.POLLIN)
+        while not poll.poll(pause * 1000):
+            pause = min(pause * 2, RESTART_MAX_S)
+            self.restart_count += 1
+            # No memory, no processes, or a plugin that was uninstalled meanwhile: all of that may pass.
+            with contextlib.suppress(OSError, ConfigError):
+                self.spawn(again=True)
+                return True
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+        return False
+
+    def watch_supervisor(self, process: subprocess.Popen[bytes], channel: JsonChannel) -> None:
+        """Take up what one supervisor says until it has ended."""
+        pidfd = os.pidfd_open(process.pid)
+        poll = select.poll()
+        try:
+            poll.register(pidfd, select.POLLIN)
+            poll.register(channel, select.POLLIN)
+            while True:
+                ready = [descriptor for descriptor, _ in poll.poll()]
+                if channel.fileno() in ready:
+                    for line in channel.receive():
+                        self.take(decode_notice(line))
+                    if channel.closed:
+                        poll.unregister(channel)
+                if pidfd in ready and (channel.closed or channel.fileno() not in ready):
+                    return
+        finally:
+            os.close(pidfd)
+
+    def take(self, notice: Notice) -> None:
+        """Take up one notice of the supervisor's."""
+        with self.changed:
+            if notice.event == "members":
+                self.members = {member.entry.name: member for member in notice.members}
+                self.names = list(self.members)
+                first, self.described = not self.described, True
+            elif notice.event == "refused":
+                self.refused = notice.reply
+            elif notice.event == "reply" and notice.reply is not None and notice.reply.id in self.replies:
+                self.replies[notice.reply.id] = notice.reply
+            elif notice.event == "drained":
+                self.drained = True
+            self.changed.notify_all()
+        if notice.event == "members" and not first and self.on_members is not None:
+            self.on_members()
+
+    def drain_and_stop(self) -> None:
+        """Have all dispatchers take in what is there, those that others come after first, flush, and end.
+
+        Everything that was published before is dispatched; what a dispatcher cannot take in (it is paused, it failed,
+        it stands before damage) stays for its next start. Each phase has its time limit.
+        """
+        if not self.described or self.ended:
+            self.kill()
+            return
+        with self.changed:
+            self.stopping = True
+        os.eventfd_write(self.stop_event, 1)
+        self.send(Request("drain"))
+        self.thread.join()
+        self.release()
+
+    def kill(self) -> None:
+        """End the group without asking: the supervisor by a signal, its dispatchers by its death."""
+        with self.changed:
+            self.stopping = True
+        os.eventfd_write(self.stop_event, 1)
+        if self.process is not None and self.process.returncode is None:
+            self.process.kill()
+            if not self.thread.ident:
+                self.process.wait()
+        if self.thread.ident:
+            self.thread.join()
+        elif self.channel is not None:
+            self.channel.close()
+        self.release()
+
+    def release(self) -> None:
+        """End all waits. The memory is its creator's to close."""
+        self.progress_waiter.close()
+        if self.stop_event >= 0:
+            os.close(self.stop_event)
+            self.stop_event = -1
+
+    def forget(self) -> None:
+        """In a forked child of the owner: the group is the parent's. Leave its processes alone."""
+        if self.process is not None:
+            # So that nobody waits here for what is no child of this process.
+            self.process.returncode = 0
+        if self.channel is not None:
+            self.channel.close()
+
+    # Requests.
+
+    def send(self, request: Request) -> None:
+        with self.sending:
+            if self.channel is not None and not self.channel.closed:
+                self.channel.send(request)
+
+    def request(self, verb: Verb, name: str = "", *, state: str = "", reason: str | None = None) -> msgspec.Raw:
+        """Have the supervisor do something, and return its answer as JSON.
+
+        Raises:
+            ConfigError: the name or the options of a dispatcher are wrong.
+            DispatcherError: the supervisor cannot do that now, or does not answer.
+        """
+        with self.changed:
+            self.request_count += 1
+            number = self.request_count
+            self.replies[number] = None
+        self.send(Request(verb, name, number, state, reason))
+        with self.changed:
+            self.changed.wait_for(lambda: self.replies[number] is not None or self.ended, REQUEST_TIMEOUT_S)
+            reply = self.replies.pop(number)
+        if reply is None:
+            raise DispatcherError(f"the supervisor does not answer: request={verb} dispatcher={name}")
+        return reply.check()
+
+    def tell_writer_state(self, state: str, reason: str | None) -> None:
+        """Have `reput status` in other processes show the writer's state."""
+        self.send(Request("writer_state", state=state, reason=reason))
+
+    # What dispatchers say.
+
+    @property
+    def needs_properties(self) -> bool:
+        """Whether an enabled dispatcher wants the raw properties in its requests."""
+        return any(
+            member.description.needs_properties for member in self.members.values() if member.description is not None
+        )
+
+    def cell(self, name: str) -> CellView:
+        """Return the cell of one dispatcher.
+
+        Raises:
+            DispatcherError: it is not enabled.
+        """
+        member = self.members.get(name)
+        if member is None:
+            raise DispatcherError(f"dispatcher is not enabled: dispatcher={name} enabled={','.join(self.members)}")
+        return self.memory.view(member.slot)
+
+    def progress(self, name: str) -> int | None:
+        """Return the commit-log offset up to which the view is readable, None if that is not known."""
+        return self.cell(name).progress
+
+    def durable_cursor(self, name: str) -> int | None:
+        """Return the commit-log offset up to which the view survives a power cut, None if that is not known."""
+        cursor = self.cell(name).durable_cursor
+        return None if cursor is None else cursor.commit_log_offset
+
+    def wait_for(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
+        """Return when the view of *name* is readable up to *commit_log_offset*.
+
+        Raises:
+            WaitTimeout: it was not in *timeout* seconds.
+            DispatcherError: it is not enabled, or does not run and never will by itself.
+        """
+        cell = self.cell(name)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            remaining = STATE_LOOK_S if deadline is None else min(STATE_LOOK_S, deadline - time.monotonic())
+            outcome = self.progress_waiter.wait(cell.slot, commit_log_offset, max(0.0, remaining))
+            if outcome is WaitOutcome.REACHED:
+                return
+            self.check_wait(name, cell, commit_log_offset, timeout, deadline, outcome)
+
+    async def wait_for_async(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
+        """As `wait_for`, for a task of any event loop."""
+        cell = self.cell(name)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            remaining = STATE_LOOK_S if deadline is None else min(STATE_LOOK_S, deadline - time.monotonic())
+            outcome = await self.progress_waiter.wait_async(cell.slot, commit_log_offset, max(0.0, remaining))
+            if outcome is WaitOutcome.REACHED:
+                return
+            self.check_wait(name, cell, commit_log_offset, timeout, deadline, outcome)
+
+    def check_wait(
+        self,
+        name: str,
+        cell: CellView,
+        commit_log_offset: int,
+        timeout: float | None,
+        deadline: float | None,
+        outcome: WaitOutcome,
+    ) -> None:
+        """Raise if waiting on makes no sense."""
+        if outcome is WaitOutcome.CLOSED:
+            raise DispatcherError(f"the process group was stopped: dispatcher={name}")
+        state = State(cell.state or 0)
+        if state in (State.FATAL, State.BROKEN):
+            raise DispatcherError(
+                f"dispatcher does not run: dispatcher={name} state={state.name}",
+                f"See its error in `reput status`; then `reput dispatcher resume STORE {name}`.",
+            )
+        if deadline is not None and time.monotonic() >= deadline:
+            raise WaitTimeout(
+                f"dispatcher did not come so far in time: dispatcher={name} commit_log_offset={commit_log_offset} "
+                f"progress={cell.progress} state={state.name} timeout={timeout}"
+            )
+
+    def status(self) -> list[DispatcherRow]:
+        """Return a row per enabled dispatcher."""
+        return [
+            dispatcher_row(
+                name,
+                member.entry.distribution,
+                member.entry.version,
+                self.memory.view(member.slot),
+                self.memory.header,
+                self.context.store_directory,
+            )
+            for name, member in self.members.items()
+        ]

@@ -1,0 +1,95 @@
+"""Member: one dispatcher, as the supervisor keeps it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from reput.process.backoff import Backoff
+from reput.process.catalogue import CatalogueEntry
+from reput.process.description import PluginDescription
+from reput.process.log_merger import LinePipe, RubbishPipe
+from reput.process.messages import MemberInfo
+from reput.process.states import Phase, State, check_transition
+from reput.ring import Cell
+from reput.settings import Settings
+
+__all__ = ["Member"]
+
+
+class Member:
+    """One dispatcher: what is known of it, its process if there is one, and what is to come next.
+
+    Attributes:
+        description: None: it was not described yet, or could not be.
+        following_state: where it goes when it has stopped.
+        start_at: monotonic seconds, when the next process is due.
+        killed_for: why the supervisor killed the process.
+        leaving: it leaves the group when it has stopped.
+    """
+
+    def __init__(self, entry: CatalogueEntry, cell: Cell, settings: Settings) -> None:
+        self.entry = entry
+        self.name = entry.name
+        self.cell = cell
+        self.settings = settings
+        self.backoff = Backoff(entry.name, settings)
+        self.description: PluginDescription | None = None
+        self.state = State.STOPPED
+        self.following_state = State.STOPPED
+        self.start_at = 0.0
+        self.leaving = False
+        self.killed_for = ""
+        self.pid: int | None = None
+        self.pidfd = -1
+        self.spawned_ns = 0
+        self.lines: LinePipe | None = None
+        self.rubbish: RubbishPipe | None = None
+
+    @property
+    def info(self) -> MemberInfo:
+        """Return what others are told of it."""
+        return MemberInfo(self.entry, self.cell.slot, self.description)
+
+    def set_state(self, state: State) -> None:
+        """Go to *state*, which must be a step of the picture, and say so in the cell."""
+        check_transition(self.name, self.state, state)
+        self.show_state(state)
+
+    def show_state(self, state: State) -> None:
+        """Say in the cell what the state is."""
+        self.state = state
+        self.cell.set_state(state, time.time_ns() // 1_000_000)
+
+    def time_limit_ns(self) -> int:
+        """Return when the present phase has lasted too long, monotonic nanoseconds."""
+        settings = self.settings
+        heartbeat = self.cell.heartbeat_ns
+        if heartbeat is None or heartbeat < self.spawned_ns:
+            # The process has not come so far as to give a sign; what stands in the cell is its predecessor's.
+            return self.spawned_ns + settings.dispatcher_start_time_max * 1_000_000
+        limit_ms = {
+            Phase.START: settings.dispatcher_start_time_max,
+            Phase.FLUSH: settings.dispatcher_flush_time_max,
+            Phase.EXPIRE: settings.dispatcher_expire_time_max,
+        }.get(Phase(self.cell.phase or 0), settings.dispatcher_dispatch_time_max)
+        return heartbeat + limit_ms * 1_000_000
+
+    def phase_name(self) -> str:
+        """Return what the process is doing."""
+        heartbeat = self.cell.heartbeat_ns
+        if heartbeat is None or heartbeat < self.spawned_ns:
+            return Phase.START.name
+        return Phase(self.cell.phase or 0).name
+
+    def release_process(self) -> None:
+        """Take up the last lines of a process that has ended, and close what belonged to it."""
+        if self.lines is not None:
+            self.lines.close()
+        if self.rubbish is not None:
+            self.rubbish.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+        self.lines = self.rubbish = None
+        self.pid, self.pidfd = None, -1
+        self.cell.set_pid(None)

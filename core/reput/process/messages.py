@@ -1,0 +1,118 @@
+"""What owner, supervisor and clients of the control socket say to each other, as JSON lines."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from reput.errors import ConfigError, DispatcherError, ReputError
+from reput.process.catalogue import CatalogueEntry
+from reput.process.description import PluginDescription
+from reput.process.group_context import GroupContext
+from reput.process.status import DispatcherRow
+
+__all__ = ["GroupStatus", "MemberInfo", "Notice", "Reply", "Request", "Setup", "WriterRow"]
+
+Verb = Literal["status", "pause", "resume", "restart", "attach", "detach", "drain", "observe", "writer_state"]
+
+
+class MemberInfo(msgspec.Struct, frozen=True):
+    """One dispatcher of the group, and the slot of its cell. *description*: None: BROKEN, or not known yet."""
+
+    entry: CatalogueEntry
+    slot: int
+    description: PluginDescription | None
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """The first line that the owner says to its supervisor.
+
+    Attributes:
+        entries: the enabled dispatchers.
+        descriptors: of the ring's memory, inherited, as `RingMemory.descriptors`.
+        path: further entries of `sys.path` for processes that are to be started.
+        again: an earlier supervisor died; what it said in the cells goes on.
+    """
+
+    context: GroupContext
+    entries: list[CatalogueEntry]
+    descriptors: list[int]
+    owner_pid: int
+    path: list[str]
+    started: int
+    log_format: Literal["text", "json"]
+    again: bool
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Something that is to be done; *name* is a dispatcher's, *id* comes back with the reply."""
+
+    verb: Verb
+    name: str = ""
+    id: int = 0
+    state: str = ""
+    reason: str | None = None
+
+
+class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of a request: a *result* (JSON), or an *error* of a *kind*."""
+
+    id: int
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: str | None = None
+    advice: str = ""
+    kind: Literal["config", "dispatcher"] = "dispatcher"
+
+    def check(self) -> msgspec.Raw:
+        """Return the result.
+
+        Raises:
+            ConfigError, DispatcherError: as the supervisor said.
+        """
+        if self.error is not None:
+            raise (ConfigError if self.kind == "config" else DispatcherError)(self.error, self.advice)
+        return self.result
+
+    @classmethod
+    def refusal(cls, request_id: int, error: ReputError) -> Reply:
+        """Return the reply that says *error*."""
+        kind: Literal["config", "dispatcher"] = "config" if isinstance(error, ConfigError) else "dispatcher"
+        return cls(request_id, error=str(error), advice=error.advice, kind=kind)
+
+
+class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the supervisor says to its owner.
+
+    Attributes:
+        event: "members": who is in the group now; at the first time all are described. "refused": the group does
+            not start, *reply* says why. "reply": to a request of the owner's. "drained": all dispatchers have ended.
+    """
+
+    event: Literal["members", "refused", "reply", "drained"]
+    members: list[MemberInfo] = []
+    reply: Reply | None = None
+
+
+class WriterRow(msgspec.Struct, frozen=True):
+    """The writer, as `reput status` shows it."""
+
+    pid: int | None
+    appended: int | None
+    durable: int | None
+    commit_log_offset_min: int | None
+    epoch: int | None
+    state: str
+    reason: str | None
+
+
+class GroupStatus(msgspec.Struct, frozen=True):
+    """The whole group. *started*: when the owner opened the store, ms since 1970; None: nobody has it open."""
+
+    store: str
+    store_id: str
+    version: str
+    started: int | None
+    writer: WriterRow
+    dispatchers: list[DispatcherRow]
+    supervisor_pid: int | None = None

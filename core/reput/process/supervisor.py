@@ -1,0 +1,793 @@
+"""Supervisor: starts, watches, restarts and stops the dispatchers of one store.
+
+A fresh process of one thread and a session of its own, started by exec, so that it inherits nothing of the program that
+opened the store and a Ctrl-C in that program's terminal does not reach it. It imports no plugin and no numpy: it forks,
+and what it has loaded every dispatcher pays for. It waits in one place, a poll over
+
+    the owner's pidfd       → the owner is dead: the group ends at once
+    the owner's channel     → requests of the owner's
+    pidfds of dispatchers   → one has ended
+    pipes of dispatchers    → log lines, and what plugins print
+    the control socket      → requests of other processes
+    describe processes      → what a plugin declares
+    the signal descriptor   → SIGTERM: drain and end; SIGHUP: look for new and changed plugins
+
+and its timeout is the next thing that is due: a restart, or the end of a phase's time limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import FrameType
+
+import msgspec
+
+import reput
+from reput.errors import ConfigError, DispatcherError, ReputError
+from reput.process.catalogue import CatalogueEntry, installed_dispatchers, select_dispatchers
+from reput.process.channel import JsonChannel
+from reput.process.control_socket import ControlSocket
+from reput.process.describe import Answer, DescribeProcess, Question
+from reput.process.dispatcher_process import (
+    BROKEN_STATUS,
+    DRAIN_SIGNAL,
+    REFUSED_STATUS,
+    STOP_SIGNAL,
+    Assignment,
+    run_dispatcher,
+)
+from reput.process.group_lock import GroupLock
+from reput.process.log_merger import LinePipe, LogMerger, RubbishPipe
+from reput.process.member import Member
+from reput.process.messages import GroupStatus, Notice, Reply, Request, Setup, WriterRow
+from reput.process.order import enabled_predecessors, in_order
+from reput.process.states import State
+from reput.process.status import dispatcher_row
+from reput.ring import RingMemory
+
+__all__ = ["Supervisor", "main"]
+
+LOCK_RETRY_S = 0.01
+LOCK_TIMEOUT_S = 30.0
+POLL_S_MAX = 60.0
+
+Reporter = Callable[[Reply], None]
+
+
+class Supervisor:
+    """The supervisor of one store's group."""
+
+    def __init__(self, channel: JsonChannel, setup: Setup) -> None:
+        self.channel = channel
+        self.setup = setup
+        self.context = setup.context
+        self.settings = setup.context.settings
+        self.pid = os.getpid()
+        self.owner_pidfd = os.pidfd_open(setup.owner_pid)
+        self.memory = RingMemory.from_descriptors(setup.descriptors)
+        self.lock = GroupLock(self.context.store_directory)
+        self.merger = LogMerger(self.context.store_directory / "reput" / "log", setup.log_format)
+        self.writer_state: tuple[str, str | None] = ("RUNNING", None)
+        self.members: dict[str, Member] = {}
+        self.describing: dict[str, tuple[DescribeProcess, Callable[[Answer], None], float]] = {}
+        self.control: ControlSocket | None = None
+        self.clients: dict[int, JsonChannel] = {}
+        self.poll = select.poll()
+        self.handlers: dict[int, Callable[[], None]] = {}
+        self.signals: list[int] = []
+        self.ending = False
+        self.drain_reports: list[Reporter] = []
+        self.finished = False
+
+    # The one place to wait.
+
+    def watch(self, descriptor: int, handler: Callable[[], None], events: int = select.POLLIN) -> None:
+        """Have *handler* called when *descriptor* is ready."""
+        self.handlers[descriptor] = handler
+        self.poll.register(descriptor, events)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Take back `watch`, which may not have been called."""
+        if self.handlers.pop(descriptor, None) is not None:
+            self.poll.unregister(descriptor)
+
+    def run(self) -> None:
+        """Run until the group has ended."""
+        self.install_signals()
+        self.watch(self.owner_pidfd, self.on_owner_death)
+        self.watch(self.channel.fileno(), self.on_owner_says)
+        if not self.take_lock():
+            return
+        self.control = ControlSocket(self.context.store_directory)
+        self.watch(self.control.fileno(), self.on_client)
+        self.begin()
+        while not self.finished:
+            self.do_work()
+
+    def do_work(self) -> int:
+        """Wait for what is due next, and do it; return the number of things that were ready."""
+        ready = self.poll.poll(max(0.0, self.seconds_to_next()) * 1000)
+        for descriptor, _ in ready:
+            # An earlier handler may have closed it.
+            handler = self.handlers.get(descriptor)
+            if handler is not None:
+                handler()
+        self.take_signals()
+        self.start_due()
+        self.enforce_time_limits()
+        self.flush_channels()
+        return len(ready)
+
+    def seconds_to_next(self) -> float:
+        """Return how long nothing is due."""
+        now, now_ns = time.monotonic(), time.monotonic_ns()
+        due = [POLL_S_MAX]
+        for member in self.members.values():
+            if member.state is State.BACKOFF:
+                due.append(member.start_at - now)
+            elif member.pid is not None:
+                due.append((member.time_limit_ns() - now_ns) / 1e9 + 0.001)
+        due += [deadline - now for _, _, deadline in self.describing.values()]
+        return min(due)
+
+    def install_signals(self) -> None:
+        """Have SIGTERM and SIGHUP end the poll."""
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self.watch(reader, lambda: drain_pipe(reader))
+        signal.signal(signal.SIGTERM, self.on_signal)
+        signal.signal(signal.SIGHUP, self.on_signal)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+    def on_signal(self, number: int, _: FrameType | None) -> None:
+        self.signals.append(number)
+
+    def take_signals(self) -> None:
+        while self.signals:
+            if self.signals.pop(0) == signal.SIGTERM:
+                self.drain()
+            else:
+                self.rescan()
+
+    def take_lock(self) -> bool:
+        """Take the group's lock, which a group that was killed gives up in a moment; False: the owner is gone, too."""
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        while not self.lock.try_take():
+            if self.finished:
+                return False
+            if time.monotonic() > deadline:
+                self.refuse(
+                    DispatcherError(
+                        "another process group works on the views of this store: "
+                        f"store={self.context.store_directory} timeout={LOCK_TIMEOUT_S}",
+                        "It ends within a second of its owner; end it by hand if it does not.",
+                    )
+                )
+                return False
+            for descriptor, _ in self.poll.poll(LOCK_RETRY_S * 1000):
+                self.handlers[descriptor]()
+        return True
+
+    # The group's beginning.
+
+    def begin(self) -> None:
+        """Describe all enabled dispatchers; `ready` goes on when all are."""
+        for cell_slot in range(self.memory.slot_count):
+            name = self.memory.view(cell_slot).name
+            if name is not None and name not in [entry.name for entry in self.setup.entries]:
+                self.memory.open_cell(cell_slot).clear(None)
+        try:
+            for entry in self.setup.entries:
+                self.add_member(entry)
+        except ConfigError as error:
+            self.refuse(error)
+            return
+        # A refusal ends the loop over those that are described at once.
+        for member in list(self.members.values()):
+            self.describe(member, partial(self.on_described_first, member))
+        if not self.members:
+            self.ready()
+
+    def add_member(self, entry: CatalogueEntry) -> Member:
+        """Give a dispatcher a slot: its former one, or a free one.
+
+        Raises:
+            ConfigError: all slots are taken.
+        """
+        names = [self.memory.view(slot).name for slot in range(self.memory.slot_count)]
+        for wanted in (entry.name, None):
+            if wanted in names:
+                cell = self.memory.open_cell(names.index(wanted))
+                break
+        else:
+            raise ConfigError(f"too many dispatchers: dispatcher={entry.name} slot_count={self.memory.slot_count}")
+        if cell.name is None:
+            cell.clear(entry.name)
+        member = Member(entry, cell, self.settings)
+        if self.setup.again and cell.state == State.PAUSED:
+            member.state = State.PAUSED
+        else:
+            member.show_state(State.STOPPED)
+        cell.set_pid(None)
+        self.members[entry.name] = member
+        return member
+
+    def describe(self, member: Member, done: Callable[[Answer], None]) -> None:
+        """Ask the plugin what it declares; *done* is called with the answer, possibly at once."""
+        asked = DescribeProcess(Question(member.entry, self.context.options(member.name)), self.setup.path)
+        if asked.answer is not None:
+            done(asked.answer)
+            return
+        deadline = time.monotonic() + self.settings.dispatcher_start_time_max / 1000
+        self.describing[member.name] = (asked, done, deadline)
+        self.watch(asked.descriptor, lambda: self.on_describe_readable(member.name))
+
+    def on_describe_readable(self, name: str, reason: str = "") -> None:
+        asked, done, _ = self.describing[name]
+        descriptor = asked.descriptor
+        if reason:
+            self.unwatch(descriptor)
+            asked.end(reason)
+        elif asked.receive():
+            self.unwatch(descriptor)
+        if asked.answer is not None:
+            del self.describing[name]
+            done(asked.answer)
+
+    def on_described_first(self, member: Member, answer: Answer) -> None:
+        """Take up one of the answers that the group's beginning waits for."""
+        if self.finished:
+            return
+        if answer.refused is not None and not self.setup.again:
+            self.refuse(ConfigError(answer.refused, answer.advice))
+            return
+        self.take_description(member, answer)
+        if all(other.description or other.state is State.BROKEN for other in self.members.values()):
+            self.ready()
+
+    def take_description(self, member: Member, answer: Answer) -> None:
+        """Keep what a plugin declared, or BROKEN."""
+        member.description = answer.description
+        if answer.description is None:
+            text = answer.broken or answer.refused or ""
+            member.cell.set_error(text)
+            if member.state is not State.PAUSED:
+                member.set_state(State.BROKEN)
+            self.merger.say("ERROR", f"dispatcher is broken: {text}", dispatcher=member.name)
+
+    def ready(self) -> None:
+        """Start all dispatchers, and tell the owner who they are."""
+        try:
+            in_order(self.after())
+        except ConfigError as error:
+            self.refuse(error)
+            return
+        for member in self.members.values():
+            if member.state is State.STOPPED:
+                self.start(member)
+        self.announce()
+
+    def after(self) -> dict[str, tuple[str, ...]]:
+        """Return of each dispatcher those it declares to come after."""
+        return {
+            name: member.description.after if member.description else () for name, member in self.members.items()
+        }
+
+    def announce(self) -> None:
+        """Tell the owner who is in the group."""
+        self.channel.send(Notice("members", [member.info for member in self.members.values()]))
+
+    def refuse(self, error: ReputError) -> None:
+        """Tell the owner why there will be no group, and end."""
+        self.merger.say("ERROR", str(error))
+        self.channel.send(Notice("refused", reply=Reply.refusal(0, error)))
+        self.kill_all()
+
+    # Processes.
+
+    def start(self, member: Member) -> None:
+        """Fork the process of a dispatcher."""
+        assert member.description is not None
+        predecessors = enabled_predecessors(self.after())[member.name]
+        log_reader, log_writer = os.pipe2(os.O_CLOEXEC)
+        print_reader, print_writer = os.pipe2(os.O_CLOEXEC)
+        assignment = Assignment(
+            member.entry,
+            member.cell.slot,
+            tuple(self.members[name].cell.slot for name in predecessors),
+            log_writer,
+            print_writer,
+        )
+        member.set_state(State.STARTING)
+        member.spawned_ns = time.monotonic_ns()
+        member.killed_for = ""
+        # A signal must not meet the supervisor's handler in the child.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {DRAIN_SIGNAL, STOP_SIGNAL})
+        pid = os.fork()
+        if pid == 0:
+            run_dispatcher(self.context, self.memory, self.lock, assignment, self.pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {DRAIN_SIGNAL, STOP_SIGNAL})
+        os.close(log_writer)
+        os.close(print_writer)
+        member.pid, member.pidfd = pid, os.pidfd_open(pid)
+        member.cell.set_pid(pid)
+        lines = member.lines = LinePipe(
+            log_reader, self.merger, member.name, lambda event: self.on_event(member, event)
+        )
+        rubbish = member.rubbish = RubbishPipe(print_reader, self.merger, member.name, pid)
+        self.watch(member.pidfd, lambda: self.on_end(member))
+        self.watch(log_reader, lambda: self.read_pipe(lines))
+        self.watch(print_reader, lambda: self.read_pipe(rubbish))
+
+    def read_pipe(self, pipe: LinePipe | RubbishPipe) -> None:
+        if pipe.read() is None:
+            self.unwatch(pipe.descriptor)
+
+    def on_event(self, member: Member, event: str) -> None:
+        if event == "running" and member.state is State.STARTING:
+            member.set_state(State.RUNNING)
+            self.wake_all()
+
+    def wake_all(self) -> None:
+        """Have all dispatchers look up: what they come after may have changed its state."""
+        for member in self.members.values():
+            os.eventfd_write(self.memory.wake_descriptors[member.cell.slot], 1)
+
+    def on_end(self, member: Member) -> None:
+        """Take up the end of a dispatcher's process."""
+        assert member.pid is not None
+        pid, status = os.waitpid(member.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        assert member.lines is not None
+        assert member.rubbish is not None
+        for descriptor in (member.pidfd, member.lines.descriptor, member.rubbish.descriptor):
+            self.unwatch(descriptor)
+        member.release_process()
+        if member.state is State.STOPPING:
+            self.on_stopped(member, code)
+        else:
+            self.on_death(member, pid, code)
+        self.wake_all()
+        self.go_on_draining()
+
+    def on_stopped(self, member: Member, code: int) -> None:
+        """A process that was told to stop has ended."""
+        if code != 0:
+            self.merger.say("WARNING", f"dispatcher ended while stopping: {exit_text(code)}", dispatcher=member.name)
+        if self.ending:
+            member.set_state(State.STOPPED)
+        elif member.leaving:
+            self.detach(member)
+        elif member.following_state is State.STARTING:
+            self.start(member)
+        else:
+            member.set_state(member.following_state)
+
+    def on_death(self, member: Member, pid: int, code: int) -> None:
+        """A process that was not told to stop has ended."""
+        text = f"dispatcher died: dispatcher={member.name} pid={pid} {member.killed_for or exit_text(code)}"
+        if code < 0 or member.cell.error is None:
+            # A signal leaves no last words; those of an exception stand in the cell already.
+            member.cell.set_error(text)
+        if code == BROKEN_STATUS and member.state is State.STARTING:
+            member.set_state(State.BROKEN)
+        elif code == REFUSED_STATUS:
+            member.set_state(State.FATAL)
+        else:
+            pause = member.backoff.failed(member.cell.progress)
+            if pause is None:
+                member.set_state(State.FATAL)
+                text += f" restarts={member.backoff.failure_count - 1} state=FATAL"
+            else:
+                member.start_at = time.monotonic() + pause
+                member.set_state(State.BACKOFF)
+                text += f" restart_in_ms={round(pause * 1000)}"
+        self.merger.say("ERROR", text)
+
+    def start_due(self) -> None:
+        """Start again what has waited long enough; ask no longer whom nobody answers."""
+        now = time.monotonic()
+        for member in self.members.values():
+            if member.state is State.BACKOFF and not self.ending and now >= member.start_at:
+                member.cell.set_restart_count(member.cell.restart_count + 1)
+                self.start(member)
+        for name in [name for name, (_, _, deadline) in self.describing.items() if now > deadline]:
+            self.on_describe_readable(name, f"start_time_max_ms={self.settings.dispatcher_start_time_max}")
+
+    def enforce_time_limits(self) -> None:
+        """Kill what gives no sign of life for longer than its phase may take."""
+        now_ns = time.monotonic_ns()
+        for member in self.members.values():
+            if member.pid is not None and now_ns > member.time_limit_ns():
+                member.killed_for = f"phase exceeded its time limit: phase={member.phase_name()}"
+                signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
+                # Once is enough: from here on its end is awaited.
+                member.spawned_ns = now_ns
+
+    # Stopping.
+
+    def stop(self, member: Member, following_state: State, number: int = STOP_SIGNAL) -> None:
+        """Have a process flush and end."""
+        member.following_state = following_state
+        if member.state is not State.STOPPING:
+            member.set_state(State.STOPPING)
+        signal.pidfd_send_signal(member.pidfd, number)
+
+    def drain(self) -> None:
+        """Have all dispatchers take in what there is, those that others come after first, and end the group."""
+        if not self.ending:
+            self.ending = True
+            for member in self.members.values():
+                if member.pid is None and member.state is not State.STOPPED:
+                    member.set_state(State.STOPPED)
+        self.go_on_draining()
+
+    def go_on_draining(self) -> None:
+        """Tell those to drain whose predecessors have ended; finish when all have."""
+        if not self.ending or self.finished:
+            return
+        predecessors = enabled_predecessors(self.after())
+        for name, member in self.members.items():
+            running = [other for other in predecessors[name] if self.members[other].pid is not None]
+            if member.pid is not None and member.state is not State.STOPPING and not running:
+                self.stop(member, State.STOPPED, DRAIN_SIGNAL)
+        if all(member.pid is None for member in self.members.values()):
+            self.channel.send(Notice("drained"))
+            self.finished = True
+
+    def on_owner_death(self) -> None:
+        """Nobody appends any more, and another writer may come: end at once."""
+        self.merger.say("WARNING", f"the owner is gone, the group ends: owner_pid={self.setup.owner_pid}")
+        self.kill_all()
+
+    def kill_all(self) -> None:
+        """End every process of the group without asking."""
+        for member in self.members.values():
+            if member.pid is not None:
+                signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
+        for member in self.members.values():
+            if member.pid is not None:
+                os.waitpid(member.pid, 0)
+                member.release_process()
+                member.show_state(State.STOPPED)
+        for asked, _, _ in self.describing.values():
+            asked.end("the group ends")
+        self.describing.clear()
+        self.finished = True
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.channel.flush()
+        for client in self.clients.values():
+            client.flush()
+        if self.control is not None:
+            self.control.close()
+        self.lock.release()
+
+    # Requests.
+
+    def on_owner_says(self) -> None:
+        for line in self.channel.receive():
+            self.handle(line, lambda reply: self.channel.send(Notice("reply", reply=reply)), None)
+        if self.channel.closed:
+            # Its pidfd says whether the owner is dead; without a channel it cannot be served either way.
+            self.on_owner_death()
+
+    def on_client(self) -> None:
+        assert self.control is not None
+        client = self.control.accept()
+        if client is not None:
+            descriptor = client.fileno()
+            self.clients[descriptor] = client
+            self.watch(descriptor, lambda: self.on_client_says(descriptor, client))
+
+    def on_client_says(self, descriptor: int, client: JsonChannel) -> None:
+        for line in client.receive():
+            self.handle(line, client.send, client)
+        if client.closed:
+            self.drop_client(descriptor, client)
+
+    def drop_client(self, descriptor: int, client: JsonChannel) -> None:
+        self.unwatch(descriptor)
+        del self.clients[descriptor]
+        client.close()
+
+    def flush_channels(self) -> None:
+        """Send on what a receiver did not take at once."""
+        self.channel.flush()
+        for descriptor, client in list(self.clients.items()):
+            client.flush()
+            if client.closed:
+                self.drop_client(descriptor, client)
+            else:
+                self.poll.modify(descriptor, select.POLLIN | (select.POLLOUT if client.unsent else 0))
+
+    def handle(self, line: bytes, report: Reporter, client: JsonChannel | None) -> None:
+        """Do what a line asks for, and have *report* called with the outcome, now or later."""
+        request_id = 0
+        try:
+            request = msgspec.json.decode(line, type=Request)
+            request_id = request.id
+            self.carry_out(request, report, client)
+        except msgspec.MsgspecError as error:
+            report(Reply(request_id, error=f"no request: reason={error}"))
+        except ReputError as error:
+            report(Reply.refusal(request_id, error))
+
+    def carry_out(self, request: Request, report: Reporter, client: JsonChannel | None) -> None:
+        """Do one request.
+
+        Raises:
+            DispatcherError: it cannot be done now.
+            ConfigError: the dispatcher's name or options are wrong.
+        """
+        match request.verb:
+            case "status":
+                report(result(request, self.status()))
+            case "observe":
+                members = [member.info for member in self.members.values()]
+                if client is None or client.unsent:
+                    raise DispatcherError("descriptors are handed over on a connection of their own")
+                descriptors = self.memory.open_observer_descriptors()
+                client.send_descriptors(result(request, members), descriptors)
+                for number in descriptors:
+                    os.close(number)
+            case "drain":
+                self.drain_reports.append(report)
+                self.drain()
+                report(result(request, None))
+            case "writer_state":
+                self.writer_state = (request.state, request.reason)
+                report(result(request, None))
+            case "attach":
+                self.attach(request, report)
+            case "pause":
+                self.pause(self.member(request.name))
+                report(result(request, None))
+            case "resume":
+                self.resume(self.member(request.name), request, report)
+            case "restart":
+                self.restart(self.member(request.name), request, report)
+            case "detach":
+                self.detach(self.member(request.name))
+                report(result(request, None))
+
+    def member(self, name: str) -> Member:
+        """Return one dispatcher.
+
+        Raises:
+            DispatcherError: it is not in the group, or the group is ending.
+        """
+        if self.ending:
+            raise DispatcherError("the group is ending")
+        if name not in self.members:
+            raise DispatcherError(f"dispatcher is not enabled: dispatcher={name} enabled={','.join(self.members)}")
+        return self.members[name]
+
+    def status(self) -> GroupStatus:
+        """Return the group as `reput status` shows it."""
+        header = self.memory.header
+        state, reason = self.writer_state
+        return GroupStatus(
+            store=str(self.context.store_directory),
+            store_id=self.context.store_id,
+            version=reput.__version__,
+            started=self.setup.started,
+            writer=WriterRow(
+                pid=self.setup.owner_pid,
+                appended=header.appended,
+                durable=header.durable,
+                commit_log_offset_min=header.commit_log_offset_min,
+                epoch=header.epoch,
+                state=state,
+                reason=reason,
+            ),
+            dispatchers=[
+                dispatcher_row(
+                    member.name,
+                    member.entry.distribution,
+                    member.entry.version,
+                    member.cell,
+                    header,
+                    self.context.store_directory,
+                )
+                for member in self.members.values()
+            ],
+            supervisor_pid=self.pid,
+        )
+
+    def pause(self, member: Member) -> None:
+        """Stop a dispatcher until it is resumed. Its view stays as it is."""
+        if member.pid is not None:
+            self.stop(member, State.PAUSED)
+        elif member.state is not State.PAUSED:
+            member.set_state(State.PAUSED)
+        self.wake_all()
+
+    def resume(self, member: Member, request: Request, report: Reporter) -> None:
+        """Start a dispatcher that does not run, whatever the reason; describe it again if it was broken."""
+        if member.pid is not None:
+            if member.state is State.STOPPING:
+                member.following_state = State.STARTING
+            report(result(request, None))
+            return
+        member.backoff.forgive()
+        if member.description is not None:
+            self.start(member)
+            report(result(request, None))
+            return
+
+        def described(answer: Answer) -> None:
+            self.take_description(member, answer)
+            if answer.description is not None:
+                self.start(member)
+                self.announce()
+                report(result(request, None))
+            else:
+                report(Reply(request.id, error=f"dispatcher is broken: dispatcher={member.name}"))
+
+        self.describe(member, described)
+
+    def restart(self, member: Member, request: Request, report: Reporter) -> None:
+        """End the process, if there is one, and start another."""
+        if member.pid is None:
+            self.resume(member, request, report)
+            return
+        self.stop(member, State.STARTING)
+        report(result(request, None))
+
+    def attach(self, request: Request, report: Reporter) -> None:
+        """Take an installed dispatcher into the group.
+
+        Raises:
+            ConfigError: it is not installed, or all slots are taken.
+            DispatcherError: it is in the group already.
+        """
+        if self.ending:
+            raise DispatcherError("the group is ending")
+        if request.name in self.members:
+            raise DispatcherError(f"dispatcher is attached already: dispatcher={request.name}")
+        importlib.invalidate_caches()
+        (entry,) = select_dispatchers([request.name])
+        member = self.add_member(entry)
+
+        def described(answer: Answer) -> None:
+            try:
+                answer.declared()
+                member.description = answer.description
+                in_order(self.after())
+            except ReputError as error:
+                self.forget_member(member)
+                report(Reply.refusal(request.id, error))
+                return
+            # The owner first: its frames must carry what the newcomer needs.
+            self.announce()
+            self.start(member)
+            self.restart_successors(member.name)
+            report(result(request, None))
+
+        self.describe(member, described)
+
+    def detach(self, member: Member) -> None:
+        """Take a dispatcher out of the group, when its process has ended; its view stays as it is."""
+        if member.pid is not None:
+            member.leaving = True
+            self.stop(member, State.STOPPED)
+            return
+        self.forget_member(member)
+        self.announce()
+        self.restart_successors(member.name)
+
+    def forget_member(self, member: Member) -> None:
+        del self.members[member.name]
+        member.cell.clear(None)
+
+    def restart_successors(self, name: str) -> None:
+        """Have those that come after *name* learn that it has come or gone."""
+        for member in self.members.values():
+            if member.description and name in member.description.after and member.pid is not None:
+                self.stop(member, State.STARTING)
+
+    def rescan(self) -> None:
+        """Look at the installed plugins again: what was changed is started anew, what was broken is tried again."""
+        importlib.invalidate_caches()
+        try:
+            installed = installed_dispatchers()
+        except ConfigError as error:
+            self.merger.say("ERROR", str(error))
+            return
+        for member in list(self.members.values()):
+            entry = installed.get(member.name)
+            if entry is None:
+                self.merger.say("WARNING", "the dispatcher was uninstalled", dispatcher=member.name)
+                continue
+            if entry == member.entry and member.state is not State.BROKEN and not entry.editable:
+                continue
+            member.entry = entry
+            self.describe(member, partial(self.on_described_again, member))
+
+    def on_described_again(self, member: Member, answer: Answer) -> None:
+        """Go on with what a changed plugin declares now."""
+        if self.ending:
+            return
+        if answer.description is None:
+            text = answer.broken or answer.refused or ""
+            self.merger.say("ERROR", f"the changed plugin is not used: {text}", dispatcher=member.name)
+            return
+        member.description = answer.description
+        self.announce()
+        if member.pid is not None:
+            self.stop(member, State.STARTING)
+        elif member.state in (State.BROKEN, State.FATAL):
+            member.backoff.forgive()
+            self.start(member)
+
+
+def result(request: Request, value: object) -> Reply:
+    """Return the reply that *request* was done."""
+    return Reply(request.id, result=msgspec.Raw(msgspec.json.encode(value)))
+
+
+def exit_text(code: int) -> str:
+    """Return how a process ended."""
+    if code >= 0:
+        return f"exit_status={code}"
+    with contextlib.suppress(ValueError):
+        return f"signal={signal.Signals(-code).name}"
+    return f"signal={-code}"
+
+
+def drain_pipe(descriptor: int) -> None:
+    """Empty a non-blocking pipe."""
+    with contextlib.suppress(BlockingIOError):
+        while os.read(descriptor, 4096):
+            pass
+
+
+def receive_setup(channel: JsonChannel) -> Setup | None:
+    """Wait for the owner's first line, behind which it waits for an answer; None if it is gone before."""
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    while not channel.closed:
+        poll.poll()
+        lines = channel.receive()
+        if lines:
+            # Paths travel as texts.
+            return msgspec.json.decode(lines[0], type=Setup, dec_hook=lambda kind, text: kind(text))
+    return None
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be the supervisor; the argument is the descriptor of the channel to the owner."""
+    connection = socket.socket(fileno=int(arguments[0]))
+    connection.set_inheritable(False)
+    channel = JsonChannel(connection)
+    setup = receive_setup(channel)
+    if setup is None:
+        return
+    for name in setup.path:
+        if name not in sys.path:
+            sys.path.append(name)
+    supervisor = Supervisor(channel, setup)
+    if os.getppid() != setup.owner_pid:
+        # The owner died before its pidfd was opened.
+        return
+    # What was loaded so far is shared by all dispatchers as long as nobody writes to it.
+    gc.collect()
+    gc.freeze()
+    try:
+        supervisor.run()
+    finally:
+        supervisor.kill_all()
+        supervisor.close()
