@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,13 +12,11 @@ from msgspec import to_builtins
 from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, StoreArgument, settings_of
 from reput.cli.output import Printer
 from reput.cli.progress import progress_bar
-from reput.errors import DispatcherError
+from reput.exports import DELTA, find_export
 
 __all__ = ["EXAMPLE", "export"]
 
 EXAMPLE = "reput send store orders --count 3 && reput export store lake"
-ENTRY_POINT_GROUP = "reput.exports"
-DELTA = "delta"
 
 
 def export(
@@ -38,21 +35,10 @@ def export(
     Spark knows reach Spark.
     """
     spark_options = settings_of(store, config, assignments).settings.spark_options
-    run = exporter(DELTA)
+    run = find_export(DELTA)
     with progress_bar(f"export to {lake}") as update:
         report = run(store, lake, topics=topics, settings=spark_options, on_progress=update)
     Printer(output_format, report_text).row(to_builtins(report))
-
-
-def exporter(name: str) -> Any:
-    """Return the export of that name, which a plugin brings.
-
-    Raises:
-        DispatcherError: none does.
-    """
-    for point in metadata.entry_points(group=ENTRY_POINT_GROUP, name=name):
-        return point.load()
-    raise DispatcherError(f"no such export is installed: export={name}", "Install reput with its plugins again.")
 
 
 def report_text(row: Mapping[str, Any]) -> str:
