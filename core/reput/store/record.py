@@ -78,10 +78,18 @@ assert len(CRC_PROPERTY_NAME) + 10 + 1 == CRC_PROPERTY_SIZE
 IPV4_HOST_SIZE = 8
 IPV6_HOST_SIZE = 20
 TOPIC_SIZE_MAX_V1 = 127
+TOPIC_SIZE_MAX = {MESSAGE_MAGIC_CODE: TOPIC_SIZE_MAX_V1, MESSAGE_MAGIC_CODE_V2: 32767}
 
 FIXED = Struct(">iIIiiqqiq")
 AFTER_BORN_HOST = Struct(">q")
 AFTER_STORE_HOST = Struct(">iqi")
+# Fields 1 to 15 up to the body, by the two bits that say which host is IPv6; the born host's is the lower one.
+LAYOUTS = tuple(Struct(f">iIIiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20))
+SYS_FLAG = Struct(">i")
+SYS_FLAG_AT = 36
+HOST_FLAGS_SHIFT = 4
+assert BORN_HOST_V6_FLAG == 1 << HOST_FLAGS_SHIFT
+assert STORE_HOST_V6_FLAG == 2 << HOST_FLAGS_SHIFT
 TOPIC_SIZE_V1 = Struct(">b")
 TOPIC_SIZE_V2 = Struct(">h")
 PROPERTIES_SIZE = Struct(">h")
@@ -184,6 +192,8 @@ def decode_record(data: bytes | memoryview, at: int = 0) -> Record:
         DamagedStore: the bytes there are no whole record.
     """
     try:
+        (sys_flag,) = SYS_FLAG.unpack_from(data, at + SYS_FLAG_AT)
+        layout = LAYOUTS[sys_flag >> HOST_FLAGS_SHIFT & 3]
         (
             size,
             magic_code,
@@ -192,48 +202,53 @@ def decode_record(data: bytes | memoryview, at: int = 0) -> Record:
             flag,
             queue_offset,
             commit_log_offset,
-            sys_flag,
+            _,
             born_timestamp,
-        ) = FIXED.unpack_from(data, at)
-        if magic_code not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2):
+            born_host,
+            store_timestamp,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            body_size,
+        ) = layout.unpack_from(data, at)
+        body_at = at + layout.size
+        topic_field = body_at + body_size
+        if magic_code == MESSAGE_MAGIC_CODE:
+            topic_at = topic_field + 1
+            topic_size = data[topic_field] if topic_field >= body_at else -1
+        elif magic_code == MESSAGE_MAGIC_CODE_V2:
+            topic_at = topic_field + 2
+            (topic_size,) = TOPIC_SIZE_V2.unpack_from(data, topic_field)
+        else:
             raise DamagedStore(f"no record here: magic_code={magic_code:08X} at={at}")
-        store_at = at + 48 + (IPV6_HOST_SIZE if sys_flag & BORN_HOST_V6_FLAG else IPV4_HOST_SIZE)
-        born_host = bytes(data[at + 48 : store_at])
-        (store_timestamp,) = AFTER_BORN_HOST.unpack_from(data, store_at)
-        rest_at = store_at + 8 + (IPV6_HOST_SIZE if sys_flag & STORE_HOST_V6_FLAG else IPV4_HOST_SIZE)
-        store_host = bytes(data[store_at + 8 : rest_at])
-        reconsume_times, prepared_transaction_offset, body_size = AFTER_STORE_HOST.unpack_from(data, rest_at)
-        body_at = rest_at + 16
-        topic_at = body_at + max(body_size, 0)
-        topic_form = TOPIC_SIZE_V2 if magic_code == MESSAGE_MAGIC_CODE_V2 else TOPIC_SIZE_V1
-        (topic_size,) = topic_form.unpack_from(data, topic_at)
-        properties_at = topic_at + topic_form.size + topic_size
-        (properties_size,) = PROPERTIES_SIZE.unpack_from(data, properties_at)
-    except StructError:
+        topic_end = topic_at + topic_size
+        (properties_size,) = PROPERTIES_SIZE.unpack_from(data, topic_end)
+    except (StructError, IndexError):
         raise DamagedStore(f"record reaches past the end of its bytes: at={at} size={len(data)}") from None
-    end = properties_at + 2 + max(properties_size, 0)
-    if body_size < 0 or topic_size < 0 or end != at + size or end > len(data):
+    properties_at = topic_end + 2
+    end = properties_at + max(properties_size, 0)
+    if body_size < 0 or not 0 <= topic_size <= TOPIC_SIZE_MAX[magic_code] or end != at + size or end > len(data):
         raise DamagedStore(
             f"sizes of the record disagree: record_size={size} body_size={body_size} topic_size={topic_size} "
             f"properties_size={properties_size} at={at}"
         )
     return Record(
-        commit_log_offset=commit_log_offset,
-        record_size=size,
-        topic=str(data[topic_at + topic_form.size : properties_at], "utf-8", "replace"),
-        queue_id=queue_id,
-        queue_offset=queue_offset,
-        flag=flag,
-        sys_flag=sys_flag,
-        magic_code=magic_code,
-        born_timestamp=born_timestamp,
-        born_host=decode_host(born_host),
-        store_timestamp=store_timestamp,
-        store_host=decode_host(store_host),
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared_transaction_offset,
-        body_crc=crc,
-        body=bytes(data[body_at:topic_at]),
-        properties=decode_properties(bytes(data[properties_at + 2 : end])),
-        message_id=encode_message_id(store_host, commit_log_offset),
+        commit_log_offset,
+        size,
+        str(data[topic_at:topic_end], "utf-8", "replace"),
+        queue_id,
+        queue_offset,
+        flag,
+        sys_flag,
+        magic_code,
+        born_timestamp,
+        decode_host(born_host),
+        store_timestamp,
+        decode_host(store_host),
+        reconsume_times,
+        prepared_transaction_offset,
+        crc,
+        bytes(data[body_at:topic_field]),
+        decode_properties(bytes(data[properties_at:end])),
+        encode_message_id(store_host, commit_log_offset),
     )
