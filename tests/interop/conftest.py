@@ -1,0 +1,35 @@
+"""Fixtures for the tests with the real RocketMQ: its store on any directory, in both versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from interop.java_program import VERSIONS, java_command
+from interop.rocketmq_store import RocketMQStore, java_settings
+from reput.settings import Settings
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    """Each version of RocketMQ in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def rocketmq(version: str, tmp_path: Path) -> Iterator[Callable[..., RocketMQStore]]:
+    """Open a directory with RocketMQ's store: ``rocketmq(directory, settings, enabledAppendPropCRC=True)``."""
+    home = tmp_path / "rocketmq-home"
+    home.mkdir()
+    command = java_command(version, home)
+    opened: list[RocketMQStore] = []
+
+    def open_store(directory: Path, settings: Settings, **more: object) -> RocketMQStore:
+        opened.append(RocketMQStore(command, directory, {**java_settings(settings), **more}))
+        return opened[-1]
+
+    yield open_store
+    for store in opened:
+        store.kill()

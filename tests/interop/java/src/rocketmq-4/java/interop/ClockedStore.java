@@ -1,0 +1,24 @@
+package interop;
+
+import java.io.IOException;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.SystemClock;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.stats.BrokerStatsManager;
+
+/** RocketMQ's own store, but for the clock that gives records their store time. */
+final class ClockedStore extends DefaultMessageStore {
+    private final SystemClock clock;
+
+    ClockedStore(MessageStoreConfig config, SystemClock clock) throws IOException {
+        super(config, new BrokerStatsManager("interop", false),
+            (topic, queueId, offset, tagsCode, time, bitMap, properties) -> { }, new BrokerConfig());
+        this.clock = clock;
+    }
+
+    @Override
+    public SystemClock getSystemClock() {
+        return clock;
+    }
+}

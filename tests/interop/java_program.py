@@ -1,0 +1,86 @@
+"""The Java program of this folder, built by Maven against one version of RocketMQ, once, outside of the repository."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+__all__ = ["VERSIONS", "class_path", "java_command"]
+
+VERSIONS = ("4.9.7", "5.3.3")
+SOURCES = Path(__file__).with_name("java")
+BUILD_SECONDS_MAX = 600
+# What Maven says when it cannot reach a repository, as opposed to when it cannot compile.
+UNREACHABLE = ("Could not transfer", "Could not resolve dependencies", "could not be resolved", "Unknown host")
+JVM_OPTIONS = (
+    "-Xms32m",
+    "-Xmx192m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    # Lets RocketMQ unmap its files on a Java of today.
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+
+
+def java_command(version: str, home: Path) -> list[str]:
+    """Return how the program is run against *version*; *home* is where RocketMQ may keep files of its own.
+
+    Skips the test where Java or Maven is missing, or Maven cannot fetch RocketMQ.
+    """
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed: RocketMQ itself cannot be asked")
+    return ["java", *JVM_OPTIONS, f"-Duser.home={home}", "-cp", class_path(version), "interop.Main"]
+
+
+def class_path(version: str) -> str:
+    """Return the class path of the program built against *version*, building it if that was not done yet."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reput-interop"
+    cache.mkdir(parents=True, exist_ok=True)
+    built = cache / f"{version}-{digest_of_sources()}"
+    # Several test processes may come at once; one builds.
+    with (cache / f"{version}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            draft = cache / f"{version}.draft"
+            shutil.rmtree(draft, ignore_errors=True)
+            build(version, draft)
+            for outdated in cache.glob(f"{version}-*"):
+                shutil.rmtree(outdated)
+            draft.rename(built)
+    return f"{built / 'classes'}:{built / 'lib'}/*"
+
+
+def digest_of_sources() -> str:
+    """Return a short name of what the sources say now."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+        digest.update(str(path.relative_to(SOURCES)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def build(version: str, target: Path) -> None:
+    """Have Maven fetch RocketMQ and compile the program into *target*."""
+    command = [
+        *("mvn", "-q", "-B", "-f", str(SOURCES / "pom.xml")),
+        f"-Drocketmq.version={version}",
+        f"-Drocketmq.line={version.partition('.')[0]}",
+        f"-Dbuilt={target}",
+        "package",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX, env={**os.environ, "MAVEN_OPTS": "-Xmx256m"}
+    )
+    if done.returncode != 0:
+        shutil.rmtree(target, ignore_errors=True)
+        if any(text in done.stdout for text in UNREACHABLE):
+            pytest.skip(f"Maven cannot fetch RocketMQ: version={version}")
+        pytest.fail(f"Maven cannot build the Java program: version={version}\n{done.stdout}{done.stderr}")

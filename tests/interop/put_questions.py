@@ -1,0 +1,54 @@
+"""The same message for both stores: what RocketMQ must be asked, so that it stores what reput does."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+from reput.settings import Settings
+from reput.store.message import Message, message_properties
+
+__all__ = ["batch_question", "put_question"]
+
+
+def put_question(message: Message, settings: Settings, born_timestamp: int, **fields: object) -> dict[str, object]:
+    """Return the question that has RocketMQ put *message*; *fields* are RocketMQ's and come on top."""
+    return {
+        "do": "put",
+        **shared(message, settings, born_timestamp),
+        **own(message),
+        **fields,
+    }
+
+
+def batch_question(messages: Sequence[Message], settings: Settings, born_timestamp: int) -> dict[str, object]:
+    """Return the question that has RocketMQ put *messages*, of one queue, as one batch."""
+    return {
+        "do": "put_batch",
+        **shared(messages[0], settings, born_timestamp),
+        "flag": 0,
+        "messages": [own(message) for message in messages],
+    }
+
+
+def shared(message: Message, settings: Settings, born_timestamp: int) -> dict[str, object]:
+    """Return what all messages of a batch have in common."""
+    return {
+        "topic": message.topic,
+        "queueId": message.queue_id,
+        "sysFlag": 0,
+        "bornTimestamp": born_timestamp,
+        "bornHost": settings.born_host,
+        "storeHost": settings.store_host,
+        "reconsumeTimes": 0,
+        "preparedTransactionOffset": 0,
+    }
+
+
+def own(message: Message) -> dict[str, object]:
+    """Return what each message has of its own; its properties are the very string that reput stores."""
+    return {
+        "body": base64.b64encode(message.body).decode(),
+        "flag": message.flag,
+        "properties": message_properties(message)[0].decode(),
+    }

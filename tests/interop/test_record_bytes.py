@@ -1,0 +1,161 @@
+"""Records byte by byte: what reput writes is what RocketMQ would have written, given the same properties string.
+
+Both stores get the same messages at the same times, each by its own clock, so nothing has to be left out of the
+comparison: times, hosts, CRCs and the blanks at the ends of segments are the same bytes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from interop.put_questions import batch_question, put_question
+from interop.rocketmq_store import RocketMQStore
+from reput.settings import Settings
+from reput.store.message import Message
+from reput.store.message_store import MessageStore
+from small_store import ManualClock, log_bytes, records
+
+pytestmark = [pytest.mark.java, pytest.mark.processes]
+
+SEGMENT_SIZE = 4096
+START_MS = 1_700_000_000_000
+# A record's own bytes on topic "orders" with IPv4 hosts, besides body and properties.
+OVERHEAD = 91 + len("orders")
+IPV6 = {"born_host": "[2001:db8::17]:40001", "store_host": "[::1]:10911"}
+MESSAGES = [
+    Message("orders", b"plain"),
+    Message("orders", b""),
+    Message("orders", b"tagged", tags="paid", keys=["k1", "k2"]),
+    Message("orders", b"properties", properties={"a": "1", "UNIQ_KEY": "7F0000010000", "b": "x\x01y"}, keys="k1"),
+    Message("orders", b"text", tags="größer", properties={"名": "値", "face": "\U0001f600"}),
+    Message("orders", bytes(range(256)), flag=-7, queue_id=3),
+    Message("orders", b"extremes", flag=2**31 - 1, queue_id=2**31 - 1),
+    Message("%RETRY%group", b"again", properties={"RETRY_TOPIC": "orders"}),
+    Message("t" * 127, b"the longest topic of the first version"),
+    Message("orders", b"x" * 3000, properties={"long": "y" * 800}),
+]
+
+
+def settings_of(**settings: object) -> Settings:
+    """Return settings with segments of 4 KiB."""
+    return Settings(
+        mapped_file_size_commit_log=SEGMENT_SIZE,
+        mapped_file_size_consume_queue=2000,
+        max_hash_slot_num=50,
+        max_index_num=200,
+        **settings,
+    )
+
+
+def put_by_reput(directory: Path, settings: Settings, messages: Sequence[Message | list[Message]]) -> None:
+    """Have reput write *messages*, one a millisecond; a list is a batch."""
+    clock = ManualClock(START_MS)
+    store = MessageStore(directory, settings, clock=clock)
+    for message in messages:
+        clock.ms += 1
+        if isinstance(message, list):
+            store.put_batch(message)
+        else:
+            store.put(message)
+    store.close(views_complete=False)
+
+
+def put_by_rocketmq(store: RocketMQStore, settings: Settings, messages: Sequence[Message | list[Message]]) -> None:
+    """Have RocketMQ write the same at the same times."""
+    for ms, message in enumerate(messages, START_MS + 1):
+        store.set_clock(ms)
+        if isinstance(message, list):
+            answer = store.ask(**batch_question(message, settings, ms))
+        else:
+            answer = store.ask(**put_question(message, settings, ms))
+        assert answer["status"] == "PUT_OK", answer
+    store.shutdown()
+
+
+@pytest.fixture
+def assert_same_log(tmp_path, rocketmq):
+    """Return a function that has both write the same messages and compares the logs, first as text, then as bytes."""
+
+    def compare(messages: Sequence[Message | list[Message]], settings: Settings, **java_settings: object) -> None:
+        ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+        put_by_reput(ours, settings, messages)
+        theirs.mkdir()
+        put_by_rocketmq(rocketmq(theirs, settings, **java_settings), settings, messages)
+        assert records(ours) == records(theirs)
+        assert log_bytes(ours) == log_bytes(theirs)
+
+    return compare
+
+
+def test_records_are_the_same_bytes(assert_same_log):
+    """Tags, keys, text of any script, flags, queues, the longest topic, and a body of most of a segment."""
+    assert_same_log(MESSAGES, settings_of())
+
+
+def test_records_with_ipv6_hosts_are_the_same_bytes(assert_same_log):
+    """Both hosts take 20 bytes, and the two bits that say so are set."""
+    assert_same_log(MESSAGES, settings_of(**IPV6))
+
+
+@pytest.mark.parametrize("which", ["born_host", "store_host"])
+def test_one_ipv6_host_among_two_is_the_same_bytes(assert_same_log, which):
+    """Each host has its own bit."""
+    assert_same_log(MESSAGES, settings_of(**{which: IPV6[which]}))
+
+
+def test_segments_end_where_rocketmq_ends_them(assert_same_log):
+    """A record that leaves exactly a blank's eight bytes stays, one that leaves seven goes to the next segment."""
+    sizes = [1000, SEGMENT_SIZE - 1000 - 8, 1000, SEGMENT_SIZE - 1000 - 7, 100, SEGMENT_SIZE - 8, 200]
+    assert_same_log([Message("orders", b"x" * (size - OVERHEAD)) for size in sizes], settings_of())
+
+
+def test_any_messages_are_the_same_bytes(assert_same_log):
+    """Three hundred messages of random sizes, queues, tags, keys and properties; the seed is the test's own."""
+    rng = random.Random(17)
+    alphabet = "abc é値\U0001f600"
+    messages = []
+    for _ in range(300):
+        properties = {
+            f"p{number}": "".join(rng.choices(alphabet, k=rng.randrange(1, 30))) for number in range(rng.randrange(4))
+        }
+        message = Message(
+            rng.choice(["orders", "payments", "%RETRY%g", "a|b-c_d"]),
+            rng.randbytes(rng.choice([0, 1, 30, 300, 900])),
+            tags=rng.choice([None, "paid", "größer"]),
+            keys=[f"k{rng.randrange(20)}" for _ in range(rng.randrange(3))] or None,
+            properties=properties,
+            flag=rng.randrange(-(2**31), 2**31),
+            queue_id=rng.randrange(4),
+        )
+        messages.append(message)
+    assert_same_log(messages, settings_of())
+
+
+def test_batches_are_the_same_bytes(assert_same_log):
+    """A batch is one record a message, all of one time, with queue offsets that follow each other."""
+    batch = [Message("orders", b"b%d" % number, tags="paid", keys=f"k{number}", flag=number) for number in range(10)]
+    assert_same_log([MESSAGES[0], batch, MESSAGES[1], batch[:1], batch], settings_of())
+
+
+@pytest.mark.parametrize("version", ["5.3.3"], indirect=True)
+def test_records_with_a_crc_of_the_whole_are_the_same_bytes(assert_same_log):
+    """The CRC property covers every byte of the record, so one wrong byte would be two."""
+    assert_same_log(MESSAGES, settings_of(enabled_append_prop_crc=True), enabledAppendPropCRC=True)
+
+
+@pytest.mark.parametrize("version", ["5.3.3"], indirect=True)
+def test_batches_with_a_crc_of_the_whole_are_the_same_bytes(assert_same_log):
+    """Each message of a batch has its own."""
+    batch = [Message("orders", b"b%d" % number, tags="paid") for number in range(5)]
+    assert_same_log([batch, batch], settings_of(enabled_append_prop_crc=True), enabledAppendPropCRC=True)
+
+
+@pytest.mark.parametrize("version", ["5.3.3"], indirect=True)
+def test_topics_beyond_the_first_version_are_the_same_bytes(assert_same_log):
+    """From 128 bytes on the record is of the second version, which 4.9 cannot read."""
+    topics = ["%RETRY%" + "g" * size for size in (120, 121, 248)]
+    assert_same_log([Message(topic, b"body", tags="t") for topic in topics], settings_of())
