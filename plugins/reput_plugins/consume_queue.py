@@ -1,23 +1,31 @@
 """The dispatcher `consume_queue`: what consumers read, ``consumequeue/{topic}/{queueId}/``.
 
-Each unit has one place, so a replay writes the same bytes again. The cursor stands in one file with the ends of all
-queues; what lies behind those ends at a start is zeroed, because a reader takes whatever is below the progress.
+The cursor stands in one file with the ends of all queues. At a start the queues are brought back to those ends, and
+what lies behind is zeroed and comes again: units are written at their own places, so the bytes are the same.
 """
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import msgspec
 
-from reput.store.consume_queue_builder import ConsumeQueueBuilder, QueueEnds
+from reput.errors import DamagedStore
+from reput.store.consume_queue_adoption import adopt_queues
+from reput.store.consume_queue_builder import ConsumeQueueBuilder, QueueTable, shown_queue_file_size
 from reput.store.identity import was_clean_when_adopted
 from reput.store.sealed_file import read_sealed, seal
-from reput.store.segments import Segments
+from reput.store.topic_config_manager import TopicConfigManager
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,
     DispatchBatch,
     DispatcherContext,
     DispatcherDescription,
+    RebuildNeeded,
+    RetryLater,
     hookimpl,
     replace_durably,
 )
@@ -25,13 +33,15 @@ from reput_hooks import (
 __all__ = ["ConsumeQueueDispatcher"]
 
 FOLDER = "consumequeue"
+# What passes by itself, or once an operator has made room.
+SHORTAGES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 class ConsumeQueueState(msgspec.Struct, frozen=True):
-    """The cursor, and the ends of all queues as of there."""
+    """The cursor, and how far each queue reaches there."""
 
     cursor: Cursor
-    ends: QueueEnds
+    queues: QueueTable
 
 
 class ConsumeQueueDispatcher(CommitLogDispatcher):
@@ -40,51 +50,109 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
     def __init__(self, context: DispatcherContext) -> None:
         self.context = context
         self.path = context.directory / "cursor"
-        self.builder = ConsumeQueueBuilder(context.folder(FOLDER), context.settings["mapped_file_size_consume_queue"])
+        folder = context.folder(FOLDER)
+        # The files of a store show their size; what the settings say is for a store without any.
+        file_size = shown_queue_file_size(folder) or context.settings["mapped_file_size_consume_queue"]
+        self.left_alone = context.counter("left_alone")
+        self.batch: DispatchBatch | None = None
+        self.builder = ConsumeQueueBuilder(folder, file_size, has_batch_queue=self.has_batch_queue, refuse=self.reject)
         self.end: Cursor | None = None
 
     def start(self) -> Cursor | None:
         """Go on behind the durable units; of a store that RocketMQ closed, behind the last of its units."""
-        state = read_sealed(self.path, ConsumeQueueState)
-        if state is not None:
-            self.builder.ends = state.ends
-            self.builder.cut_to_ends()
-            self.end = state.cursor
-            return state.cursor
-        store = self.context.store_directory
-        if was_clean_when_adopted(store) and self.builder.root.is_dir():
-            complete_to = self.builder.adopt(Segments(store / "commitlog").offset_end)
-            if complete_to:
-                self.end = Cursor(self.context.store_id, 1, complete_to, 0)
+        with self.rebuild_if_damaged():
+            state = read_sealed(self.path, ConsumeQueueState)
+            if state is not None:
+                self.builder.restore(state.queues)
+                self.end = state.cursor
                 return self.end
-        # Unknown units may be incomplete anywhere: all are written again, each at its own place.
-        self.builder.cut_to_ends()
+            store = self.context.store_directory
+            if was_clean_when_adopted(store):
+                table, complete_to = adopt_queues(self.builder.directory, store, self.builder.file_size)
+                if complete_to:
+                    self.builder.restore(table)
+                    # As of the epoch in which reput found the store: a cut since then is made here, too.
+                    self.end = Cursor(self.context.store_id, 1, complete_to, 0)
+                    return self.flush()
+            # A RocketMQ that was killed leaves queues that may lack any unit, so all of them are built again.
+            self.builder.restore({})
         return None
 
+    @contextmanager
+    def rebuild_if_damaged(self) -> Iterator[None]:
+        """Have the view built again where it is not what its cursor says: deleted, or replaced by an older copy."""
+        try:
+            yield
+        except DamagedStore as error:
+            self.context.logger.error("%s", error)
+            raise RebuildNeeded from error
+
     def dispatch(self, batch: DispatchBatch) -> None:
-        self.builder.dispatch(batch)
+        self.batch = batch
+        try:
+            self.builder.put(batch)
+        except OSError as error:
+            if error.errno in SHORTAGES:
+                raise RetryLater(f"units cannot be written: error={error.strerror} path={error.filename}") from error
+            raise
+        self.left_alone.value = self.builder.left_alone_count
         self.end = batch.end
 
     def flush(self) -> Cursor | None:
         if self.end is not None:
-            self.builder.flush()
-            replace_durably(self.path, seal(ConsumeQueueState(self.end, self.builder.ends)))
+            self.builder.force()
+            self.keep(self.builder.table)
         return self.end
 
+    def keep(self, table: QueueTable) -> None:
+        """Write the cursor and *table* durably."""
+        assert self.end is not None
+        replace_durably(self.path, seal(ConsumeQueueState(self.end, table)))
+
     def truncate(self, cursor: Cursor) -> None:
-        self.builder.truncate(cursor.commit_log_offset)
+        # The shorter ends are kept before anything is cut: a crash in the middle is then one behind them.
+        self.builder.force()
+        table = self.builder.table_below(cursor.commit_log_offset)
         self.end = cursor
-        self.flush()
+        self.keep(table)
+        with self.rebuild_if_damaged():
+            self.builder.restore(table)
 
     def expire(self, commit_log_offset_min: int) -> None:
-        self.builder.expire(commit_log_offset_min)
+        expired = self.builder.expire(commit_log_offset_min)
+        if expired:
+            # Files go only after the ends that do not need them are on disk.
+            self.flush()
+            for path in expired:
+                path.unlink(missing_ok=True)
 
     def delete_topic(self, topic: str) -> None:
-        self.builder.delete_topic(topic)
+        directories = self.builder.delete_topic(topic)
         self.flush()
+        for directory in directories:
+            self.builder.remove_directory(directory)
 
     def close(self) -> None:
         self.builder.close()
+
+    def has_batch_queue(self, topic: str) -> bool:
+        """Whether RocketMQ 5 keeps the units of *topic* in another kind of queue."""
+        topics = TopicConfigManager(self.context.store_directory)
+        try:
+            topics.load()
+        except DamagedStore as error:
+            self.context.logger.error("whether a topic has batch queues is not known: topic=%s error=%s", topic, error)
+            return False
+        config = topics.entries.get(topic)
+        return config is not None and config.has_batch_consume_queue
+
+    def reject(self, commit_log_offset: int, reason: str) -> None:
+        """Put a record that can have no unit with the dead letters."""
+        assert self.batch is not None
+        for request in self.batch:
+            if request.commit_log_offset == commit_log_offset:
+                self.context.reject(request, reason)
+                return
 
 
 @hookimpl

@@ -1,10 +1,21 @@
-"""ConsumeQueue: one (topic, queue id) as readers see it.
+"""ConsumeQueue: where each message of one (topic, queue id) lies in the commit log, as readers see it.
+
+A file is a run of 20-byte units, big-endian, and is named by its first byte's offset in 20 digits. A unit's number in
+its queue is the queue offset.
+
+    at  size  field              meaning
+     0     8  commit_log_offset  bytes from the start of the log
+     8     4  record_size        bytes
+    12     8  tags_code          Java hashCode of the tag, 0 without one; below -2147483648: an ext address
+
+A *pre-blank* unit (0, 7FFFFFFF, 0) stands where the log has no record: before the first unit of a queue that does not
+begin with 0, and for queue offsets that the log has lost.
 
 A reader may stand beside the builder, in another process, or come upon a store that nobody has open. It never asks a
 file how long it is: a unit counts only if its record ends at or before the builder's progress. Units ascend, and behind
 the last one there are zeros - or, in a store that a RocketMQ left, old units that point behind the log's end.
 
-Source: RocketMQ store, ConsumeQueue.getIndexBuffer, getMinOffsetInQueue and correctMinOffset.
+Source: RocketMQ store, ConsumeQueue.CQ_STORE_UNIT_SIZE, getIndexBuffer, getMinOffsetInQueue and correctMinOffset.
 """
 
 from __future__ import annotations
@@ -15,8 +26,10 @@ from struct import Struct
 
 from reput.store.file_name import file_name, parse_file_name
 from reput.store.open_files import OpenFiles
+from reput_hooks import Record
+from reput_hooks.dispatch import parse_multi_dispatch
 
-__all__ = ["UNIT", "UNIT_SIZE", "ConsumeQueue"]
+__all__ = ["PRE_BLANK_SIZE", "UNIT", "UNIT_SIZE", "ConsumeQueue", "holds_unit_of"]
 
 UNIT = Struct(">qiq")
 UNIT_SIZE = 20
@@ -116,3 +129,14 @@ class ConsumeQueue:
 def counts(commit_log_offset: int, record_size: int, progress: int) -> bool:
     """Whether a unit says of a record that the builder has come past it."""
     return record_size > 0 and commit_log_offset >= 0 and commit_log_offset + record_size <= progress
+
+
+def holds_unit_of(record: Record, topic: str, queue_id: int, queue_offset: int) -> bool:
+    """Tell whether *record* belongs to this queue at this queue offset, by itself or through multi-dispatch."""
+    if (record.topic, record.queue_id, record.queue_offset) == (topic, queue_id, queue_offset):
+        return True
+    names = record.properties.get("INNER_MULTI_DISPATCH")
+    if not names:
+        return False
+    text = f"{names}\x02{record.properties.get('INNER_MULTI_QUEUE_OFFSET', '')}"
+    return (topic, queue_offset) in parse_multi_dispatch(text.encode())

@@ -1,323 +1,391 @@
-"""ConsumeQueueBuilder: writes where each message of each queue lies in the commit log.
+"""ConsumeQueueBuilder: all queues of a store, brought up to the commit log batch by batch.
 
-A file is a run of 20-byte units, big-endian, and is named by its first byte's offset in 20 digits. A unit's number in
-its queue is the queue offset, so each unit has one place, and writing it again changes nothing.
+    batch ──▶ rows of one queue ──▶ units ──▶ one write per queue and batch
+                                      │
+    flush:  files forced ──▶ directories forced ──▶ the caller's cursor with `table`, how far each queue reaches
 
-    at  size  field              meaning
-     0     8  commit_log_offset  bytes from the start of the log
-     8     4  record_size        bytes
-    12     8  tags_code          Java hashCode of the tag, 0 without one; negative below int: an ext address
+One writer. Batches of a few rows are taken row by row, larger ones whole with numpy, which is loaded then; both put the
+same units. A batch that failed in the middle may be put again: what is there already is passed over.
 
-Source: RocketMQ store, ConsumeQueue.putMessagePositionInfo and CQ_STORE_UNIT_SIZE.
+Source: RocketMQ store, CommitLogDispatcherBuildConsumeQueue, ConsumeQueueStore and MultiDispatchUtils.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections import OrderedDict
-from collections.abc import Iterator
-from itertools import pairwise
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+from reput.errors import DamagedStore
+from reput.store.consume_queue import UNIT_SIZE
+from reput.store.consume_queue_files import ConsumeQueueFiles, QueueEnd, queue_file_begins
+from reput.store.delay_level import SCHEDULE_TOPIC
+from reput.store.file_name import file_name
+from reput.store.files import Files
+from reput.store.record import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE
+from reput_hooks import DispatchBatch
+from reput_hooks.dispatch import ROW, parse_multi_dispatch
 
-from reput.store.file_name import file_name, parse_file_name
-from reput.store.record import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
-from reput_hooks import DispatchBatch, RebuildNeeded
+__all__ = ["ConsumeQueueBuilder", "QueueTable", "queue_directories", "shown_queue_file_size"]
 
-__all__ = ["UNIT", "UNIT_SIZE", "ConsumeQueueBuilder", "QueueEnds"]
-
-Array = np.ndarray[Any, Any]
-UNIT_SIZE = 20
-UNIT = np.dtype([("commit_log_offset", ">i8"), ("record_size", ">i4"), ("tags_code", ">i8")])
-assert UNIT.itemsize == UNIT_SIZE
-PRE_BLANK_SIZE = 0x7FFFFFFF
-PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], UNIT).tobytes()
-OPEN_FILES_MAX = 256
+# Below this, the fixed cost of numpy's calls is more than the rows cost one by one.
+BULK_ROWS_MIN = 24
+# Prepared and rolled back records share this bit, and have no unit.
+LEFT_OUT = TRANSACTION_PREPARED_TYPE | INNER_BATCH_FLAG
 LMQ_PREFIX = "%LMQ%"
+NO_MULTI_DISPATCH = ("%RETRY%", "rmq_sys_")
+NAME_SIZE_MAX = 255
+LOGIC_OFFSET_MAX = 2**63 - UNIT_SIZE
+# Queue offsets that may be missing before a record. More is no loss of records but a wrong number.
+LOST_UNITS_MAX = 5_000_000
 
-# Topic → queue id → queue offset behind the last unit.
-QueueEnds = dict[str, dict[int, int]]
+QueueTable = dict[str, dict[int, QueueEnd]]
 
 
 class ConsumeQueueBuilder:
-    """All queues of a store, written with `pwrite`, where a full disk is an error and not a fault."""
+    """Writes the queues below *directory*.
 
-    def __init__(self, root: Path, file_size: int, ends: QueueEnds | None = None) -> None:
-        """*root* is ``consumequeue/``; *ends* is what is known of the queues there, None: nothing yet."""
-        self.root = root
-        self.file_size = -(-file_size // UNIT_SIZE) * UNIT_SIZE
-        self.ends: QueueEnds = ends if ends is not None else {}
-        self.open_files: OrderedDict[Path, int] = OrderedDict()
-        self.dirty: set[Path] = set()
+    Attributes:
+        table: topic → queue id → how far the queue reached at the last `force`.
+        left_alone_count: records that were passed over because RocketMQ 5 keeps their topic in another kind of queue.
+    """
 
-    def dispatch(self, batch: DispatchBatch) -> None:
-        """Write the units of *batch*: one sort, and one write per queue."""
-        rows, queues, _ = batch.columns()
-        if not len(rows):
-            return
-        sys_flag = rows["sys_flag"]
-        transaction = sys_flag & TRANSACTION_ROLLBACK_TYPE
-        wanted = (transaction != TRANSACTION_PREPARED_TYPE) & (transaction != TRANSACTION_ROLLBACK_TYPE)
-        # Queues of type BatchCQ have units of another kind, which are left alone.
-        wanted &= (sys_flag & INNER_BATCH_FLAG) == 0
-        multi_dispatched = bool((rows["multi_dispatch_size"] >= 0).any())
-        if not wanted.all():
-            rows = rows[wanted]
-        units = np.empty(len(rows), UNIT)
-        units["commit_log_offset"] = rows["commit_log_offset"]
-        units["record_size"] = rows["record_size"]
-        units["tags_code"] = rows["tags_code"]
-        queue_index, queue_offsets = rows["queue_index"], rows["queue_offset"]
-        order = np.argsort(queue_index, kind="stable")
-        queue_index = queue_index[order]
-        bounds = [0, *(np.flatnonzero(np.diff(queue_index)) + 1).tolist(), len(rows)]
-        for begin, end in pairwise(bounds):
-            if begin < end:
-                chosen = order[begin:end]
-                topic, queue_id = queues[int(queue_index[begin])]
-                self.put(topic, queue_id, queue_offsets[chosen], units[chosen])
-        if multi_dispatched:
-            for request in batch:
-                unit = np.array([(request.commit_log_offset, request.record_size, request.tags_code)], UNIT)
-                for name, queue_offset in request.multi_dispatch:
-                    queue_id = 0 if name.startswith(LMQ_PREFIX) else request.queue_id
-                    self.put(name, queue_id, np.array([queue_offset]), unit)
-
-    def put(self, topic: str, queue_id: int, queue_offsets: Array, units: Array) -> None:
-        """Write units of one queue, each at its own place."""
-        first, count = int(queue_offsets[0]), len(queue_offsets)
-        if count == 1 or (np.diff(queue_offsets) == 1).all():
-            self.write(topic, queue_id, first, units.tobytes())
-        else:
-            for queue_offset, unit in zip(queue_offsets.tolist(), units, strict=True):
-                self.write(topic, queue_id, queue_offset, unit.tobytes())
-        ends = self.ends.setdefault(topic, {})
-        end = int(queue_offsets[-1]) + 1
-        if end > ends.get(queue_id, 0):
-            ends[queue_id] = end
-
-    def write(self, topic: str, queue_id: int, queue_offset: int, data: bytes) -> None:
-        """Write whole units from *queue_offset* on, over as many files as that takes."""
-        directory = self.root / topic / str(queue_id)
-        at = queue_offset * UNIT_SIZE
-        view = memoryview(data)
-        while view:
-            begin = at - at % self.file_size
-            part = view[: begin + self.file_size - at]
-            path = directory / file_name(begin)
-            descriptor = self.file(path, at - begin)
-            write_whole(descriptor, part, at - begin)
-            self.dirty.add(path)
-            view = view[len(part) :]
-            at += len(part)
-
-    def file(self, path: Path, first_write: int) -> int:
-        """Return the descriptor of *path*, made if it is missing; few files are open at a time.
-
-        Units before the first one of a queue that does not begin with 0 are written as RocketMQ's pre-blank units.
+    def __init__(
+        self,
+        directory: Path,
+        file_size: int,
+        *,
+        files: Files | None = None,
+        has_batch_queue: Callable[[str], bool] = lambda topic: False,
+        refuse: Callable[[int, str], None] = lambda commit_log_offset, reason: None,
+    ) -> None:
         """
-        descriptor = self.open_files.get(path)
-        if descriptor is not None:
-            self.open_files.move_to_end(path)
-            return descriptor
-        fresh = not path.exists()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        first_of_queue = fresh and not any(path.parent.iterdir())
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if os.fstat(descriptor).st_size < self.file_size:
-            os.ftruncate(descriptor, self.file_size)
-        if first_of_queue and first_write:
-            write_whole(descriptor, memoryview(PRE_BLANK * (first_write // UNIT_SIZE)), 0)
-        self.open_files[path] = descriptor
-        if len(self.open_files) > OPEN_FILES_MAX:
-            oldest, oldest_descriptor = self.open_files.popitem(last=False)
-            if oldest in self.dirty:
-                os.fdatasync(oldest_descriptor)
-                self.dirty.discard(oldest)
-            os.close(oldest_descriptor)
-        return descriptor
+        Args:
+            file_size: bytes of a queue file, a multiple of 20.
+            has_batch_queue: tells whether RocketMQ 5 keeps a topic under ``batchconsumequeue/``.
+            refuse: is told of each record that can have no unit, by its commit-log offset.
+        """
+        assert file_size % UNIT_SIZE == 0
+        self.directory = directory
+        self.file_size = file_size
+        self.files = files or Files()
+        self.has_batch_queue = has_batch_queue
+        self.refuse = refuse
+        self.queues: dict[tuple[str, int], ConsumeQueueFiles] = {}
+        self.names: dict[ConsumeQueueFiles, tuple[str, int]] = {}
+        # Topic → whether it has queues of another kind, as it was when its first queue was met.
+        self.batch_topics: dict[str, bool] = {}
+        self.left_alone_count = 0
+        self.table: QueueTable = {}
+        self.dirty: dict[ConsumeQueueFiles, None] = {}
+        self.changed_directories: set[Path] = set()
+        # Queues whose file is open, the one that has been so longest first.
+        self.opened: dict[ConsumeQueueFiles, None] = {}
+        self.open_max = open_files_max()
 
-    def flush(self) -> None:
-        """Force every unit that was written to disk."""
-        for path in self.dirty:
-            os.fdatasync(self.open_files[path])
-        self.dirty.clear()
+    # Taking in.
 
-    def close(self) -> None:
-        """Close the files."""
-        for descriptor in self.open_files.values():
-            os.close(descriptor)
-        self.open_files.clear()
-
-    # What is there already.
-
-    def queues(self) -> Iterator[tuple[str, int, Path]]:
-        """Yield (topic, queue id, directory) of every queue on disk."""
-        if self.root.is_dir():
-            for topic in sorted(self.root.iterdir()):
-                if topic.is_dir():
-                    for directory in sorted(topic.iterdir()):
-                        if directory.name.isascii() and directory.name.isdigit() and directory.is_dir():
-                            yield topic.name, int(directory.name), directory
-
-    def cut_to_ends(self) -> None:
-        """Zero every unit behind the known ends: it was written after them, by us or by a RocketMQ, and comes again.
+    def put(self, batch: DispatchBatch) -> None:
+        """Bring the queues up to the end of *batch*.
 
         Raises:
-            RebuildNeeded: a unit before an end is not there.
+            OSError: the units of some queues were not written; the same batch may be put again.
         """
-        missing = {(topic, queue_id) for topic, queues in self.ends.items() for queue_id in queues}
-        for topic, queue_id, directory in self.queues():
-            end = self.ends.get(topic, {}).get(queue_id, 0)
+        touched: dict[ConsumeQueueFiles, None] = {}
+        if len(batch) < BULK_ROWS_MIN:
+            self.take_rows(batch, touched)
+        else:
+            self.take_columns(batch, touched)
+        try:
+            for queue in touched:
+                self.write(queue)
+        except BaseException:
+            for queue in touched:
+                queue.forget()
+            raise
+
+    def take_rows(self, batch: DispatchBatch, touched: dict[ConsumeQueueFiles, None]) -> None:
+        """Take in a batch row by row."""
+        for part in batch.parts:
+            names = part.queues
+            at = 0
+            for (
+                commit_log_offset,
+                queue_offset,
+                tags_code,
+                _,
+                _,
+                record_size,
+                queue_index,
+                sys_flag,
+                texts_size,
+                uniq_key_size,
+                keys_size,
+                multi_dispatch_size,
+                _,
+            ) in ROW.iter_unpack(part.rows):
+                name = names[queue_index]
+                if sys_flag & LEFT_OUT:
+                    self.left_alone_count += bool(sys_flag & INNER_BATCH_FLAG)
+                else:
+                    self.take(name, commit_log_offset, record_size, tags_code, queue_offset, touched)
+                    if multi_dispatch_size >= 0:
+                        text_at = at + max(uniq_key_size, 0) + max(keys_size, 0)
+                        text = part.texts[text_at : text_at + multi_dispatch_size]
+                        for further, further_offset in further_queues(name, text):
+                            self.take(further, commit_log_offset, record_size, tags_code, further_offset, touched)
+                at += texts_size
+
+    def take_columns(self, batch: DispatchBatch, touched: dict[ConsumeQueueFiles, None]) -> None:
+        """Take in a batch as a whole."""
+        from reput.store.consume_queue_units import units_by_queue
+
+        rows, names, _ = batch.columns()
+        if (rows["multi_dispatch_size"] >= 0).any():
+            # A further queue may be the first queue of another record: the order of the log decides.
+            self.take_rows(batch, touched)
+            return
+        left_out = rows["sys_flag"] & LEFT_OUT
+        if left_out.any():
+            self.left_alone_count += int(((left_out & INNER_BATCH_FLAG) != 0).sum())
+            rows = rows[left_out == 0]
+        for queue_index, units in units_by_queue(rows):
+            name = names[queue_index]
+            queue = self.queues.get(name)
+            if (
+                queue is not None
+                and units.consecutive
+                and queue.follows(units.commit_log_offset, units.record_size, units.queue_offset)
+            ):
+                queue.put_run(units.data, units.last, units.max_physic_offset)
+                touched[queue] = None
+            else:
+                for commit_log_offset, record_size, tags_code, queue_offset in units.rows():
+                    self.take(name, commit_log_offset, record_size, tags_code, queue_offset, touched)
+
+    def take(
+        self,
+        name: tuple[str, int],
+        commit_log_offset: int,
+        record_size: int,
+        tags_code: int,
+        queue_offset: int,
+        touched: dict[ConsumeQueueFiles, None],
+    ) -> None:
+        """Take in the unit of one record in the queue (topic, queue id)."""
+        queue = self.queues.get(name)
+        if queue is None:
+            reason = self.refusal(name[0])
+            if reason is not None:
+                self.refuse(commit_log_offset, reason)
+                return
+            if self.is_left_alone(name[0]):
+                self.left_alone_count += 1
+                return
+            directory = self.directory / name[0] / str(name[1])
+            queue = self.queues[name] = ConsumeQueueFiles(directory, self.file_size, self.files)
+            self.names[queue] = name
+        position = queue_offset * UNIT_SIZE
+        if queue.end != position and not self.is_plausible(queue, position):
+            self.refuse(commit_log_offset, f"impossible queue offset: queue_offset={queue_offset}")
+            return
+        if queue.put(commit_log_offset, record_size, tags_code, queue_offset):
+            touched[queue] = None
+
+    @staticmethod
+    def refusal(topic: str) -> str | None:
+        """Return why a topic can have no directory, None if it can."""
+        if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+            return f"topic is no name of a directory: topic={topic!r}"
+        if len(topic.encode("utf-8", "replace")) > NAME_SIZE_MAX:
+            return f"topic is too long for the name of a directory: topic={topic[:40]!r}..."
+        return None
+
+    def is_left_alone(self, topic: str) -> bool:
+        """Tell whether a topic's units are of another kind; asked once for each topic."""
+        known = self.batch_topics.get(topic)
+        if known is None:
+            known = self.batch_topics[topic] = self.has_batch_queue(topic)
+        return known
+
+    def is_plausible(self, queue: ConsumeQueueFiles, position: int) -> bool:
+        """Tell whether a unit may come at this logic offset, which is not the next one."""
+        if not 0 <= position < LOGIC_OFFSET_MAX:
+            return False
+        return queue.end is None or position - queue.end <= LOST_UNITS_MAX * UNIT_SIZE
+
+    def write(self, queue: ConsumeQueueFiles) -> None:
+        """Write what one queue has taken in."""
+        if queue.file is None:
+            self.make_room()
+            self.opened[queue] = None
+        if queue.write():
+            directory = queue.directory
+            self.changed_directories |= {directory, directory.parent, self.directory, self.directory.parent}
+        self.dirty[queue] = None
+
+    def make_room(self) -> None:
+        """Close the queue that has been open longest, when too many are."""
+        while len(self.opened) >= self.open_max:
+            self.close_queue(next(iter(self.opened)))
+
+    def close_queue(self, queue: ConsumeQueueFiles) -> None:
+        """Close the file of one queue; the next use opens it again."""
+        self.opened.pop(queue, None)
+        queue.close()
+
+    def close(self) -> None:
+        """Close all files."""
+        for queue in self.queues.values():
+            queue.close()
+        self.opened.clear()
+
+    # Forcing, and what is kept beside the cursor.
+
+    def force(self) -> None:
+        """Force everything to disk that was put, and bring `table` up to it.
+
+        Raises:
+            OSError: nothing that was put since the last time is sure to be on disk.
+        """
+        for queue in self.dirty:
+            queue.force()
+        for directory in self.changed_directories:
+            self.files.force_directory(directory)
+        for queue in self.dirty:
+            topic, queue_id = self.names[queue]
+            known = queue.known()
+            assert known is not None
+            self.table.setdefault(topic, {})[queue_id] = known
+        self.dirty.clear()
+        self.changed_directories.clear()
+
+    def restore(self, table: QueueTable) -> None:
+        """Bring the files to *table*, which the caller keeps durably: what lies before or behind goes.
+
+        Raises:
+            DamagedStore: the files do not hold what *table* says.
+        """
+        self.close()
+        self.queues.clear()
+        self.names.clear()
+        self.dirty.clear()
+        missing = {(topic, queue_id) for topic, queues in table.items() for queue_id in queues}
+        for topic, queue_id, directory in queue_directories(self.directory):
+            known = table.get(topic, {}).get(queue_id)
+            if known is None:
+                self.remove_directory(directory)
+                continue
             missing.discard((topic, queue_id))
-            if end and not self.has_unit(directory, end - 1):
-                raise RebuildNeeded(f"unit is missing: topic={topic} queue_id={queue_id} queue_offset={end - 1}")
-            self.zero_from(directory, end)
+            queue = ConsumeQueueFiles(directory, self.file_size, self.files, known)
+            queue.restore(known)
+            queue.close()
+            self.queues[topic, queue_id] = queue
+            self.names[queue] = (topic, queue_id)
+            if queue.dirty:
+                self.dirty[queue] = None
         if missing:
             topic, queue_id = min(missing)
-            raise RebuildNeeded(f"queue is missing: topic={topic} queue_id={queue_id}")
+            raise DamagedStore(f"consume queue is gone: topic={topic!r} queue_id={queue_id} count={len(missing)}")
+        self.table = table
 
-    def has_unit(self, directory: Path, queue_offset: int) -> bool:
-        """Tell whether a unit of some size stands there."""
-        unit = self.read_unit(directory, queue_offset)
-        return unit is not None and int(unit["record_size"]) > 0
+    def table_below(self, commit_log_offset: int) -> QueueTable:
+        """Return `table` as it is without the units of records from *commit_log_offset* on. Changes nothing."""
+        table: QueueTable = {}
+        for (topic, queue_id), queue in self.queues.items():
+            was_open = queue in self.opened
+            known = queue.end_below(commit_log_offset)
+            if known is not None:
+                table.setdefault(topic, {})[queue_id] = known
+            if not was_open:
+                queue.close()
+        return table
 
-    def read_unit(self, directory: Path, queue_offset: int) -> Any:
-        """Return one unit, None if its file is not there."""
-        at = queue_offset * UNIT_SIZE
-        begin = at - at % self.file_size
-        try:
-            descriptor = os.open(directory / file_name(begin), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        try:
-            data = os.pread(descriptor, UNIT_SIZE, at - begin)
-        finally:
-            os.close(descriptor)
-        return np.frombuffer(data, UNIT)[0] if len(data) == UNIT_SIZE else None
+    def expire(self, commit_log_offset_min: int) -> list[Path]:
+        """Leave out the files that hold only records below *commit_log_offset_min* and return them.
 
-    def zero_from(self, directory: Path, end: int) -> None:
-        """Zero whatever lies behind unit *end*; files that lie wholly behind it are removed."""
-        at = end * UNIT_SIZE
+        They are to be removed once the table that `force` makes without them is kept durably.
+        """
+        expired: list[Path] = []
+        for queue in self.queues.values():
+            was_open = queue in self.opened
+            begin = queue.expired_begin(commit_log_offset_min)
+            if begin > queue.begin:
+                expired += [queue.directory / file_name(at) for at in range(queue.begin, begin, self.file_size)]
+                queue.begin = begin
+                self.dirty[queue] = None
+            if not was_open:
+                queue.close()
+        return expired
+
+    def delete_topic(self, topic: str) -> list[Path]:
+        """Leave out the queues of *topic* and return their directories, to be removed as those of `expire`."""
+        deleted = [name for name in self.queues if name[0] == topic]
+        directories = []
+        for name in deleted:
+            queue = self.queues.pop(name)
+            del self.names[queue]
+            self.close_queue(queue)
+            self.dirty.pop(queue, None)
+            directories.append(queue.directory)
+        self.table.pop(topic, None)
+        self.batch_topics.pop(topic, None)
+        return directories
+
+    def remove_directory(self, directory: Path) -> None:
+        """Remove a queue's directory, and its topic's when that was the last."""
         for path in sorted(directory.iterdir()):
-            begin = parse_file_name(path.name)
-            if begin is None or begin + self.file_size <= at:
-                continue
-            if begin >= at:
-                self.forget(path)
-                path.unlink()
-                continue
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                zero_data(descriptor, at - begin)
-            finally:
-                os.close(descriptor)
-            self.dirty.discard(path)
-
-    def forget(self, path: Path) -> None:
-        """Close *path*, if it is open, without forcing it."""
-        descriptor = self.open_files.pop(path, None)
-        if descriptor is not None:
-            os.close(descriptor)
-        self.dirty.discard(path)
-
-    def truncate(self, commit_log_offset: int) -> None:
-        """Forget all units that point at or behind *commit_log_offset*."""
-        for topic, queue_id, directory in self.queues():
-            ends = self.ends.setdefault(topic, {})
-            end = self.first_unit_from(directory, ends.get(queue_id, 0), commit_log_offset)
-            ends[queue_id] = end
-            self.zero_from(directory, end)
-
-    def first_unit_from(self, directory: Path, end: int, commit_log_offset: int) -> int:
-        """Return the queue offset of the first unit below *end* that points there or behind, *end* if none does."""
-        begins = [begin for path in directory.iterdir() if (begin := parse_file_name(path.name)) is not None]
-        low, high = min(begins, default=0) // UNIT_SIZE, end
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.read_unit(directory, middle)
-            if unit is not None and int(unit["commit_log_offset"]) < commit_log_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def expire(self, commit_log_offset_min: int) -> None:
-        """Remove files of which every unit points below *commit_log_offset_min*; never the last of a queue.
-
-        Source: RocketMQ store, MappedFileQueue.deleteExpiredFileByOffset.
-        """
-        for _, _, directory in self.queues():
-            paths = sorted(path for path in directory.iterdir() if parse_file_name(path.name) is not None)
-            for path in paths[:-1]:
-                last = self.read_unit(directory, (int(path.name) + self.file_size) // UNIT_SIZE - 1)
-                if last is None or int(last["commit_log_offset"]) >= commit_log_offset_min:
-                    break
-                self.forget(path)
-                path.unlink()
-
-    def delete_topic(self, topic: str) -> None:
-        """Remove all queues of *topic*."""
-        directory = self.root / topic
-        for path in list(self.open_files):
-            if path.is_relative_to(directory):
-                self.forget(path)
-        self.ends.pop(topic, None)
-        if directory.is_dir():
-            shutil.rmtree(directory)
-
-    def adopt(self, log_end: int) -> int:
-        """Take over the queues that a RocketMQ closed cleanly; return where the last unit's record ends, 0 without one.
-
-        Source: RocketMQ store, ConsumeQueue.recover: data ends at the first unit of no size.
-        """
-        complete_to = 0
-        for topic, queue_id, directory in self.queues():
-            end, record_end = self.find_end(directory, log_end)
-            self.ends.setdefault(topic, {})[queue_id] = end
-            self.zero_from(directory, end)
-            complete_to = max(complete_to, record_end)
-        return complete_to
-
-    def find_end(self, directory: Path, log_end: int) -> tuple[int, int]:
-        """Return the queue offset behind the last unit whose record ends in the log, and where it ends."""
-        paths = sorted(path for path in directory.iterdir() if parse_file_name(path.name) is not None)
-        for path in reversed(paths):
-            units = np.frombuffer(path.read_bytes(), UNIT, -1)
-            sizes = units["record_size"]
-            count = int(np.argmax(sizes <= 0)) if (sizes <= 0).any() else len(units)
-            ends = units["commit_log_offset"][:count] + sizes[:count]
-            real = np.flatnonzero((ends <= log_end) & (sizes[:count] != PRE_BLANK_SIZE))
-            if len(real):
-                last = int(real[-1])
-                return int(path.name) // UNIT_SIZE + last + 1, int(ends[last])
-        return (int(paths[0].name) // UNIT_SIZE if paths else 0), 0
+            self.files.remove(path)
+        self.files.remove_directory(directory)
+        self.changed_directories.discard(directory)
+        if not any(directory.parent.iterdir()):
+            self.files.remove_directory(directory.parent)
+            self.changed_directories.discard(directory.parent)
 
 
-def write_whole(descriptor: int, data: memoryview, at: int) -> None:
-    """Write all of *data* at *at*; the system may take it in parts."""
-    while data:
-        written = os.pwrite(descriptor, data, at)
-        data = data[written:]
-        at += written
+def further_queues(name: tuple[str, int], text: bytes) -> Iterator[tuple[tuple[str, int], int]]:
+    """Yield ((topic, queue id), queue offset) of each queue that multi-dispatch puts a record into.
+
+    *name* is the record's own queue, *text* the names and offsets. That the record carries both says that its store
+    had multi-dispatch on, so no setting is asked.
+
+    Source: RocketMQ store, MultiDispatchUtils and ConsumeQueue.multiDispatchLmqQueue.
+    """
+    topic, queue_id = name
+    if topic.startswith(NO_MULTI_DISPATCH) or topic == SCHEDULE_TOPIC:
+        return
+    for further, queue_offset in parse_multi_dispatch(text):
+        if "/" not in further:
+            yield (further, 0 if further.startswith(LMQ_PREFIX) else queue_id), queue_offset
 
 
-def zero_data(descriptor: int, at: int) -> None:
-    """Zero everything from *at* on that is not zero yet, and force that to disk."""
-    size = os.fstat(descriptor).st_size
-    changed = False
-    while at < size:
-        try:
-            at = os.lseek(descriptor, at, os.SEEK_DATA)
-        except OSError:
-            break
-        data = os.pread(descriptor, 1 << 20, at)
-        if data.strip(b"\0"):
-            write_whole(descriptor, memoryview(bytes(len(data))), at)
-            changed = True
-        at += len(data)
-    if changed:
-        os.fdatasync(descriptor)
+def queue_directories(directory: Path) -> Iterator[tuple[str, int, Path]]:
+    """Yield (topic, queue id, directory) of each queue below a ``consumequeue`` directory.
+
+    Directories whose name is no number are passed over, as in RocketMQ.
+    """
+    if not directory.is_dir():
+        return
+    for topic in sorted(os.listdir(directory)):
+        if not (directory / topic).is_dir():
+            continue
+        for name in sorted(os.listdir(directory / topic)):
+            if name.isascii() and name.removeprefix("-").isdigit() and (directory / topic / name).is_dir():
+                yield topic, int(name), directory / topic / name
+
+
+def shown_queue_file_size(directory: Path) -> int | None:
+    """Return the size that the files below a ``consumequeue`` directory have, None if there is none."""
+    for _, _, queue_directory in queue_directories(directory):
+        for begin in queue_file_begins(queue_directory):
+            size = (queue_directory / file_name(begin)).stat().st_size
+            if size and size % UNIT_SIZE == 0:
+                return size
+    return None
+
+
+def open_files_max() -> int:
+    """Return how many queues may have their file open: half of what the system allows this process."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, min(allowed, 16384) // 2)

@@ -172,6 +172,10 @@ class Files:
         """Remove a file."""
         path.unlink()
 
+    def remove_directory(self, path: Path) -> None:
+        """Remove a directory that is empty."""
+        path.rmdir()
+
     def move(self, source: Path, target: Path) -> None:
         """Rename a file, durably, to a place on the same file system."""
         source.rename(target)
