@@ -43,7 +43,10 @@ class BatchReader(DataSourceReader):
         end = table.find_durable_end() if options.reads == "durable" else table.find_end()
         begin, until = table.offset_min, end
         if options.starting_timestamp is None and options.starting_offset is not None and options.starting_offset >= 0:
+            # Ranges lie one behind the other, and begin where the ones before them ended.
             begin = options.starting_offset
+            if options.schema_mode != "ranges":
+                begin = table.aligned(begin, end)
         if options.ending_timestamp is None and options.ending_offset is not None and options.ending_offset >= 0:
             until = min(end, options.ending_offset)
         return begin, until

@@ -12,6 +12,7 @@ A checkpoint of another store is refused, and one whose history the log has left
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -69,6 +70,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def end(self) -> int:
         """Return where the log ends for this stream."""
+        if self.options.limit_file is not None:
+            return int(Path(self.options.limit_file).read_text())
         return self.log().find_durable_end() if self.options.reads == "durable" else self.log().find_end()
 
     def offset(self, commit_log_offset: int) -> dict[str, Any]:
@@ -133,7 +136,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return begin if options.table.row_filter.queue_ranges else until
         if options.starting_offset == EARLIEST:
             return begin
-        return until if options.starting_offset < 0 else table.next_record(options.starting_offset, until)
+        if options.starting_offset < 0:
+            return until
+        exact = options.schema_mode == "ranges"
+        return options.starting_offset if exact else table.aligned(options.starting_offset, until)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Keep the present end as the end of this run."""

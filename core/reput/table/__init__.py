@@ -53,7 +53,8 @@ def scan(
         store: a store directory: one that is being written, one that is not, or one that RocketMQ wrote.
         columns: names to keep, in this order; None: all of the mode.
         topics: names; None: every topic.
-        begin, until: commit-log offsets where records begin, the second excluded; None: where the log begins or ends.
+        begin, until: commit-log offsets; the range begins with the first record from *begin* on, and *until*, where a
+            record begins or the log ends, is excluded. None: where the log begins or ends.
         options: any field of `RowFormat`, `RowFilter` and `TableOptions` by its name, such as ``schema_mode="kafka"``,
             ``store_timestamp_min=…`` or ``on_corruption="report"``.
 
@@ -70,6 +71,8 @@ def scan(
             **options,
         ),
     )
+    if begin is not None:
+        begin = table.aligned(begin, table.find_end() if until is None else until)
     return pa.RecordBatchReader.from_batches(table.schema, table.batches(*table.bounds(begin, until)))
 
 

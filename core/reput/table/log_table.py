@@ -25,7 +25,7 @@ from reput.table.range_reader import DamagedRange, RangeReader, pass_trimmed
 from reput.table.record_parts import RecordParts
 from reput.table.row_filter import RowFilter
 from reput.table.row_format import RowFormat
-from reput.table.splits import Split, next_record, plan_splits
+from reput.table.splits import Split, begins_blank, next_record, plan_splits
 from reput.table.time_search import offset_of_time
 
 __all__ = ["LogTable", "TableOptions", "table_options"]
@@ -150,14 +150,9 @@ class LogTable:
         return end
 
     def bounds(self, begin: int | None = None, until: int | None = None) -> tuple[int, int]:
-        """Return the range to read for [begin, until) and the filter; None: where the log begins or ends.
-
-        The range begins at the first record from *begin* on.
-        """
+        """Return the range to read for [begin, until) and the filter; None: where the log begins or ends."""
         low = self.offset_min if begin is None else begin
         high = self.find_end() if until is None else until
-        if low > self.segments.offset_min:
-            low = self.next_record(low, high)
         wanted = self.options.row_filter
         if wanted.commit_log_offset_min is not None and wanted.commit_log_offset_min > low:
             low = self.next_record(wanted.commit_log_offset_min, high)
@@ -175,6 +170,12 @@ class LogTable:
     def next_record(self, commit_log_offset: int, until: int) -> int:
         """Return where the first record at or behind an offset begins, *until* if none does below that."""
         return next_record(self.segments, commit_log_offset, until)
+
+    def aligned(self, commit_log_offset: int, until: int) -> int:
+        """Return an offset that somebody wrote down, or the next record unless one or a blank begins there."""
+        if commit_log_offset <= self.offset_min or begins_blank(self.segments, commit_log_offset):
+            return commit_log_offset
+        return self.next_record(commit_log_offset, until)
 
     def offset_of_time(self, store_timestamp: int, begin: int, until: int) -> int:
         """Return the offset of the first record in [begin, until) stored at that time (ms) or later, else *until*."""

@@ -6,12 +6,18 @@ the record's own offset say so. Splits are a function of the range and the size 
 
 from __future__ import annotations
 
+from struct import Struct
+
 import msgspec
 
 from reput.store.log_walk import LogWalk
+from reput.store.record import BLANK_MAGIC_CODE
 from reput.store.segments import Segments
 
-__all__ = ["Split", "next_record", "plan_splits"]
+__all__ = ["Split", "begins_blank", "next_record", "plan_splits"]
+
+
+BLANK = Struct(">iI")
 
 
 class Split(msgspec.Struct, frozen=True, array_like=True):
@@ -31,6 +37,15 @@ def next_record(segments: Segments, commit_log_offset: int, until: int) -> int:
     finally:
         walk.close()
     return until if found is None else min(found, until)
+
+
+def begins_blank(segments: Segments, commit_log_offset: int) -> bool:
+    """Tell whether the unused rest of a segment begins at *commit_log_offset*."""
+    segment = segments.find(commit_log_offset)
+    if segment is None or commit_log_offset + BLANK.size > segment.begin + segment.size:
+        return False
+    size, magic_code = BLANK.unpack(segments.read(commit_log_offset, BLANK.size))
+    return bool(magic_code == BLANK_MAGIC_CODE and size == segment.end - commit_log_offset)
 
 
 def plan_splits(segments: Segments, begin: int, until: int, split_bytes: int, split_count_min: int = 1) -> list[Split]:

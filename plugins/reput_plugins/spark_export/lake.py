@@ -27,6 +27,7 @@ from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, WrittenF
 __all__ = ["Commit", "Lake"]
 
 COMMIT_INFO = "reput"
+HISTORY_COUNT = 16
 SELECTION_SETTING = "reput.topics"
 FORMAT_SETTING = "reput.format"
 FORMAT_VERSION = "1"
@@ -103,25 +104,31 @@ class Lake:
                 "Ask for the same ones, or name another folder.",
             )
 
+    def cursor(self, table: DeltaTable) -> Cursor | None:
+        """Return up to where *table* holds the log, None if it holds nothing. The store time is not known to it."""
+        for epoch in (known.number for known in reversed(self.epochs.history)):
+            until = table.transaction_version(self.app_id(epoch))
+            if until is not None:
+                return Cursor(self.epochs.store_id, epoch, until, 0)
+        return None
+
     def committed(self, table: DeltaTable) -> int | None:
         """Return the commit-log offset up to which *table* holds the log, None if it holds nothing.
 
         Raises:
             StoreError: the log was cut below that, so the table holds records that are gone.
         """
-        for epoch in (known.number for known in reversed(self.epochs.history)):
-            until = table.transaction_version(self.app_id(epoch))
-            if until is None:
-                continue
-            cut = self.epochs.first_difference(Cursor(self.epochs.store_id, epoch, until, 0))
-            if cut is not None:
-                raise StoreError(
-                    f"the log was cut below what the lake holds: cut_at={cut.commit_log_offset} lake_until={until} "
-                    f"lake_epoch={epoch} epoch={self.epochs.epoch}",
-                    "Export into a new folder; the old one keeps what it has.",
-                )
-            return until
-        return None
+        cursor = self.cursor(table)
+        if cursor is None:
+            return None
+        cut = self.epochs.first_difference(cursor)
+        if cut is not None:
+            raise StoreError(
+                f"the log was cut below what the lake holds: cut_at={cut.commit_log_offset} "
+                f"lake_until={cursor.commit_log_offset} lake_epoch={cursor.epoch} epoch={self.epochs.epoch}",
+                "Export into a new folder; the old one keeps what it has.",
+            )
+        return cursor.commit_log_offset
 
     def commit(
         self, schema: pa.Schema, begin: int, until: int, files: Sequence[WrittenFile], *, gap_allowed: bool = False
@@ -176,6 +183,16 @@ class Lake:
             "Let one of them run at a time, or give each a folder of its own.",
         )
 
+    def truncate(self, cursor: Cursor) -> None:
+        """Take the records that begin at the cursor's offset or behind it out of the table, in one transaction."""
+        DeltaTable(self.path).delete(
+            f'"commitLogOffset" >= {cursor.commit_log_offset}',
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(self.app_id(cursor.epoch), cursor.commit_log_offset)]
+            ),
+        )
+        self.force_commits()
+
     def force_commits(self) -> None:
         """Force the table's newest transaction to disk, so that what was said to be durable is."""
         directory = self.path / "_delta_log"
@@ -191,9 +208,6 @@ class Lake:
             if found and found.get("until") == until:
                 return msgspec.convert(found, Commit)
         return None
-
-
-HISTORY_COUNT = 16
 
 
 def selection_text(topics: Sequence[str] | None) -> str | None:

@@ -120,7 +120,8 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterat
     gateway = None
     try:
         # PySpark asks the environment for the workers' Python and for its own address, not only its settings.
-        with log_path.open("wb") as log, environment(SPARK_LOCAL_IP=LOOPBACK, PYSPARK_PYTHON=sys.executable):
+        variables = environment(SPARK_LOCAL_IP=LOOPBACK, PYSPARK_PYTHON=sys.executable)
+        with log_path.open("wb") as log, variables, unblocked_signals():
             try:
                 gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
                 session = SparkSession(SparkContext(conf=conf, gateway=gateway))
@@ -163,6 +164,19 @@ def environment(**variables: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def unblocked_signals() -> Iterator[None]:
+    """Have what is started meanwhile begin without blocked signals.
+
+    A dispatcher's process blocks some, children inherit that, and Spark ends its workers by signals.
+    """
+    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def last_lines(path: Path) -> str:

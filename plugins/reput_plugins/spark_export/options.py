@@ -1,0 +1,36 @@
+"""Options of the dispatcher ``spark_export``, as in ``[dispatchers.spark_export]`` of the configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+__all__ = ["SparkExportOptions"]
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Attributes:
+        lake: folder of the Delta table; None: ``lake`` in the view's own folder. Only that one can be rebuilt.
+        topics: names; None: every topic. A lake keeps to its first choice.
+        name: tells exports of one store into one table apart.
+        interval_ms: the lake grows at most this often. Shorter makes more and smaller files.
+        batch_bytes_max: bytes of the log that one transaction holds at most.
+        split_bytes: bytes of the log that one task decodes.
+        compact_interval_ms: how often small files are merged; 0: never.
+        vacuum_hours: files that no transaction names are removed when they are older; 0: never.
+        spark: ``spark.*`` settings, such as ``spark.master`` or ``spark.remote``.
+    """
+
+    lake: str | None = None
+    topics: tuple[str, ...] | None = None
+    name: str = "export"
+    interval_ms: Positive = 10_000
+    batch_bytes_max: Positive = 256 << 20
+    split_bytes: Positive = 32 << 20
+    compact_interval_ms: Annotated[int, msgspec.Meta(ge=0)] = 600_000
+    vacuum_hours: Annotated[int, msgspec.Meta(ge=0)] = 168
+    spark: dict[str, str] = {}
