@@ -17,11 +17,12 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 import reput
 from reput.errors import ConfigError, DispatcherError
 from reput.process.control_socket import connect_observer
+from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
 from reput.process.inline import InlineGroup, InlineRing
 from reput.process.messages import GroupStatus, WriterRow
@@ -33,9 +34,6 @@ from reput.store.message_reader import GetMessageResult, MessageReader
 from reput.store.message_store import MessageStore
 from reput.store.store_checkpoint import write_checkpoint
 from reput_hooks import Record
-
-if TYPE_CHECKING:
-    from reput.process.group import ProcessGroup
 
 __all__ = ["ReadOnlyStore", "Store", "open"]
 
@@ -199,8 +197,6 @@ class Store(Reading):
         context = GroupContext(self.directory, writer.store_id, self.settings)
         self.ring: OpenRing | None = None
         if mode == "processes":
-            from reput.process.group import ProcessGroup
-
             self.ring = OpenRing(writer, self.settings)
             self.group: ProcessGroup | InlineGroup = ProcessGroup(
                 context, self.ring.memory, on_members=self.attach_publisher
@@ -328,6 +324,11 @@ class Store(Reading):
                     return False
                 self.grown.wait(FOLLOW_WAIT_S)
         return True
+
+    def pids(self) -> list[int]:
+        """Return the processes of the group: this one, the supervisor, and those of the dispatchers."""
+        others = [self.group.process.pid] if isinstance(self.group, ProcessGroup) and self.group.process else []
+        return [os.getpid(), *others, *(row.pid for row in self.group.status() if row.pid is not None)]
 
     def status(self) -> GroupStatus:
         """Return the store, its writer and a row per dispatcher; what is not known is None."""
