@@ -1,0 +1,302 @@
+"""reput.open: the writer, its dispatchers and its readers, as a program uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import reput
+from reput.errors import ConfigError, DispatcherError, MessageIllegal, NotAStore, StoreClosed, StoreLocked
+from reput.store.message_reader import GetMessageStatus
+
+TINY = {
+    "mapped_file_size_commit_log": 4096,
+    "mapped_file_size_consume_queue": 200,
+    "max_hash_slot_num": 16,
+    "max_index_num": 20,
+}
+VIEWS = ("consume_queue", "index")
+TIMEOUT = 30.0
+
+
+def open_tiny(path: Path, **settings: object) -> reput.Store:
+    store = reput.open(path, **{**TINY, **settings})
+    assert isinstance(store, reput.Store)
+    return store
+
+
+def catch_up(store: reput.Store) -> None:
+    for view in VIEWS:
+        store.wait_for(view, store.appended, timeout=TIMEOUT)
+
+
+def message(number: int) -> reput.Message:
+    return reput.Message("orders", f"body {number}".encode(), tags=f"t{number % 3}", keys=[f"k{number}"])
+
+
+@pytest.fixture(params=["inline", pytest.param("processes", marks=pytest.mark.processes)])
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_what_is_put_can_be_got_queried_and_read_from_the_log(tmp_path, mode):
+    """A message is found by its queue offset, by its key, and in the log, over many tiny files."""
+    with open_tiny(tmp_path / "store", mode=mode) as store:
+        results = [store.put(message(number)) for number in range(100)]
+        assert [result.queue_offset for result in results] == list(range(100))
+        catch_up(store)
+        found = store.get("orders", 0, 40, 50)
+        assert found.status is GetMessageStatus.FOUND
+        assert found.next_queue_offset == 90
+        assert [record.body for record in found.records] == [f"body {number}".encode() for number in range(40, 90)]
+        assert [record.queue_offset for record in store.query("orders", "k77")] == [77]
+        assert [record.queue_offset for record in store.records()] == list(range(100))
+        assert [record.message_id for record in store.records()] == [result.message_id for result in results]
+
+
+def test_a_batch_is_stored_like_its_messages(tmp_path, mode):
+    """put_batch gives one result per message, across segments and queues."""
+    with open_tiny(tmp_path / "store", mode=mode) as store:
+        batch = [
+            reput.Message("orders", b"x" * (number % 700), queue_id=number % 3, keys=f"a{number} b{number}")
+            for number in range(90)
+        ]
+        results = store.put_batch(batch)
+        catch_up(store)
+        assert [(result.queue_id, result.queue_offset) for result in results] == [(n % 3, n // 3) for n in range(90)]
+        for number in (0, 44, 89):
+            assert [record.body for record in store.query("orders", f"b{number}")] == [batch[number].body]
+
+
+def test_a_store_goes_on_where_it_was_closed(tmp_path, mode):
+    """Queue offsets continue, epochs do not, and the store is left as RocketMQ leaves a clean one."""
+    path = tmp_path / "store"
+    with open_tiny(path, mode=mode) as store:
+        store.put_batch([message(number) for number in range(30)])
+    assert not (path / "abort").exists()
+    with open_tiny(path, mode=mode) as store:
+        assert store.status().writer.epoch == 1
+        assert store.put(message(30)).queue_offset == 30
+        catch_up(store)
+        assert len(store.get("orders", 0, 0, 100).records) == 31
+
+
+def test_a_second_writer_is_told_who_holds_the_store(tmp_path):
+    """The refusal names the process."""
+    with open_tiny(tmp_path / "store", mode="inline"):
+        program = f"import reput; reput.open({str(tmp_path / 'store')!r}, mode='inline')"
+        second = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert second.returncode != 0
+    assert f"pid={os.getpid()}" in second.stderr
+    with open_tiny(tmp_path / "store", mode="inline"), pytest.raises(StoreLocked, match=f"pid={os.getpid()}"):
+        open_tiny(tmp_path / "store", mode="inline")
+
+
+@pytest.mark.processes
+def test_another_process_reads_beside_the_writer(tmp_path):
+    """A read-only store sees what the views have, by the cells of the live group."""
+    with open_tiny(tmp_path / "store") as store:
+        store.put_batch([message(number) for number in range(50)])
+        catch_up(store)
+        program = (
+            "import reput, sys\n"
+            f"with reput.open({str(tmp_path / 'store')!r}, read_only=True, **{TINY!r}) as store:\n"
+            "    print(len(store.get('orders', 0, 0, 100).records), len(store.query('orders', 'k7')),"
+            " len(list(store.records())))"
+        )
+        second = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert second.stdout.split() == ["50", "1", "50"]
+
+
+def test_reading_changes_no_byte(golden):
+    """A store that RocketMQ wrote is read without a trace."""
+    root = golden("basic-5.3") / "store"
+    before = checksums(root)
+    with reput.open(
+        root, read_only=True, mapped_file_size_consume_queue=6000, max_hash_slot_num=100, max_index_num=400
+    ) as store:
+        assert sum(1 for _ in store.records()) == 822
+        topics = store.topics()
+        assert sum(store.queue_range(topic, queue)[1] for topic in topics for queue in topics[topic]) == 822
+    assert checksums(root) == before
+
+
+def checksums(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_store_of_rocketmq_is_carried_on(golden, mode):
+    """Queue offsets continue behind RocketMQ's, and its views are taken over, not built again."""
+    root = golden("basic-5.3") / "store"
+    with reput.open(
+        root, mode=mode, mapped_file_size_consume_queue=6000, max_hash_slot_num=100, max_index_num=400
+    ) as store:
+        topic = "Meadow_orders-12"
+        result = store.put(reput.Message(topic, b"new", keys=["new-key"]))
+        assert result.queue_offset == 340
+        catch_up(store)
+        assert store.queue_range(topic, 0) == (0, 341)
+        assert [record.body for record in store.query(topic, "new-key")] == [b"new"]
+
+
+def test_what_is_wrong_is_refused_by_name(tmp_path):
+    """Unknown settings, modes, dispatchers and directories are named."""
+    with pytest.raises(ConfigError, match="mapped_file_size_comit_log"):
+        reput.open(tmp_path / "store", mapped_file_size_comit_log=4096)
+    with pytest.raises(ConfigError, match="mode='threads'"):
+        reput.open(tmp_path / "store", mode="threads")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="consume_que"):
+        reput.open(tmp_path / "store", mode="inline", dispatchers=["consume_que"])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("not ours")
+    with pytest.raises(NotAStore, match="other"):
+        reput.open(tmp_path / "other", mode="inline")
+    with pytest.raises(NotAStore, match="absent"):
+        reput.open(tmp_path / "absent", read_only=True)
+    assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize("topic", ["", " ", "../up", "a/b", "ü", "x" * 128, "a b", "."])
+def test_a_topic_that_rocketmq_refuses_is_refused(tmp_path, topic):
+    """Nothing of such a message is stored."""
+    with open_tiny(tmp_path / "store", mode="inline") as store:
+        with pytest.raises(MessageIllegal):
+            store.put(reput.Message(topic, b""))
+        assert store.appended == 0
+
+
+def test_a_dispatcher_that_is_not_enabled_is_named(tmp_path):
+    """Waiting for it would never end."""
+    with (
+        open_tiny(tmp_path / "store", mode="inline", dispatchers=["consume_queue"]) as store,
+        pytest.raises(DispatcherError, match="index"),
+    ):
+        store.wait_for("index", 0, timeout=1)
+
+
+def test_a_closed_store_takes_nothing(tmp_path):
+    """And closing twice does no harm."""
+    store = open_tiny(tmp_path / "store", mode="inline")
+    store.close()
+    store.close()
+    with pytest.raises(StoreClosed):
+        store.put(message(0))
+
+
+# The child does nothing but try to put, and goes.
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_cannot_write(tmp_path):
+    """The child's copy is closed; the parent's goes on."""
+    with open_tiny(tmp_path / "store", mode="inline") as store:
+        store.put(message(0))
+        pid = os.fork()
+        if pid == 0:
+            try:
+                store.put(message(1))
+            except StoreClosed:
+                os._exit(7)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert store.put(message(1)).queue_offset == 1
+
+
+def test_many_threads_put_at_once(tmp_path):
+    """Every message gets an offset of its own, and comes out once."""
+    with open_tiny(tmp_path / "store", mode="inline") as store:
+        threads = [
+            threading.Thread(target=lambda: [store.put(message(number)) for number in range(200)]) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        catch_up(store)
+        found = store.get("orders", 0, 0, 2000)
+        assert [record.queue_offset for record in found.records] == list(range(1600))
+
+
+def test_sync_flush_returns_when_the_message_is_on_disk(tmp_path):
+    """put, put_batch and aput all wait for the disk."""
+    with open_tiny(tmp_path / "store", mode="inline", flush_disk_type="SYNC_FLUSH") as store:
+        result = store.put(message(0))
+        assert store.status().writer.durable >= result.next_commit_log_offset
+        last = store.put_batch([message(1), message(2)])[-1]
+        assert store.status().writer.durable >= last.next_commit_log_offset
+
+        async def put_many() -> list[reput.PutMessageResult]:
+            return await asyncio.gather(*(store.aput(message(number)) for number in range(50)))
+
+        results = asyncio.run(put_many())
+        assert store.status().writer.durable >= max(result.next_commit_log_offset for result in results)
+
+
+def test_records_follow_the_log(tmp_path):
+    """With follow, the iterator goes on with what is put later, and ends when the store is closed."""
+    store = open_tiny(tmp_path / "store", mode="inline")
+    store.put(message(0))
+    seen: list[int] = []
+    first, tenth = threading.Event(), threading.Event()
+
+    def follow() -> None:
+        for record in store.records(follow=True):
+            seen.append(record.queue_offset)
+            first.set()
+            if len(seen) == 10:
+                tenth.set()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    assert first.wait(TIMEOUT)
+    for number in range(1, 10):
+        store.put(message(number))
+    assert tenth.wait(TIMEOUT)
+    store.close()
+    thread.join(TIMEOUT)
+    assert seen == list(range(10))
+
+
+@pytest.mark.processes
+def test_a_killed_writer_loses_nothing_that_was_put(tmp_path):
+    """After kill -9 the group is gone, and the next opening has every acknowledged message in log and views."""
+    program = (
+        "import reput, sys\n"
+        f"store = reput.open({str(tmp_path / 'store')!r}, **{TINY!r})\n"
+        "number = 0\n"
+        "while True:\n"
+        "    store.put(reput.Message('orders', b'body %d' % number, keys=['k%d' % number]))\n"
+        "    number += 1\n"
+        "    print(number, flush=True)\n"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    acknowledged = 0
+    for line in writer.stdout:
+        acknowledged = int(line)
+        if acknowledged >= 500:
+            break
+    writer.send_signal(signal.SIGKILL)
+    for line in writer.stdout:
+        if line.strip().isdigit():
+            acknowledged = int(line)
+    writer.wait()
+    writer.stdout.close()
+    with open_tiny(tmp_path / "store") as store:
+        catch_up(store)
+        found = store.get("orders", 0, 0, 100_000)
+        assert len(found.records) >= acknowledged
+        assert [record.body for record in found.records] == [b"body %d" % n for n in range(len(found.records))]
+        assert [record.queue_offset for record in store.query("orders", f"k{acknowledged - 1}")] == [acknowledged - 1]
+        assert store.status().writer.epoch == 2
