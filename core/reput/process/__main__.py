@@ -13,13 +13,13 @@ def main() -> None:
     sys.path += [entry for entry in path.split(os.pathsep) if entry and entry not in known]
     # Each role loads only its own modules.
     if role == "describe":
-        from reput.process import describe
+        from reput.process.describe import main as describe
 
-        describe.main(arguments)
+        describe(arguments)
     elif role == "supervisor":
-        from reput.process import supervisor
+        from reput.process.supervisor import main as supervise
 
-        supervisor.main(arguments)
+        supervise(arguments)
     else:
         raise SystemExit(f"unknown role: role={role}")
 

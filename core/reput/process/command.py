@@ -8,6 +8,7 @@ everything that an isolated interpreter finds by itself.
 from __future__ import annotations
 
 import os
+import site
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,5 +20,7 @@ MAIN = str(Path(__file__).with_name("__main__.py"))
 
 def role_command(role: str, *arguments: str, path: Sequence[str]) -> list[str]:
     """Return the command line for *role*, with the folders of *path* as further entries of `sys.path`."""
-    absolute = [os.path.abspath(entry) for entry in path if entry]
-    return [sys.executable, "-I", MAIN, os.pathsep.join(absolute), role, *arguments]
+    library = os.path.dirname(os.__file__)
+    found_anyway = {*site.getsitepackages(), library, os.path.join(library, "lib-dynload")}
+    further = [os.path.abspath(entry) for entry in path if entry and entry not in found_anyway]
+    return [sys.executable, "-I", MAIN, os.pathsep.join(further), role, *arguments]

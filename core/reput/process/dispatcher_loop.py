@@ -92,6 +92,7 @@ class DispatcherLoop:
         cell: where the loop publishes its numbers.
         predecessors: cells of the enabled dispatchers that this one comes after.
         load_epochs: reads the store's epochs.
+        count_from_first: count records from the first one that is there, instead of from the log's birth.
         now: monotonic seconds.
 
     Attributes:
@@ -112,6 +113,7 @@ class DispatcherLoop:
         log_feed: LogFeed,
         load_epochs: Callable[[], Epochs],
         flush_interval_s: float,
+        count_from_first: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -127,6 +129,7 @@ class DispatcherLoop:
         self.log_feed = log_feed
         self.load_epochs = load_epochs
         self.flush_interval_s = flush_interval_s
+        self.count_from_first = count_from_first
         self.now = now
         self.logger = logging.getLogger(f"reput.dispatcher.{name}")
         self.dispatcher: CommitLogDispatcher | None = None
@@ -245,7 +248,10 @@ class DispatcherLoop:
         if cursor is None:
             minimum = self.header.commit_log_offset_min or 0
             self.cursor = Cursor(epochs.store_id, epochs.epoch, minimum, 0)
+            # How many records were there before is known at the log's birth only.
+            self.ordinal = 0 if minimum == 0 or self.count_from_first else None
         else:
+            self.ordinal = None
             try:
                 difference = epochs.first_difference(cursor)
             except StoreError as error:
@@ -266,10 +272,9 @@ class DispatcherLoop:
                 cursor = difference
             self.cursor = Cursor(epochs.store_id, epochs.epoch, cursor.commit_log_offset, cursor.store_timestamp)
         self.say_durable(self.cursor)
-        self.ordinal = None
         self.leave_ring()
         self.flushed_at = self.now()
-        self.cell.set_progress(self.cursor.commit_log_offset, None)
+        self.cell.set_progress(self.cursor.commit_log_offset, self.ordinal)
 
     def rebuild(self) -> None:
         """Empty the view and begin with the log."""

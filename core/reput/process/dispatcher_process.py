@@ -154,7 +154,7 @@ class DispatcherProcess:
     def dispatch(self, plugin: Plugin, description: DispatcherDescription, options: object) -> None:
         """Run the loop until it is finished."""
         context, name = self.context, self.entry.name
-        folders = ViewFolders(context.store_directory, name, description.store_folders)
+        folders = ViewFolders(context.view_directory, name, description.store_folders)
 
         def create() -> CommitLogDispatcher:
             if self.host_context is not None:
@@ -186,6 +186,7 @@ class DispatcherProcess:
                 positions=description.feeds == "positions",
             ),
             load_epochs=lambda: read_epochs(context.store_directory, context.store_id),
+            count_from_first=context.target is not None,
             flush_interval_s=context.settings.dispatcher_flush_interval / 1000,
         )
         if self.stop is not None:

@@ -222,15 +222,21 @@ class ProcessGroup:
         Everything that was published before is dispatched; what a dispatcher cannot take in (it is paused, it failed,
         it stands before damage) stays for its next start. Each phase has its time limit.
         """
-        if not self.described or self.ended:
+        if not self.begin_drain():
             self.kill()
             return
+        self.thread.join()
+        self.release()
+
+    def begin_drain(self) -> bool:
+        """Have the dispatchers drain and end, without waiting for it; False: there is no group to drain."""
+        if not self.described or self.ended:
+            return False
         with self.changed:
             self.stopping = True
         os.eventfd_write(self.stop_event, 1)
         self.send(Request("drain"))
-        self.thread.join()
-        self.release()
+        return True
 
     def kill(self) -> None:
         """End the group without asking: the supervisor by a signal, its dispatchers by its death."""

@@ -15,14 +15,22 @@ class GroupContext(msgspec.Struct, frozen=True):
     """The store, and the settings that say which dispatchers run with which options.
 
     Attributes:
-        store_directory: the store's root.
+        store_directory: the store's root, whose log is read.
         store_id: as in every cursor of this store.
         settings: `dispatchers` are enabled, in this order, with `dispatcher_options`.
+        target: views are built from the log's beginning under this root, laid out as a store; the store itself is only
+            read. None: the store's own views.
     """
 
     store_directory: Path
     store_id: str
     settings: Settings
+    target: Path | None = None
+
+    @property
+    def view_directory(self) -> Path:
+        """The root of the views."""
+        return self.store_directory if self.target is None else self.target
 
     def options(self, name: str) -> dict[str, object]:
         """Return the options of one dispatcher, as they were given."""

@@ -261,7 +261,7 @@ class InlineGroup:
         self.ring = ring
         self.now = now
         self.lock_timeout = lock_timeout
-        self.lock = GroupLock(context.store_directory)
+        self.lock = GroupLock(context.view_directory)
         self.members: dict[str, Member] = {}
         self.order: list[str] = []
         self.stop: Stop | None = None
@@ -377,7 +377,7 @@ class InlineGroup:
     def make_loop(self, member: Member) -> DispatcherLoop:
         """Return a loop that begins at the durable cursor."""
         context, description = self.context, member.description
-        folders = ViewFolders(context.store_directory, member.name, description.store_folders)
+        folders = ViewFolders(context.view_directory, member.name, description.store_folders)
 
         def create() -> CommitLogDispatcher:
             assert member.plugin is not None
@@ -410,6 +410,7 @@ class InlineGroup:
                 positions=description.feeds == "positions",
             ),
             load_epochs=lambda: read_epochs(context.store_directory, context.store_id),
+            count_from_first=context.target is not None,
             flush_interval_s=context.settings.dispatcher_flush_interval / 1000,
             now=self.now,
         )

@@ -46,10 +46,10 @@ class DispatcherRow(msgspec.Struct, frozen=True):
     lag_bytes: int | None
     lag_messages: int | None
     lag_seconds: float | None
-    restart_count: int
-    lapped_count: int
-    gap_bytes: int
-    rejected_count: int
+    restart_count: int | None
+    lapped_count: int | None
+    gap_bytes: int | None
+    rejected_count: int | None
     heartbeat_age_ms: int | None
     rss_bytes: int | None
     error: str | None

@@ -75,8 +75,8 @@ class Supervisor:
         self.pid = os.getpid()
         self.owner_pidfd = os.pidfd_open(setup.owner_pid)
         self.memory = RingMemory.from_descriptors(setup.descriptors)
-        self.lock = GroupLock(self.context.store_directory)
-        self.merger = LogMerger(self.context.store_directory / "reput" / "log", setup.log_format)
+        self.lock = GroupLock(self.context.view_directory)
+        self.merger = LogMerger(self.context.view_directory / "reput" / "log", setup.log_format)
         self.writer_state: tuple[str, str | None] = ("RUNNING", None)
         self.members: dict[str, Member] = {}
         self.describing: dict[str, tuple[DescribeProcess, Callable[[Answer], None], float]] = {}
@@ -108,7 +108,7 @@ class Supervisor:
         self.watch(self.channel.fileno(), self.on_owner_says)
         if not self.take_lock():
             return
-        self.control = ControlSocket(self.context.store_directory)
+        self.control = ControlSocket(self.context.view_directory)
         self.watch(self.control.fileno(), self.on_client)
         self.begin()
         while not self.finished:
@@ -170,7 +170,7 @@ class Supervisor:
                 self.refuse(
                     DispatcherError(
                         "another process group works on the views of this store: "
-                        f"store={self.context.store_directory} timeout={LOCK_TIMEOUT_S}",
+                        f"store={self.context.view_directory} timeout={LOCK_TIMEOUT_S}",
                         "It ends within a second of its owner; end it by hand if it does not.",
                     )
                 )
@@ -448,8 +448,9 @@ class Supervisor:
 
     def on_owner_death(self) -> None:
         """Nobody appends any more, and another writer may come: end at once."""
-        self.merger.say("WARNING", f"the owner is gone, the group ends: owner_pid={self.setup.owner_pid}")
-        self.kill_all()
+        if not self.finished:
+            self.merger.say("WARNING", f"the owner is gone, the group ends: owner_pid={self.setup.owner_pid}")
+            self.kill_all()
 
     def kill_all(self) -> None:
         """End every process of the group without asking."""

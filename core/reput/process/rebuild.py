@@ -1,0 +1,149 @@
+"""rebuild: have dispatchers, in processes of their own, build their views from the log into another directory.
+
+It is a process group like any other, with the same supervisor and the same loops, but its ring never has a frame: the
+dispatchers read the log up to the end that it has at the beginning, flush, and end. The store is only read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from reput.errors import ConfigError, DispatcherError
+from reput.process.group import ProcessGroup
+from reput.process.group_context import GroupContext
+from reput.process.states import State
+from reput.ring import RingMemory, RingWriter
+from reput.settings import Settings
+from reput.store.epochs import read_epochs
+from reput.store.identity import read_store_id, require_store
+from reput.store.segments import Segments
+
+__all__ = ["RebuildRow", "rebuild"]
+
+RING_CAPACITY = 1 << 16
+LOOK_S = 0.02
+
+
+class RebuildRow(msgspec.Struct, frozen=True):
+    """One view that was built.
+
+    Attributes:
+        records: that the view was given.
+        bytes: of the log that they take.
+        seconds: from the start of the processes until the view was durable.
+        target: the directory it was built into.
+        swapped: it has taken the place of the store's own view.
+    """
+
+    view: str
+    records: int | None
+    bytes: int
+    seconds: float
+    target: str
+    swapped: bool
+
+
+def rebuild(
+    store_directory: Path,
+    views: Sequence[str],
+    target: Path,
+    settings: Settings,
+    *,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> Iterator[RebuildRow]:
+    """Build *views* of a store side by side into *target*, laid out as a store; yield each when it is done.
+
+    Args:
+        on_progress: is told view, bytes done and bytes in all, a few dozen times a second.
+
+    Raises:
+        ConfigError: a view is unknown or its options are wrong, or *target* holds it already.
+        NotAStore: there is no log.
+        DispatcherError: a dispatcher failed, or the log is damaged and nobody has accepted that; the text says why.
+    """
+    from reput.store.log_end import find_log_end
+
+    require_store(store_directory)
+    store_directory, target = store_directory.resolve(), target.resolve()
+    refuse_target(store_directory, target, views)
+    segments = Segments(store_directory / "commitlog")
+    begin, end = segments.offset_min, find_log_end(store_directory, segments)
+    store_id = read_store_id(store_directory)
+    (target / "reput").mkdir(parents=True, exist_ok=True)
+    memory = RingMemory.create(RING_CAPACITY)
+    try:
+        writer = RingWriter(
+            memory,
+            appended=end,
+            durable=end,
+            commit_log_offset_min=begin,
+            epoch=read_epochs(store_directory, store_id).epoch,
+            ordinal=0,
+        )
+        settings = msgspec.structs.replace(settings, dispatchers=tuple(views))
+        group = ProcessGroup(GroupContext(store_directory, store_id, settings, target), memory)
+        try:
+            started = time.monotonic()
+            group.start()
+            group.begin_drain()
+            yield from finished_views(group, begin, end, started, target, on_progress)
+        finally:
+            group.kill()
+            writer.close()
+    finally:
+        memory.close()
+    with contextlib.suppress(OSError):
+        # Nothing is left in it but the lock of a group that has ended.
+        (target / "reput" / "group.lock").unlink()
+
+
+def refuse_target(store_directory: Path, target: Path, views: Sequence[str]) -> None:
+    """Refuse a target in which something would be overwritten or gone on with.
+
+    Raises:
+        ConfigError: it is the store itself, or lies in it, or holds a view already.
+    """
+    if target == store_directory or store_directory in target.parents:
+        raise ConfigError(f"the target lies in the store: target={target} store={store_directory}")
+    for view in views:
+        if (target / "reput" / "views" / view).exists():
+            raise ConfigError(f"the target holds this view already: view={view} target={target}", "Name another one.")
+
+
+def finished_views(
+    group: ProcessGroup,
+    begin: int,
+    end: int,
+    started: float,
+    target: Path,
+    on_progress: Callable[[str, int, int], None] | None,
+) -> Iterator[RebuildRow]:
+    """Yield each view when it is durable up to *end*.
+
+    Raises:
+        DispatcherError: one will never be.
+    """
+    pause = threading.Event()
+    waiting = list(group.members)
+    while waiting:
+        # Before the looks: what ended before a look will not get further after it.
+        ended = group.ended
+        for view in list(waiting):
+            cell = group.cell(view)
+            if on_progress is not None:
+                on_progress(view, (cell.progress or begin) - begin, end - begin)
+            if (group.durable_cursor(view) or 0) >= end and cell.pid is None:
+                waiting.remove(view)
+                seconds = time.monotonic() - started
+                yield RebuildRow(view, cell.ordinal_dispatched, end - begin, seconds, str(target), swapped=False)
+            elif ended or State(cell.state or 0) in (State.FATAL, State.BROKEN):
+                raise DispatcherError(
+                    f"the view could not be built: view={view} progress={cell.progress} error={cell.error}"
+                )
+        pause.wait(LOOK_S)

@@ -1,0 +1,84 @@
+"""stopped_status: what `reput status` shows of a store whose process group cannot be asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import reput
+from reput.errors import ConfigError
+from reput.process.catalogue import installed_dispatchers
+from reput.process.control_socket import group_status
+from reput.process.dead_letters import DeadLetters
+from reput.process.gaps import Gaps
+from reput.process.messages import GroupStatus, WriterRow
+from reput.process.states import State
+from reput.process.status import DispatcherRow
+from reput.settings import Settings
+from reput.store.epochs import read_epochs
+from reput.store.identity import read_store_id
+from reput.store.log_end import find_log_end
+from reput.store.segments import Segments
+from reput.store.store_lock import StoreLock
+
+__all__ = ["stopped_status"]
+
+
+def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
+    """Return the status of a store's group if one runs, else what is on disk, with the state ``STOPPED``.
+
+    Raises:
+        NotAStore: the directory holds no commit log.
+    """
+    status = group_status(store_directory)
+    if status is not None:
+        return status
+    segments = Segments(store_directory / "commitlog")
+    store_id = read_store_id(store_directory)
+    epochs = read_epochs(store_directory, store_id)
+    # Somebody who writes without a group that could be asked: an inline one, or RocketMQ.
+    holder = StoreLock.holder(store_directory)
+    return GroupStatus(
+        store=str(store_directory),
+        store_id=store_id,
+        version=reput.__version__,
+        started=None,
+        writer=WriterRow(
+            pid=holder,
+            appended=find_log_end(store_directory, segments),
+            durable=epochs.clean_end,
+            commit_log_offset_min=segments.offset_min,
+            epoch=epochs.epoch,
+            state="STOPPED" if holder is None else "RUNNING",
+            reason=None,
+        ),
+        dispatchers=[stopped_row(store_directory, name) for name in settings.dispatchers],
+    )
+
+
+def stopped_row(store_directory: Path, name: str) -> DispatcherRow:
+    """Return the row of a dispatcher of which only files are there."""
+    try:
+        entry = installed_dispatchers().get(name)
+    except ConfigError:
+        # Two distributions of one name: which one would run is not known.
+        entry = None
+    return DispatcherRow(
+        name=name,
+        distribution=entry.distribution if entry else None,
+        version=entry.version if entry else None,
+        pid=None,
+        state=State.STOPPED.name,
+        progress=None,
+        durable_cursor=None,
+        lag_bytes=None,
+        lag_messages=None,
+        lag_seconds=None,
+        restart_count=None,
+        lapped_count=None,
+        gap_bytes=Gaps(store_directory, name).size,
+        rejected_count=len(DeadLetters(store_directory, name)),
+        heartbeat_age_ms=None,
+        rss_bytes=None,
+        error=None,
+        counters={},
+    )
