@@ -8,6 +8,7 @@ import pytest
 
 from reput.cli import export, main
 from reput.errors import DispatcherError
+from reput.exports import find_export
 
 
 @pytest.mark.spark
@@ -43,7 +44,7 @@ def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, caps
         calls.append((store, lake, options))
         return {"from": 0, "until": 9, "records": 3, "files": 1, "bytes": 8, "seconds": 1.25, "table_version": 4}
 
-    monkeypatch.setattr(export, "exporter", lambda name: run)
+    monkeypatch.setattr(export, "find_export", lambda name: run)
     store = golden_read_only("batch-4.9") / "store"
     code = main(["export", str(store), str(tmp_path), "--topic", "a", "--topic", "b", "--set", "spark.master=local[1]"])
     assert code == 0
@@ -55,4 +56,4 @@ def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, caps
 def test_an_export_that_nobody_brings_is_refused():
     """By its name."""
     with pytest.raises(DispatcherError, match="export=iceberg"):
-        export.exporter("iceberg")
+        find_export("iceberg")

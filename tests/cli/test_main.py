@@ -104,4 +104,24 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
     assert main([*verb, "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith(f"Usage: reput {' '.join(verb)} ")
-    assert f"reput {' '.join(verb)}" in text.partition("Example: ")[2]
+    assert f"reput {' '.join(verb)}" in text.partition("Example:")[2]
+
+
+def pasted(verb: list[str]) -> object:
+    """Return the verb as a parameter, marked with what its example needs."""
+    needs = {"export": pytest.mark.spark, "demo": pytest.mark.slow}
+    return pytest.param(verb, id=" ".join(verb), marks=[needs[verb[0]]] if verb[0] in needs else [])
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("verb", map(pasted, verbs()))
+def test_the_example_works_when_it_is_pasted(verb, tmp_path, capsys):
+    """In an empty directory, as somebody tries it who has just installed reput."""
+    main([*verb, "--help"])
+    example = capsys.readouterr().out.partition("Example:")[2].strip()
+    environment = {**os.environ, "PATH": f"{REPUT.parent}:{os.environ['PATH']}"}
+    ended = subprocess.run(
+        ["sh", "-c", example], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import reput
-from reput.cli import doctor, dump, export, plugin
+from reput.cli import doctor, dump, export, get, plugin, query, send, status
 
 __all__ = ["application"]
 
@@ -40,10 +40,14 @@ def reput_itself(
 
 
 for name, verb, example in (
+    ("send", send.send, send.EXAMPLE),
+    ("get", get.get, get.EXAMPLE),
+    ("query", query.query, query.EXAMPLE),
     ("dump", dump.dump, dump.EXAMPLE),
+    ("status", status.status, status.EXAMPLE),
     ("export", export.export, export.EXAMPLE),
     ("doctor", doctor.doctor, doctor.EXAMPLE),
 ):
-    application.command(name, epilog=f"Example: {example}")(verb)
-plugins.command("list", epilog=f"Example: {plugin.LIST_EXAMPLE}")(plugin.list_plugins)
+    application.command(name, epilog=f"\b\nExample:\n  {example}")(verb)
+plugins.command("list", epilog=f"\b\nExample:\n  {plugin.LIST_EXAMPLE}")(plugin.list_plugins)
 application.add_typer(plugins, name="plugin")

@@ -9,7 +9,6 @@ import typer
 
 from reput.cli.failure import ANSWER_IS_NO
 from reput.cli.options import (
-    BODY_PREVIEW_SIZE,
     BodyOption,
     ConfigOption,
     CountOption,
@@ -18,10 +17,9 @@ from reput.cli.options import (
     SetOption,
     StoreArgument,
     settings_of,
-    shown_body,
+    whole_number,
 )
-from reput.cli.output import Printer
-from reput.cli.rows import record_row, record_text
+from reput.cli.output import RecordPrinter
 from reput_hooks import Record
 
 if TYPE_CHECKING:
@@ -35,10 +33,10 @@ EXAMPLE = "reput send store orders --count 3 && reput dump store"
 def dump(
     store: StoreArgument,
     begin: Annotated[
-        int | None, typer.Option("--from", metavar="O", min=0, help="From this commit-log offset.")
+        int | None, typer.Option("--from", metavar="O", parser=whole_number(), help="From this commit-log offset.")
     ] = None,
     until: Annotated[
-        int | None, typer.Option("--until", metavar="O", min=0, help="Up to this commit-log offset.")
+        int | None, typer.Option("--until", metavar="O", parser=whole_number(), help="Up to this commit-log offset.")
     ] = None,
     topic: Annotated[str | None, typer.Option("--topic", metavar="T", help="Records of this topic only.")] = None,
     count: CountOption = None,
@@ -54,14 +52,13 @@ def dump(
     from reput.store.dump import dump_log
 
     settings_of(store, config, assignments)
-    wanted = shown_body(body, output_format)
-    printer = Printer(output_format, lambda row: dump_text(row, None if body else BODY_PREVIEW_SIZE))
+    printer = DumpPrinter(output_format, body)
     is_damaged = False
     for found in dump_log(store, begin=begin, until=until, topic=topic, count=count):
         if isinstance(found, Record):
-            printer.row({"kind": "record", **record_row(found, wanted)})
+            printer.record(found, kind="record")
         else:
-            printer.row(extent_row(found))
+            printer.printer.row(extent_row(found))
             is_damaged |= found.kind == "damage"
     return ANSWER_IS_NO if is_damaged else 0
 
@@ -73,10 +70,12 @@ def extent_row(extent: Extent) -> dict[str, Any]:
     return {"kind": extent.kind, "commit_log_offset": extent.begin, "until": extent.end, "reason": extent.reason}
 
 
-def dump_text(row: Mapping[str, Any], body_size_max: int | None) -> str:
-    """Return a row for people."""
-    if row["kind"] == "record":
-        return record_text(row, body_size_max)
-    size = row["size"] if row["kind"] == "blank" else row["until"] - row["commit_log_offset"]
-    reason = f": {row['reason']}" if "reason" in row else ""
-    return f"{row['commit_log_offset']:>14}  {size:>8}  {row['kind']}{reason}"
+class DumpPrinter(RecordPrinter):
+    """Prints records, and what is none."""
+
+    def text(self, row: Mapping[str, Any]) -> str:
+        if row["kind"] == "record":
+            return super().text(row)
+        size = row["size"] if row["kind"] == "blank" else row["until"] - row["commit_log_offset"]
+        reason = f": {row['reason']}" if "reason" in row else ""
+        return f"{row['commit_log_offset']:>14}  {size:>8}  {row['kind']}{reason}"

@@ -61,7 +61,9 @@ class Failure(Struct, frozen=True):
 def failure_of(error: Exception) -> Failure:
     """Return what to say of *error*, whatever it is."""
     if isinstance(error, UsageError):
-        return Failure(error.format_message().removesuffix("."), usage_advice(error), WRONG_REQUEST)
+        # "Value error, " is how the library that checks types for typer begins.
+        sentence = error.format_message().removesuffix(".").replace(": Value error, ", ": ")
+        return Failure(sentence, usage_advice(error), WRONG_REQUEST)
     if isinstance(error, FilterSyntaxError):
         return Failure(f"the filter does not parse: {one_line(error)}", "Correct it at that position.", WRONG_REQUEST)
     if isinstance(error, ReputError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reput.cli.rows import Body
+from reput.errors import BrokerError
 
 if TYPE_CHECKING:
     from reput.settings import LoadedSettings
 
 __all__ = [
-    "BODY_PREVIEW_SIZE",
+    "TIMESTAMP_MAX",
     "BodyOption",
     "ConfigOption",
     "CountOption",
@@ -27,11 +30,13 @@ __all__ = [
     "StoreArgument",
     "TopicArgument",
     "parse_time",
+    "refuse_address",
     "settings_of",
-    "shown_body",
+    "whole_number",
 ]
 
-BODY_PREVIEW_SIZE = 60  # characters
+TIMESTAMP_MAX = 2**63 - 1
+ADDRESS = re.compile(r"[^/]+:[0-9]+")
 
 
 class OutputFormat(enum.StrEnum):
@@ -41,10 +46,27 @@ class OutputFormat(enum.StrEnum):
     JSON = "json"
 
 
+def whole_number(low: int = 0) -> Callable[[str], int]:
+    """Return a parser of whole numbers from *low* on, whose error names what was written.
+
+    Typer's own number types do so or not, by its version.
+    """
+
+    def parse(text: str) -> int:
+        # Defaults are parsed, too, and are numbers already.
+        written = str(text)
+        digits = written.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit()) or int(written) < low:
+            raise typer.BadParameter(f"{written!r} is no whole number from {low} on")
+        return int(written)
+
+    return parse
+
+
 StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="A store directory.", show_default=False)]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of a topic.", show_default=False)]
 QueueIdArgument = Annotated[
-    int, typer.Argument(metavar="QUEUE_ID", min=0, help="Number of a queue of the topic.", show_default=False)
+    int, typer.Argument(metavar="QUEUE_ID", parser=whole_number(), help="Number of a queue of the topic.")
 ]
 ConfigOption = Annotated[
     Path | None,
@@ -63,7 +85,9 @@ BodyOption = Annotated[
     Body | None,
     typer.Option("--body", help="The body of each record; by default base64 in JSON, its beginning in text."),
 ]
-CountOption = Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="At most so many.")]
+CountOption = Annotated[
+    int | None, typer.Option("--count", metavar="N", parser=whole_number(1), help="At most so many.")
+]
 
 
 def settings_of(store: Path, config: Path | None, assignments: list[str] | None) -> LoadedSettings:
@@ -84,9 +108,16 @@ def settings_of(store: Path, config: Path | None, assignments: list[str] | None)
     return loaded
 
 
-def shown_body(body: Body | None, output_format: OutputFormat) -> Body:
-    """Return how bodies are shown if nobody said it."""
-    return body or (Body.BASE64 if output_format is OutputFormat.JSON else Body.TEXT)
+def refuse_address(store: Path) -> None:
+    """Refuse ``host:port`` where only a directory will do; it would be taken for the name of a new store.
+
+    Raises:
+        BrokerError: it is one, and no such directory exists.
+    """
+    if ADDRESS.fullmatch(str(store)) and not store.exists():
+        raise BrokerError(
+            f"this version of reput reaches no name server: target={store}", "Name a store directory, like ./store."
+        )
 
 
 def parse_time(text: str) -> int:

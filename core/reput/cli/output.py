@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 
 from reput.cli.options import OutputFormat
+from reput.cli.rows import Body, record_row, record_text
+from reput_hooks import Record
 
-__all__ = ["OutputClosed", "Printer", "aligned", "print_table", "write_line"]
+__all__ = ["OutputClosed", "Printer", "RecordPrinter", "aligned", "print_table", "table_text", "write_line"]
 
+BODY_PREVIEW_SIZE = 60  # characters
 NUMERIC = re.compile(r"-|[0-9.,]+")
 Row = Mapping[str, Any]
 
@@ -46,20 +49,49 @@ class Printer:
         return count
 
 
+class RecordPrinter:
+    """Prints records, their bodies as asked: by default base64 in JSON, and their beginning in text."""
+
+    def __init__(self, output_format: OutputFormat, body: Body | None) -> None:
+        is_json = output_format is OutputFormat.JSON
+        self.body = body or (Body.BASE64 if is_json else Body.TEXT)
+        self.body_size_max = None if body else BODY_PREVIEW_SIZE
+        self.printer = Printer(output_format, self.text)
+
+    def text(self, row: Row) -> str:
+        """Return the line for one record."""
+        return record_text(row, self.body_size_max)
+
+    def record(self, record: Record, **more: Any) -> None:
+        """Print one record; *more* fields come first.
+
+        Raises:
+            OutputClosed: nobody reads any more.
+        """
+        self.printer.row(more | record_row(record, self.body))
+
+
 def print_table(rows: Sequence[Row], columns: Sequence[str], output_format: OutputFormat) -> None:
     """Print *rows*: as JSON whole, as text the named columns under each other, without those that are empty in all."""
     if output_format is OutputFormat.JSON:
         Printer(output_format, str).rows(rows)
         return
+    if text := table_text(rows, columns):
+        write_line(text)
+
+
+def table_text(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """Return the named *columns* of *rows* under their names, without columns that are empty in all rows."""
     shown = [name for name in columns if any(row[name] not in (None, "", []) for row in rows)]
-    if shown:
-        write_line(aligned([shown, *([cell_text(row[name]) for name in shown] for row in rows)]))
+    return aligned([shown, *([cell_text(row[name]) for name in shown] for row in rows)]) if shown else ""
 
 
 def cell_text(value: object) -> str:
     """Return a cell for people; a hyphen for what is not known."""
     if value is None or value == "":
         return "-"
+    if isinstance(value, float):
+        return f"{value:.3f}"
     return ",".join(map(str, value)) or "-" if isinstance(value, (list, tuple)) else str(value)
 
 

@@ -1,0 +1,64 @@
+"""`reput query`: messages by key, through the index."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from reput.cli.failure import ANSWER_IS_NO
+from reput.cli.options import (
+    TIMESTAMP_MAX,
+    BodyOption,
+    ConfigOption,
+    CountOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StoreArgument,
+    TopicArgument,
+    parse_time,
+    settings_of,
+)
+from reput.cli.output import RecordPrinter
+
+__all__ = ["EXAMPLE", "query"]
+
+EXAMPLE = "reput send store orders --keys order-17 --count 1 && reput query store orders order-17"
+
+
+def query(
+    store: StoreArgument,
+    topic: TopicArgument,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A key of the message, or its unique id.")],
+    begin: Annotated[
+        int | None, typer.Option("--begin", metavar="T", parser=parse_time, help="Stored at this time or later.")
+    ] = None,
+    end: Annotated[
+        int | None, typer.Option("--end", metavar="T", parser=parse_time, help="Stored at this time or before.")
+    ] = None,
+    count: CountOption = None,
+    body: BodyOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> int:
+    """Print the newest messages with a key, in the order of the log.
+
+    A time is a number of milliseconds since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there is none.
+    """
+    from reput.opened_store import ReadOnlyStore
+
+    settings = settings_of(store, config, assignments).settings
+    with ReadOnlyStore(store, settings) as opened:
+        found = opened.query(
+            topic,
+            key,
+            count or settings.default_query_max_num,
+            begin=begin or 0,
+            end=TIMESTAMP_MAX if end is None else end,
+        )
+    printer = RecordPrinter(output_format, body)
+    for record in found:
+        printer.record(record)
+    return 0 if found else ANSWER_IS_NO

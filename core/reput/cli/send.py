@@ -1,0 +1,175 @@
+"""`reput send`: put messages into a store."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from reput.cli.options import (
+    ConfigOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StoreArgument,
+    TopicArgument,
+    refuse_address,
+    settings_of,
+    whole_number,
+)
+from reput.cli.output import Printer, write_line
+
+if TYPE_CHECKING:
+    from reput.store.message import PutMessageResult
+
+__all__ = ["EXAMPLE", "send"]
+
+EXAMPLE = "echo hello | reput send store orders --tags greeting"
+SIZE_DEFAULT = 1024
+
+
+def parse_rate(text: str) -> float:
+    """Return a number of messages a second.
+
+    Raises:
+        typer.BadParameter: it is none above 0.
+    """
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0.0 < rate < math.inf:
+        raise typer.BadParameter(f"{text!r} is no number above 0")
+    return rate
+
+
+def send(
+    store: StoreArgument,
+    topic: TopicArgument,
+    tags: Annotated[str | None, typer.Option("--tags", metavar="TAG", help="The tag that consumers filter by.")] = None,
+    keys: Annotated[str | None, typer.Option("--keys", metavar="KEYS", help="Keys, separated by spaces.")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="K=V", help="A property; may be repeated.")
+    ] = None,
+    queue_id: Annotated[
+        int, typer.Option("--queue-id", metavar="Q", parser=whole_number(), help="Queue of the topic.")
+    ] = 0,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "--count", metavar="N", parser=whole_number(), help="Generate N messages instead of reading stdin."
+        ),
+    ] = None,
+    size: Annotated[
+        int,
+        typer.Option("--size", metavar="B", parser=whole_number(), help="Bytes of the body of a generated message."),
+    ] = SIZE_DEFAULT,
+    rate: Annotated[
+        float | None, typer.Option("--rate", metavar="R", parser=parse_rate, help="Messages a second at most.")
+    ] = None,
+    delay_level: Annotated[
+        int,
+        typer.Option("--delay-level", metavar="L", parser=whole_number(), help="Deliver later: 1 is 1 s, 18 is 2 h."),
+    ] = 0,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Put each line of stdin as a message, or N generated ones. A store that is not there is made.
+
+    Text says how many went where; JSON has one row per message.
+    """
+    from reput.opened_store import Store
+    from reput.store.message import Message, check_topic, message_properties
+
+    refuse_address(store)
+    settings = settings_of(store, config, assignments).settings
+    template = Message(
+        topic, b"", tags, keys, dict(split_property(text) for text in properties or ()), 0, queue_id, delay_level
+    )
+    # A store that is not there is made by opening it; a message that nobody can send should not make one.
+    check_topic(topic)
+    message_properties(template)
+    bodies = stdin_lines() if count is None else generated_bodies(count, size)
+    printer = Printer(output_format, str)
+    results: list[PutMessageResult] = []
+    sent_count = 0
+    with Store(store, settings, "processes") as opened:
+        for body in paced(bodies, rate):
+            result = opened.put(msgspec.structs.replace(template, body=body))
+            sent_count += 1
+            # Of the others nothing is printed any more.
+            results[1:] = [result]
+            if printer.is_json:
+                printer.row(result_row(topic, result))
+    if not printer.is_json:
+        write_line(summary(store, topic, sent_count, results))
+
+
+def split_property(text: str) -> tuple[str, str]:
+    """Return name and value of ``K=V``.
+
+    Raises:
+        typer.BadParameter: it is not of that form.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise typer.BadParameter(f"--property takes K=V: {text!r}")
+    return name, value
+
+
+def stdin_lines() -> Iterator[bytes]:
+    """Yield each line of stdin without its end."""
+    if sys.stdin.isatty():
+        print("reput: each line is a message; end with Ctrl-D", file=sys.stderr)
+    for line in sys.stdin.buffer:
+        yield line.rstrip(b"\r\n")
+
+
+def generated_bodies(count: int, size: int) -> Iterator[bytes]:
+    """Yield *count* bodies of *size* bytes: their number, then full stops."""
+    for number in range(count):
+        yield str(number).encode().ljust(size, b".")[:size]
+
+
+def paced(bodies: Iterator[bytes], rate: float | None) -> Iterator[bytes]:
+    """Yield *bodies*, at most *rate* a second."""
+    begun_at = time.monotonic()
+    waiting = threading.Event()
+    for number, body in enumerate(bodies):
+        if rate is not None and (wait := begun_at + number / rate - time.monotonic()) > 0:
+            waiting.wait(wait)
+        yield body
+
+
+def result_row(topic: str, result: PutMessageResult) -> dict[str, Any]:
+    """Return the row of one message that was stored."""
+    return {
+        "status": result.status.value,
+        "topic": topic,
+        "queue_id": result.queue_id,
+        "queue_offset": result.queue_offset,
+        "commit_log_offset": result.commit_log_offset,
+        "next_commit_log_offset": result.next_commit_log_offset,
+        "record_size": result.record_size,
+        "store_timestamp": result.store_timestamp,
+        "message_id": result.message_id,
+    }
+
+
+def summary(store: Path, topic: str, count: int, ends: list[PutMessageResult]) -> str:
+    """Return what was sent, for people; *ends* are the first and the last result, if there are that many."""
+    if not ends:
+        return "nothing was sent"
+    first, last = ends[0], ends[-1]
+    return (
+        f"{count} sent to {topic} in {store}: queue {first.queue_id} from {first.queue_offset} to {last.queue_offset}, "
+        f"commit-log offset {first.commit_log_offset} to {last.next_commit_log_offset}"
+    )

@@ -1,0 +1,87 @@
+"""`reput status`: the store's writer and its dispatchers."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from msgspec import to_builtins
+
+from reput.cli.failure import ANSWER_IS_NO
+from reput.cli.options import (
+    ConfigOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StoreArgument,
+    refuse_address,
+    settings_of,
+)
+from reput.cli.output import Printer, table_text
+
+__all__ = ["EXAMPLE", "status"]
+
+EXAMPLE = "reput send store orders --count 3 && reput status store"
+UNHEALTHY = frozenset({"READ_ONLY", "BACKOFF", "FATAL", "BROKEN"})
+WATCH_INTERVAL_S = 1.0
+CLEAR_SCREEN = "\x1b[H\x1b[2J"
+
+WRITER_COLUMNS = ("pid", "state", "appended", "durable", "commit_log_offset_min", "epoch", "reason")
+DISPATCHER_COLUMNS = (
+    "name",
+    "pid",
+    "state",
+    "progress",
+    "durable_cursor",
+    "lag_bytes",
+    "lag_messages",
+    "lag_seconds",
+    "restart_count",
+    "gap_bytes",
+    "heartbeat_age_ms",
+    "rss_bytes",
+    "error",
+)
+
+
+def status(
+    store: StoreArgument,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")] = False,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> int:
+    """Show who writes the store, how far the log goes, and how far each view is behind.
+
+    A store that nobody has open shows what is on disk. Exit code 1: the store takes no writes, or a dispatcher is down.
+    """
+    from reput.opened_store import ReadOnlyStore
+
+    refuse_address(store)
+    settings = settings_of(store, config, assignments).settings
+    printer = Printer(output_format, status_text)
+    waiting = threading.Event()
+    while True:
+        with ReadOnlyStore(store, settings) as opened:
+            row = to_builtins(opened.status())
+        if watch and not printer.is_json and sys.stdout.isatty():
+            sys.stdout.write(CLEAR_SCREEN)
+        printer.row(row)
+        if not watch:
+            states = {row["writer"]["state"], *(dispatcher["state"] for dispatcher in row["dispatchers"])}
+            return ANSWER_IS_NO if states & UNHEALTHY else 0
+        sys.stdout.flush()
+        waiting.wait(WATCH_INTERVAL_S)
+
+
+def status_text(row: Mapping[str, Any]) -> str:
+    """Return the group for people: the store, a row for the writer, a row for each dispatcher."""
+    parts = [
+        f"store={row['store']} store_id={row['store_id']} version={row['version']}",
+        table_text([row["writer"]], WRITER_COLUMNS),
+        table_text(row["dispatchers"], DISPATCHER_COLUMNS),
+    ]
+    return "\n\n".join(part for part in parts if part)

@@ -1,0 +1,52 @@
+"""`reput query`. That it finds what RocketMQ finds is held by the golden tests."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reput.cli import main
+
+
+@pytest.fixture
+def rows(golden_read_only, broker_properties, capsys):
+    """Return the rows of a query in one store, and check its exit code."""
+    command = ["query", str(golden_read_only("basic-5.3") / "store"), "Meadow_orders-12", "common"]
+    settings = ["--config", str(broker_properties("basic-5.3"))]
+
+    def query(*options: object, code: int = 0) -> list[dict[str, object]]:
+        assert main([*command, *settings, *map(str, options), "--format", "json"]) == code
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return query
+
+
+def test_messages_have_the_key(rows):
+    """In the order of the log."""
+    found = rows()
+    assert found
+    for row in found:
+        assert "common" in row["properties"]["KEYS"].split(" ")
+    offsets = [row["commit_log_offset"] for row in found]
+    assert offsets == sorted(offsets)
+
+
+def test_a_count_takes_the_newest(rows):
+    """They come in the order of the log all the same."""
+    assert rows("--count", 2) == rows()[-2:]
+
+
+def test_times_bound_the_answer(rows):
+    """Numbers and ISO 8601 alike; nothing left is the answer no."""
+    assert rows("--begin", "2020-01-01T00:00:00Z", "--end", "2100-01-01T00:00:00+01:00") == rows()
+    assert rows("--begin", "2100-01-01T00:00:00Z", code=1) == []
+    assert rows("--end", 1000, code=1) == []
+
+
+def test_what_is_no_time_is_refused(golden_read_only, capsys):
+    """By the option and the text."""
+    assert main(["query", str(golden_read_only("basic-5.3") / "store"), "t", "k", "--begin", "yesterday"]) == 2
+    error = capsys.readouterr().err
+    assert "--begin" in error
+    assert "yesterday" in error

@@ -1,0 +1,133 @@
+"""`reput send` into a store directory."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from command_line import run_reput
+from reput.cli import main, send
+
+pytestmark = pytest.mark.processes
+
+SMALL = ("--set", "mappedFileSizeCommitLog=65536", "--set", "maxHashSlotNum=100", "--set", "maxIndexNum=400")
+
+
+@pytest.fixture
+def store(tmp_path) -> Path:
+    """Where a store may be made."""
+    return tmp_path / "store"
+
+
+def rows(*arguments: object, stdin: str = "") -> list[dict[str, Any]]:
+    """Return the rows that a command prints, which must succeed."""
+    ended = run_reput(*arguments, "--format", "json", stdin=stdin)
+    assert ended.code == 0, ended.stderr
+    return ended.rows()
+
+
+def test_each_line_of_stdin_is_a_message(store):
+    """It can be read by queue and by key as soon as `send` has ended; the rows say where it lies."""
+    options = ("--tags", "paid", "--keys", "order-17 order-18", "--property", "k=v=w", "--queue-id", 2)
+    sent = rows("send", store, "orders", *options, *SMALL, stdin="one\ntwo ü\n\n")
+    assert [(row["status"], row["queue_id"], row["queue_offset"]) for row in sent] == [
+        ("PUT_OK", 2, number) for number in range(3)
+    ]
+    found = rows("get", store, "orders", 2, 0, "--count", 9, "--body", "text")
+    assert [row["body"] for row in found] == ["one", "two ü", ""]
+    assert [row["message_id"] for row in found] == [row["message_id"] for row in sent]
+    assert found[0]["properties"] == {"k": "v=w", "KEYS": "order-17 order-18", "TAGS": "paid"}
+    assert [row["commit_log_offset"] for row in rows("query", store, "orders", "order-18")] == [
+        row["commit_log_offset"] for row in sent
+    ]
+
+
+def test_messages_can_be_generated(store):
+    """Of the size that is asked for; people get a summary."""
+    ended = run_reput("send", store, "orders", "--count", 3, "--size", 10, *SMALL)
+    assert ended.code == 0
+    assert ended.stdout.startswith(f"3 sent to orders in {store}: queue 0 from 0 to 2, commit-log offset 0 to ")
+    assert [row["body"] for row in rows("dump", store, "--body", "text")] == ["0.........", "1.........", "2........."]
+
+
+def test_nothing_to_send_is_said():
+    """And no error."""
+    assert send.summary(Path("store"), "orders", 0, []) == "nothing was sent"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("t/../t",), "t/../t"),
+        (("t", "--property", "novalue"), "novalue"),
+        (("t", "--count", "many"), "--count"),
+        (("t", "--count", "1", "--rate", "0"), "--rate"),
+        (("t", "--tags", "a\x02b"), "TAGS"),
+        (("t", "--set", "flushDiskType=NEVER"), "flushDiskType"),
+    ],
+)
+def test_what_cannot_be_sent_makes_no_store(store, arguments, named, capsys):
+    """Exit code 2, the name in the sentence."""
+    assert main(["send", str(store), *arguments]) == 2
+    assert named in capsys.readouterr().err
+    assert not store.exists()
+
+
+def test_an_address_is_not_taken_for_a_directory(capsys, tmp_path, monkeypatch):
+    """Nobody wants a store called 127.0.0.1:9876."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["send", "127.0.0.1:9876", "orders", "--count", "1"]) == 3
+    assert "target=127.0.0.1:9876" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_person_is_told_how_to_end(monkeypatch, capsys):
+    """When stdin is a terminal."""
+    terminal = SimpleNamespace(isatty=lambda: True, buffer=io.BytesIO(b"a\r\nb"))
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert list(send.stdin_lines()) == [b"a", b"b"]
+    assert "Ctrl-D" in capsys.readouterr().err
+
+
+def test_a_rate_spaces_messages(monkeypatch):
+    """Each is due at its number divided by the rate, however long the one before took."""
+    now = [100.0]
+    waits = []
+
+    class Waiting:
+        def wait(self, seconds: float) -> None:
+            waits.append(seconds)
+            now[0] += seconds
+
+    monkeypatch.setattr(send.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(send.threading, "Event", Waiting)
+    bodies = []
+    for body in send.paced(iter([b"a", b"b", b"c", b"d"]), 4.0):
+        bodies.append(body)
+        now[0] += 0.375 if body == b"b" else 0.0
+    assert bodies == [b"a", b"b", b"c", b"d"]
+    assert waits == [0.25, 0.125]
+    assert list(send.paced(iter([b"a"]), None)) == [b"a"]
+
+
+def test_json_rows_name_what_was_stored(store):
+    """The fields of a put's result."""
+    [row] = rows("send", store, "orders", "--count", 1, *SMALL)
+    assert list(row) == [
+        "status",
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "commit_log_offset",
+        "next_commit_log_offset",
+        "record_size",
+        "store_timestamp",
+        "message_id",
+    ]
+    assert json.loads(json.dumps(row))["next_commit_log_offset"] == row["record_size"]

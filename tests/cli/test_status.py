@@ -1,0 +1,105 @@
+"""`reput status` of a store directory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from command_line import REPUT, run_reput
+from reput.cli import main
+from reput.cli.status import status_text
+
+ROW = {
+    "store": "/s",
+    "store_id": "ab",
+    "version": "1",
+    "started": 5,
+    "writer": {
+        "pid": 7,
+        "appended": 100,
+        "durable": 90,
+        "commit_log_offset_min": 0,
+        "epoch": 1,
+        "state": "RUNNING",
+        "reason": None,
+    },
+    "dispatchers": [
+        {
+            "name": "index",
+            "distribution": "reput",
+            "version": "1",
+            "pid": None,
+            "state": "BACKOFF",
+            "progress": 60,
+            "durable_cursor": None,
+            "lag_bytes": 40,
+            "lag_messages": None,
+            "lag_seconds": 1.5,
+            "restart_count": 2,
+            "lapped_count": 0,
+            "gap_bytes": 0,
+            "heartbeat_age_ms": None,
+            "rss_bytes": None,
+            "error": "it broke",
+        }
+    ],
+}
+
+
+def test_people_see_a_row_for_the_writer_and_one_for_each_dispatcher():
+    """What is not known is a hyphen, never a 0."""
+    assert status_text(ROW) == (
+        "store=/s store_id=ab version=1\n"
+        "\n"
+        "pid  state    appended  durable  commit_log_offset_min  epoch\n"
+        "  7  RUNNING       100       90                      0      1\n"
+        "\n"
+        "name   state    progress  lag_bytes  lag_seconds  restart_count  gap_bytes  error\n"
+        "index  BACKOFF        60         40        1.500              2          0  it broke"
+    )
+
+
+def test_a_store_that_nobody_has_open_is_stopped(golden_read_only, golden_about):
+    """With what is on disk, and exit code 0; the fixture holds that no byte changes."""
+    ended = run_reput("status", golden_read_only("basic-4.9") / "store", "--format", "json")
+    assert ended.code == 0
+    report = ended.report()
+    assert report["writer"]["state"] == "STOPPED"
+    assert report["writer"]["appended"] == golden_about("basic-4.9")["maxOffsetOfRealStore"]
+    assert report["started"] is None
+
+
+@pytest.mark.processes
+def test_a_store_that_is_being_written_shows_its_group(tmp_path):
+    """The writer's process id, and its dispatchers running."""
+    code = "import reput, sys\nwith reput.open(sys.argv[1]) as store:\n    print(flush=True)\n    sys.stdin.read()\n"
+    command = [sys.executable, "-c", code, str(tmp_path / "store")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        report = run_reput("status", tmp_path / "store", "--format", "json").report()
+        writer.communicate()
+    assert report["writer"]["pid"] == writer.pid
+    assert report["writer"]["state"] == "RUNNING"
+    assert [row["name"] for row in report["dispatchers"]] == ["consume_queue", "index"]
+
+
+def test_watching_shows_it_again(golden_read_only):
+    """Until it is interrupted: exit code 130."""
+    command = [str(REPUT), "status", str(golden_read_only("lmq-5.3") / "store"), "--watch", "--format", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        first, second = watching.stdout.readline(), watching.stdout.readline()
+        watching.send_signal(2)
+        _, error = watching.communicate()
+    assert first == second
+    assert error == ""
+    assert watching.returncode == 130
+
+
+def test_an_address_needs_a_broker(capsys):
+    """Which this version does not reach."""
+    assert main(["status", "127.0.0.1:9876"]) == 3
+    assert "target=127.0.0.1:9876" in capsys.readouterr().err
