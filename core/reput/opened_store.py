@@ -201,7 +201,7 @@ class Store(Reading):
             self.group: ProcessGroup | InlineGroup = ProcessGroup(
                 context, self.ring.memory, on_members=self.attach_publisher
             )
-            self.publisher = FramePublisher(self.ring.writer, writer.epochs.epoch)
+            self.publisher = FramePublisher(self.ring.writer, writer.epochs.epoch, self.tell_read_only)
         else:
             inline_ring = InlineRing(capacity=self.settings.ring_size, **positions(writer))
             self.group = InlineGroup(context, inline_ring)
@@ -216,6 +216,11 @@ class Store(Reading):
     def attach_publisher(self) -> None:
         """Have the writer tell the group; also whenever dispatchers have come or gone."""
         self.writer.attach(self.publisher, needs_properties=self.group.needs_properties)
+
+    def tell_read_only(self, reason: str) -> None:
+        """Have `reput status` in other processes show that nothing is put any more, and why."""
+        if isinstance(self.group, ProcessGroup):
+            self.group.tell_writer_state(self.writer.state, reason)
 
     def close_ring(self) -> None:
         """Release the shared memory."""

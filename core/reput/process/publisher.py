@@ -5,6 +5,8 @@ Called under the writer's put lock, but for `durable`, which the flusher calls.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from reput.process.feed import FrameWriter
 from reput.process.frame import (
     BATCH,
@@ -24,11 +26,17 @@ TEXTS_SIZE = 8
 
 
 class FramePublisher:
-    """Publishes on *writer*, a `RingWriter` or an `InlineRing`; *epoch* is the number of the log's history."""
+    """Publishes on *writer*, a `RingWriter` or an `InlineRing`.
 
-    def __init__(self, writer: FrameWriter, epoch: int) -> None:
+    Args:
+        epoch: number of the log's history.
+        on_read_only: is told why the store takes nothing any more.
+    """
+
+    def __init__(self, writer: FrameWriter, epoch: int, on_read_only: Callable[[str], None] | None = None) -> None:
         self.writer = writer
         self.epoch = epoch
+        self.on_read_only = on_read_only
 
     def publish(
         self,
@@ -80,6 +88,11 @@ class FramePublisher:
     def durable(self, offset: int) -> None:
         """The log is forced to disk up to *offset*."""
         self.writer.set_durable(offset)
+
+    def read_only(self, reason: str) -> None:
+        """The store takes nothing any more."""
+        if self.on_read_only is not None:
+            self.on_read_only(reason)
 
     def truncate(self, epoch: int, commit_log_offset: int, store_timestamp: int, ordinal: int) -> None:
         """The log was cut at *commit_log_offset* and *epoch* has begun."""

@@ -75,7 +75,7 @@ FILE_SIZE_SETTINGS = (
 
 
 class Publisher(Protocol):
-    """What the writer tells about its progress. All calls but `durable` come under the put lock."""
+    """What the writer tells. `publish` comes under the put lock, the others from the flusher's thread."""
 
     def publish(
         self,
@@ -95,6 +95,9 @@ class Publisher(Protocol):
     def durable(self, offset: int) -> None:
         """The log is forced to disk up to *offset*."""
 
+    def read_only(self, reason: str) -> None:
+        """The store takes nothing any more."""
+
 
 class NobodyListens:
     """The publisher of a store that has no process group."""
@@ -103,6 +106,9 @@ class NobodyListens:
         """Nobody is told."""
 
     def durable(self, offset: int) -> None:
+        """Nobody is told."""
+
+    def read_only(self, reason: str) -> None:
         """Nobody is told."""
 
 
@@ -636,6 +642,7 @@ class MessageStore:
         """Called by the flusher once: from here on nothing is trusted, and nothing is put."""
         with self.put_lock:
             self.read_only_reason = reason
+        self.publisher.read_only(reason)
 
     def snapshot_when_due(self) -> None:
         """Called by the flusher: keep what a recovery would otherwise have to scan for."""
