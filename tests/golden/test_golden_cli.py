@@ -98,10 +98,10 @@ def test_dump_shows_the_blanks_between_the_segments(golden_read_only, golden_abo
 
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
-def test_check_finds_every_view_equal_to_the_log(golden_read_only, golden_about, broker_properties, name):
-    """A store that the broker closed is in order, and so are its views."""
+def test_check_finds_every_view_equal_to_the_log(golden_read_only, golden_about, name):
+    """A store that the broker closed is in order, and so are its views; nobody has to tell what its settings were."""
     store = golden_read_only(name) / "store"
-    checked = run_reput("check", store, "--config", broker_properties(name), "--format", "json")
+    checked = run_reput("check", store, "--format", "json")
     report = checked.report()
     assert report["damage"] == []
     assert {view: described["state"] for view, described in report["views"].items()} == dict.fromkeys(
@@ -162,7 +162,7 @@ def spread(lines: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "direct-5.3"])
-def test_get_finds_what_rocketmq_finds(golden_read_only, golden_queries, broker_properties, name):
+def test_get_finds_what_rocketmq_finds(golden_read_only, golden_queries, name):
     """Messages by queue position; what a queue does not hold is not found."""
     lines = [
         line for line in golden_queries(name, "getMessage") if line["tags"] is None and None not in line["offsets"]
@@ -170,19 +170,19 @@ def test_get_finds_what_rocketmq_finds(golden_read_only, golden_queries, broker_
     for line in spread(lines, 12):
         store = golden_read_only(name) / "store"
         where = (line["topic"], line["queueId"], line["offset"])
-        options = ("--count", line["maxMsgNums"], "--format", "json", "--config", broker_properties(name))
+        options = ("--count", line["maxMsgNums"], "--format", "json")
         found = run_reput("get", store, *options, "--", *where)
-        assert [row["commit_log_offset"] for row in found.rows()] == line["offsets"], line
+        # A broker hands out so many at once and no more; the command all that was asked for.
+        assert [row["commit_log_offset"] for row in found.rows()][: len(line["offsets"])] == line["offsets"], line
         assert found.code == (0 if line["offsets"] else 1)
 
 
 @pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "delay-retry-5.3"])
-def test_query_finds_what_rocketmq_finds(golden_read_only, golden_queries, broker_properties, name):
+def test_query_finds_what_rocketmq_finds(golden_read_only, golden_queries, name):
     """Messages by key, in the index's order; a key that is not there is exit code 1."""
     for line in spread(golden_queries(name, "queryMessage"), 12):
         store = golden_read_only(name) / "store"
         bounds = ("--begin", line["begin"], "--end", line["end"], "--count", line["maxNum"])
-        options = ("--format", "json", "--config", broker_properties(name))
-        found = run_reput("query", store, *bounds, *options, "--", line["topic"], line["key"])
+        found = run_reput("query", store, *bounds, "--format", "json", "--", line["topic"], line["key"])
         assert [row["commit_log_offset"] for row in found.rows()] == line["offsets"], line
         assert found.code == (0 if line["offsets"] else 1)

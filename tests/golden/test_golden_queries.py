@@ -1,0 +1,39 @@
+"""The real store's answers to getMessage and queryMessage, from `reput.open` on the very store that was asked."""
+
+from __future__ import annotations
+
+import pytest
+
+import reput
+from golden_sets import CLEAN_SETS
+
+
+@pytest.mark.parametrize("name", CLEAN_SETS)
+def test_get_answers_as_the_real_store(golden_read_only, golden_queries, broker_properties, name):
+    """Status, messages, where to go on and the queue's bounds, with and without tags.
+
+    RocketMQ stops where a transfer becomes large; a program that asks for more gets more.
+    """
+    with reput.open(golden_read_only(name) / "store", read_only=True, config=broker_properties(name)) as store:
+        for line in golden_queries(name, "getMessage"):
+            asked = (line["topic"], line["queueId"], line["offset"], line["maxMsgNums"])
+            found = store.get(*asked, tags=line["tags"])
+            offsets = [record.commit_log_offset for record in found.records]
+            assert found.status.value == line["status"], line
+            assert offsets[: len(line["offsets"])] == line["offsets"], line
+            assert (found.queue_offset_min, found.queue_offset_max) == (line["minOffset"], line["maxOffset"]), line
+            if line["status"] == "NO_MATCHED_MESSAGE":
+                # RocketMQ stops at the end of a queue's file and has the consumer ask again.
+                assert found.next_queue_offset >= line["nextBeginOffset"], line
+            elif len(offsets) == len(line["offsets"]):
+                assert found.next_queue_offset == line["nextBeginOffset"], line
+
+
+@pytest.mark.parametrize("name", CLEAN_SETS)
+def test_query_answers_as_the_real_store(golden_read_only, golden_queries, broker_properties, name):
+    """Messages by key, in the order in which RocketMQ hands them out."""
+    with reput.open(golden_read_only(name) / "store", read_only=True, config=broker_properties(name)) as store:
+        for line in golden_queries(name, "queryMessage"):
+            bounds = {"begin": line["begin"], "end": line["end"]}
+            found = store.query(line["topic"], line["key"], line["maxNum"], **bounds)
+            assert [record.commit_log_offset for record in found] == line["offsets"], line
