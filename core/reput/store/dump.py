@@ -66,9 +66,12 @@ def rows(store_directory: Path, segments: Segments, first: int, live_end: int | 
     """Yield everything from the segment on that *first* lies in; up to *live_end*, if the store is being written."""
     walk = LogWalk(segments, unclean=live_end is None and (store_directory / "abort").exists())
     tail: Extent | None = None
-    for extent in walk.walk(good_begin(walk, first)):
+    begin = good_begin(walk, first)
+    if live_end is not None and live_end <= begin:
+        return
+    for extent in walk.walk(begin):
         if extent.columns is not None:
-            data = extent.columns.data
+            data = memoryview(extent.columns.data)
             for at in extent.columns.position.tolist():
                 yield decode_record(data, at)
         elif extent.kind in ("stale", "tail"):

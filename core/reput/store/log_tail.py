@@ -26,6 +26,7 @@ from reput.store.queue_file_ends import furthest_unit_end
 from reput.store.record import BORN_HOST_V6_FLAG, MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
 from reput.store.sealed_file import read_sealed
 from reput.store.segments import Segments
+from reput.store.store_checkpoint import read_checkpoint
 
 __all__ = ["judge_tail"]
 
@@ -34,8 +35,6 @@ TIMESTAMP = Struct(">q")
 STORE_TIMESTAMP_AT = 56
 IPV6_MORE = 12
 HEAD_SIZE = STORE_TIMESTAMP_AT + IPV6_MORE + TIMESTAMP.size
-# Of five longs the second and the last.
-CHECKPOINT = Struct(">8xq16xq")
 
 
 def judge_tail(store_directory: Path, walk: LogWalk, tail: Extent | None) -> Extent | None:
@@ -65,27 +64,18 @@ def end_of_what_was_lost(store_directory: Path, walk: LogWalk, tail: Extent | No
             return None
     if (store_directory / "abort").exists():
         return None
-    dispatched, last_recovered = read_checkpoint(store_directory)
+    checkpoint = read_checkpoint(store_directory)
+    dispatched = checkpoint.logics_msg_timestamp
     if dispatched > walk.store_timestamp:
         return furthest_unit_end(store_directory, log_end)
-    if tail is None or (last_recovered and last_recovered == walk.last_record_offset):
+    recovered_here = checkpoint.confirm_phy_offset and checkpoint.confirm_phy_offset == walk.last_record_offset
+    if tail is None or recovered_here:
         return None
     if dispatched and torn_timestamp(walk.segments, log_end) != dispatched:
         return None
     # Nothing is known, or the torn record has the time of the last one that was dispatched, as the one before has.
     furthest = furthest_unit_end(store_directory, log_end)
     return furthest if furthest > log_end else None
-
-
-def read_checkpoint(store_directory: Path) -> tuple[int, int]:
-    """Return RocketMQ's logicsMsgTimestamp, in ms, and its confirmPhyOffset; 0 for what is not known."""
-    try:
-        with (store_directory / "checkpoint").open("rb") as file:
-            data = file.read(CHECKPOINT.size)
-    except OSError:
-        data = b""
-    logics_msg_timestamp, confirm_phy_offset = CHECKPOINT.unpack(data.ljust(CHECKPOINT.size, b"\0"))
-    return logics_msg_timestamp, confirm_phy_offset
 
 
 def torn_timestamp(segments: Segments, log_end: int) -> int | None:

@@ -16,27 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE
+from reput.store.consume_queue_builder import queue_directories
+from reput.store.consume_queue_units import UNIT_DTYPE
 from reput.store.file_name import parse_file_name
 
-__all__ = ["furthest_unit_end", "next_offset_of_files", "queue_directories"]
-
-UNIT_SIZE = 20
-UNIT = np.dtype([("commit_log_offset", ">i8"), ("record_size", ">i4"), ("tags_code", ">i8")])
-PRE_BLANK_SIZE = 0x7FFFFFFF
-assert UNIT.itemsize == UNIT_SIZE
+__all__ = ["furthest_unit_end", "next_offset_of_files"]
 
 Array = np.ndarray[Any, Any]
-
-
-def queue_directories(store_directory: Path) -> Iterator[tuple[str, int, Path]]:
-    """Yield (topic, queue id, directory) of every queue that has files, in the order of their names."""
-    root = store_directory / "consumequeue"
-    if not root.is_dir():
-        return
-    for topic_directory in sorted(path for path in root.iterdir() if path.is_dir()):
-        for directory in sorted(topic_directory.iterdir()):
-            if directory.name.isascii() and directory.name.isdigit() and directory.is_dir():
-                yield topic_directory.name, int(directory.name), directory
 
 
 def units_from_the_end(directory: Path) -> Iterator[tuple[int, Array]]:
@@ -44,7 +31,7 @@ def units_from_the_end(directory: Path) -> Iterator[tuple[int, Array]]:
     names = sorted((name for name in os.listdir(directory) if parse_file_name(name) is not None), reverse=True)
     for name in names:
         data = (directory / name).read_bytes()
-        yield int(name) // UNIT_SIZE, np.frombuffer(data, UNIT, len(data) // UNIT_SIZE)
+        yield int(name) // UNIT_SIZE, np.frombuffer(data, UNIT_DTYPE, len(data) // UNIT_SIZE)
 
 
 def is_real(units: Array) -> Array:
@@ -69,7 +56,7 @@ def furthest_unit_end(store_directory: Path, log_end: int) -> int:
     Reads of each queue the last file that points below *log_end*, and those behind it.
     """
     furthest = log_end
-    for _, _, directory in queue_directories(store_directory):
+    for _, _, directory in queue_directories(store_directory / "consumequeue"):
         for _, units in units_from_the_end(directory):
             units = units[is_real(units)]
             if len(units):

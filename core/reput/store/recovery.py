@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 
 from reput.errors import DamagedStore
+from reput.store.consume_queue_builder import queue_directories
 from reput.store.epochs import Epochs, mark_holds, read_epochs
 from reput.store.log_tail import judge_tail
 from reput.store.log_walk import Extent, LogWalk
-from reput.store.queue_file_ends import next_offset_of_files, queue_directories
+from reput.store.queue_file_ends import next_offset_of_files
 from reput.store.queue_offsets import QueueOffsets, read_queue_offsets
 from reput.store.sealed_file import read_sealed
 from reput.store.segments import Segments
@@ -144,7 +145,7 @@ def refuse_unaccepted(damage: list[DamagedRange], log_end: int, store_directory:
 
 def raise_from_queue_files(store_directory: Path, queue_offsets: QueueOffsets, log_end: int) -> None:
     """Let queues of which the log has no record go on where their files end; the log may have been trimmed."""
-    for topic, queue_id, directory in queue_directories(store_directory):
+    for topic, queue_id, directory in queue_directories(store_directory / "consumequeue"):
         if queue_offsets.next_offset(topic, queue_id) == 0:
             next_offset = next_offset_of_files(directory, log_end)
             if next_offset:

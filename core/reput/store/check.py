@@ -1,0 +1,157 @@
+"""check_store: every record of a log verified as a whole, and every view compared with the log.
+
+    segments ──▶ walk ──▶ records ──▶ requests ──┬──▶ consume_queue ──▶ consume_queue_ext
+                  │                              └──▶ index
+                  └──▶ damage, stale
+
+One pass, streaming, reading only. It works on a store that nobody has open, whoever wrote it, and beside a writer: then
+it goes as far as the log went when it began, and a view may be behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from reput.settings import Settings
+from reput.store.check_consume_queue import ConsumeQueueCheck
+from reput.store.check_consume_queue_ext import ConsumeQueueExtCheck
+from reput.store.check_index import IndexCheck
+from reput.store.check_report import CheckReport, LogRange, Ranges
+from reput.store.delay_level import DelayLevels
+from reput.store.identity import require_store
+from reput.store.index_sizes import IndexSizes
+from reput.store.log_end import find_log_end
+from reput.store.log_scan import ROW_DTYPE, LogScan
+from reput.store.log_tail import judge_tail
+from reput.store.log_walk import Extent, LogWalk
+from reput.store.record_columns import RecordColumns
+from reput.store.recovery import read_damage
+from reput.store.segments import Segments
+from reput.store.store_lock import StoreLock
+
+__all__ = ["check_store"]
+
+
+def check_store(
+    store_directory: Path, settings: Settings, progress: Callable[[int], None] | None = None
+) -> CheckReport:
+    """Verify the log of a store and compare its views with it.
+
+    Args:
+        settings: what the files do not show is taken from here: delay levels, and the sizes of index files without
+            entries.
+        progress: is told now and then how many bytes of the log are done.
+
+    Raises:
+        NotAStore: the directory holds no commit log.
+        DamagedStore: the disk cannot read the log.
+    """
+    require_store(store_directory)
+    return StoreCheck(store_directory, settings, progress or (lambda done: None)).run()
+
+
+class StoreCheck:
+    """One check of one store."""
+
+    def __init__(self, store_directory: Path, settings: Settings, progress: Callable[[int], None]) -> None:
+        self.store_directory = store_directory
+        self.progress = progress
+        self.segments = Segments(store_directory / "commitlog")
+        self.writer = StoreLock.holder(store_directory)
+        self.clean_shutdown = not (store_directory / "abort").exists()
+        # A writer that is at work has not left its last record torn.
+        unclean = self.writer is None and not self.clean_shutdown
+        self.live_end = None if self.writer is None else find_log_end(store_directory, self.segments)
+        self.walk = LogWalk(self.segments, unclean=unclean)
+        self.scan = LogScan(store_directory, delay_levels=DelayLevels(settings.message_delay_level))
+        self.damaged: Ranges = []
+        self.damage: list[LogRange] = []
+        self.stale: list[LogRange] = []
+        self.record_count = 0
+        live, begin = self.writer is not None, self.segments.offset_min
+        sizes = IndexSizes(settings.max_hash_slot_num, settings.max_index_num)
+        self.ext = ConsumeQueueExtCheck(store_directory, live=live)
+        self.consume_queue = ConsumeQueueCheck(store_directory, self.ext, begin, self.damaged, live=live)
+        self.index = IndexCheck(store_directory, sizes, begin, self.damaged, live=live)
+
+    def run(self) -> CheckReport:
+        """Do all of it."""
+        begin = self.segments.offset_min
+        tail: Extent | None = None
+        if self.live_end is None or self.live_end > begin:
+            for extent in self.walk.walk():
+                if extent.columns is not None:
+                    self.take(extent.columns, extent.end)
+                elif extent.kind == "damage":
+                    self.damaged.append((extent.begin, extent.end))
+                    self.damage.append(LogRange(extent.begin, extent.end, extent.reason))
+                elif extent.kind in ("stale", "tail"):
+                    tail = extent
+                self.progress(extent.end - begin)
+                if self.live_end is not None and extent.end >= self.live_end:
+                    break
+        log_end = self.walk.log_end if self.live_end is None else self.live_end
+        if self.live_end is None:
+            self.judge_end(tail)
+        self.add_known_damage()
+        views = {
+            "consume_queue": self.consume_queue.finish(log_end),
+            "consume_queue_ext": self.ext.finish(log_end),
+            "index": self.index.finish(log_end),
+        }
+        return CheckReport(
+            ok=not self.damage and not any(view.state == "different" for view in views.values()),
+            store=str(self.store_directory),
+            segments=len(self.segments.list),
+            records=self.record_count,
+            bytes=log_end - begin,
+            clean_shutdown=self.clean_shutdown,
+            damage=self.damage,
+            stale=self.stale,
+            views=views,
+            notes=self.notes(log_end),
+        )
+
+    def take(self, columns: RecordColumns, end: int) -> None:
+        """Have the views compared with the records of one extent."""
+        if self.live_end is not None and end > self.live_end:
+            count = int(np.searchsorted(columns.header["commit_log_offset"].astype(np.int64), self.live_end))
+            columns, end = columns.until(count), self.live_end
+        self.record_count += len(columns)
+        self.ext.prepare(columns)
+        requests = self.scan.requests(columns)
+        rows = np.frombuffer(requests.rows, ROW_DTYPE)
+        self.consume_queue.take(rows, requests)
+        self.index.take(rows, requests, end)
+
+    def judge_end(self, tail: Extent | None) -> None:
+        """Tell whether the log ends where it was closed."""
+        judged = judge_tail(self.store_directory, self.walk, tail)
+        if judged is None:
+            return
+        found = LogRange(judged.begin, judged.end, judged.reason)
+        (self.damage if judged.kind == "damage" else self.stale).append(found)
+
+    def add_known_damage(self) -> None:
+        """List what a person has accepted as damaged, though it may look like something else by now."""
+        for known in read_damage(self.store_directory).ranges:
+            if not any(found.begin <= known.begin and known.end <= found.end for found in self.damage):
+                self.damage.append(LogRange(known.begin, known.end, known.reason))
+        self.damage.sort(key=lambda found: found.begin)
+
+    def notes(self, log_end: int) -> list[str]:
+        """Return what else is worth knowing."""
+        notes = []
+        if self.writer is not None:
+            notes.append(
+                f"another process writes this store, so it was checked as far as it went: pid={self.writer} "
+                f"until={log_end}"
+            )
+        for topic in sorted(self.consume_queue.left_alone):
+            notes.append(
+                f"topic has a batch consume queue (RocketMQ 5, queue.type=BatchCQ), which is left alone: topic={topic}"
+            )
+        return notes

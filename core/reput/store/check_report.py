@@ -1,0 +1,144 @@
+"""CheckReport: what `check` found of a store, in the fields that scripts rely on. Findings: of one view so far.
+
+A view is *equal* to the log, *behind* it (a correct prefix, in the order of the log), *different* or *absent*. What it has
+of records that the log has no more is not a difference: units and entries below the log's begin are expired, those
+behind its end are stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+__all__ = ["CheckReport", "Findings", "LogRange", "Ranges", "ViewReport", "points_into"]
+
+Array = np.ndarray[Any, Any]
+Ranges = list[tuple[int, int]]
+DIFFERENCES_SHOWN = 10
+
+
+class LogRange(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "until"}):
+    """Bytes [begin, end) of the log that are no records, and why."""
+
+    begin: int
+    end: int
+    reason: str
+
+
+class ViewReport(msgspec.Struct, frozen=True):
+    """How one view compares with the log.
+
+    Attributes:
+        behind_bytes: from the first record that the view lacks to the log's end; 0 unless it is behind.
+        differences: the first ten, as text.
+        expired_count: pre-blank units, and units and entries below the log's begin.
+        stale_count: units behind the queue's end, entries behind the log's.
+        unverified_count: what nothing is left to compare with: bits of filters that are not known any more, units whose
+            ext files are gone, whatever points into damage.
+    """
+
+    state: Literal["equal", "behind", "different", "absent"]
+    behind_bytes: int = 0
+    difference_count: int = 0
+    differences: list[str] = []
+    expired_count: int = 0
+    stale_count: int = 0
+    unverified_count: int = 0
+
+
+class CheckReport(msgspec.Struct, frozen=True):
+    """What a check found.
+
+    Attributes:
+        ok: no damage, and no view is different.
+        segments, records, bytes: of the log.
+        clean_shutdown: the last writer closed the store.
+        damage: bytes that are not what was written, those included that a person has accepted.
+        stale: bytes behind the log's end that are left of an older history, or of a crash.
+        views: by name.
+        notes: what else is worth knowing, a sentence each.
+    """
+
+    ok: bool
+    store: str
+    segments: int
+    records: int
+    bytes: int
+    clean_shutdown: bool
+    damage: list[LogRange]
+    stale: list[LogRange]
+    views: dict[str, ViewReport]
+    notes: list[str]
+
+
+class Findings:
+    """What was found of one view so far, its records taken in the order of the log."""
+
+    def __init__(self, *, live: bool = False) -> None:
+        """*live*: the view is being built meanwhile, so that what is missing may just not have been there yet."""
+        self.live = live
+        self.difference_count = 0
+        self.differences: list[str] = []
+        self.expired_count = 0
+        self.stale_count = 0
+        self.unverified_count = 0
+        self.first_missing: int | None = None
+        self.missing_count = 0
+        self.missing_texts: list[str] = []
+
+    def differ(self, text: str, count: int = 1) -> None:
+        """Note *count* differences, of which *text* tells one."""
+        self.difference_count += count
+        if len(self.differences) < DIFFERENCES_SHOWN:
+            self.differences.append(text)
+
+    def differ_at(self, numbers: Sequence[int], describe: Callable[[int], str]) -> None:
+        """Note a difference for each of *numbers*."""
+        self.difference_count += len(numbers)
+        for number in numbers[: DIFFERENCES_SHOWN - len(self.differences)]:
+            self.differences.append(describe(number))
+
+    def take(self, offsets: Array, present: Array, describe: Callable[[int], str]) -> None:
+        """Take in whether the view has its part of each record; ascending *offsets*, as of the calls before.
+
+        What is missing is a difference once something behind it is present; until then the view is behind.
+        """
+        found = np.flatnonzero(present)
+        at = 0
+        if len(found) and not self.live:
+            at = int(found[-1])
+            self.difference_count += self.missing_count
+            self.differences += self.missing_texts[: DIFFERENCES_SHOWN - len(self.differences)]
+            self.first_missing, self.missing_count, self.missing_texts = None, 0, []
+            self.differ_at(np.flatnonzero(~present[:at]).tolist(), describe)
+        missing = (np.flatnonzero(~present[at:]) + at).tolist()
+        if missing:
+            if self.first_missing is None:
+                self.first_missing = int(offsets[missing[0]])
+            self.missing_count += len(missing)
+            for number in missing[: DIFFERENCES_SHOWN - len(self.missing_texts)]:
+                self.missing_texts.append(describe(number))
+
+    def report(self, log_end: int) -> ViewReport:
+        """Return the report of a view that is there."""
+        behind = log_end - self.first_missing if self.first_missing is not None else 0
+        return ViewReport(
+            "different" if self.difference_count else "behind" if behind else "equal",
+            behind,
+            self.difference_count,
+            self.differences,
+            self.expired_count,
+            self.stale_count,
+            self.unverified_count,
+        )
+
+
+def points_into(offsets: Array, ranges: Ranges) -> Array:
+    """Tell which of *offsets* lie in one of *ranges*."""
+    inside = np.zeros(len(offsets), bool)
+    for begin, end in ranges:
+        inside |= (offsets >= begin) & (offsets < end)
+    return inside

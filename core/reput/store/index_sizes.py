@@ -1,0 +1,108 @@
+"""How many slots and entries an index file has. Its bytes do not say so, but they give it away.
+
+    size = 40 + 4 * slots + 20 * entries      one equation for two numbers
+    header: index_count, end_offset           so the last entry is number index_count - 1, and names end_offset
+    slot[key_hash mod slots] leads to it
+
+Every place at which an entry could lie that names the header's end_offset stands for one number of slots; it is the
+right one if the slots and chains that follow from it are in order.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from reput.store.index_file import ENTRY, HEADER, SLOT
+
+__all__ = ["ENTRY_DTYPE", "SLOT_DTYPE", "IndexSizes", "find_index_sizes"]
+
+Array = np.ndarray[Any, Any]
+SLOT_DTYPE = np.dtype(">i4")
+ENTRY_DTYPE = np.dtype([("key_hash", ">i4"), ("commit_log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+assert SLOT_DTYPE.itemsize == SLOT.size
+assert ENTRY_DTYPE.itemsize == ENTRY.size
+ENTRIES_TRIED = 1000
+
+
+class IndexSizes(NamedTuple):
+    """Slots and entries of an index file; entry 0 is never used."""
+
+    slot_count: int
+    entry_count: int
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of the file."""
+        return self.entries_at + ENTRY.size * self.entry_count
+
+    @property
+    def entries_at(self) -> int:
+        """Where entry 0 begins, in bytes."""
+        return HEADER.size + SLOT.size * self.slot_count
+
+
+def find_index_sizes(path: Path, configured: IndexSizes) -> IndexSizes | None:
+    """Return the sizes of the file at *path*: those *configured* if they fit, else those that its bytes give away.
+
+    None if they do not; so it is of a file without entries.
+    """
+    size = path.stat().st_size
+    if size == configured.file_size:
+        return configured
+    if size < HEADER.size:
+        return None
+    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as memory:
+        *_, end_offset, _, index_count = HEADER.unpack_from(memory)
+        if index_count <= 1:
+            return None
+        for place in places_of(file.fileno(), memory, end_offset):
+            slots_size = place - HEADER.size - ENTRY.size * (index_count - 1)
+            entries_size = size - HEADER.size - slots_size
+            if slots_size <= 0 or entries_size < ENTRY.size * index_count or entries_size % ENTRY.size:
+                continue
+            sizes = IndexSizes(slots_size // SLOT.size, entries_size // ENTRY.size)
+            if fits(memory, sizes, index_count):
+                return sizes
+    return None
+
+
+def places_of(descriptor: int, memory: mmap.mmap, end_offset: int) -> Iterator[int]:
+    """Yield where an entry with this commit-log offset could begin. Skips holes."""
+    high, low = end_offset >> 32, end_offset & 0xFFFFFFFF
+    at = HEADER.size
+    while True:
+        try:
+            begin = max(os.lseek(descriptor, at, os.SEEK_DATA), HEADER.size)
+            at = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        except OSError:
+            # ENXIO: nothing but a hole up to the end.
+            return
+        begin -= begin % SLOT.size
+        count = (min(at + ENTRY.size, len(memory)) - begin) // SLOT.size
+        words = np.frombuffer(memory, ">u4", count, begin).copy()
+        named = (words[1:-1] == high) & (words[2:] == low)
+        # A hash of zero is possible, but one in two thousand million.
+        for number in np.flatnonzero(named & (words[:-2] > 0)).tolist():
+            yield begin + SLOT.size * number
+
+
+def fits(memory: mmap.mmap, sizes: IndexSizes, index_count: int) -> bool:
+    """Tell whether the newest entries are where their slots and chains say."""
+    slots: Array = np.frombuffer(memory, SLOT_DTYPE, sizes.slot_count, HEADER.size)
+    entries: Array = np.frombuffer(memory, ENTRY_DTYPE, index_count, sizes.entries_at)
+    numbers = np.arange(max(1, index_count - ENTRIES_TRIED), index_count)
+    hashes, previous = entries["key_hash"][numbers].astype(np.int64), entries["previous"][numbers].astype(np.int64)
+    if (hashes < 0).any() or (previous < 0).any() or (previous >= numbers).any():
+        return False
+    slot_of = hashes % sizes.slot_count
+    linked = previous > 0
+    if (entries["key_hash"][previous[linked]].astype(np.int64) % sizes.slot_count != slot_of[linked]).any():
+        return False
+    heads = slots[slot_of].astype(np.int64)
+    return bool((heads >= numbers).all() and (heads < index_count).all())
