@@ -35,8 +35,9 @@ UNIT = Struct(">qiq")
 UNIT_SIZE = 20
 assert UNIT.size == UNIT_SIZE
 PRE_BLANK_SIZE = 0x7FFFFFFF
-# Units that are looked at when the end of the queue has moved a little.
-FORWARD_COUNT = 128
+# Units that are looked at when the end of the queue has moved: mostly by a few, else by many.
+FORWARD_COUNT = 4
+FORWARD_COUNT_MORE = 512
 
 Unit = tuple[int, int, int]
 
@@ -46,9 +47,12 @@ class ConsumeQueue:
 
     def __init__(self, directory: Path, file_size: int, files: OpenFiles) -> None:
         self.directory = directory
+        self.path_prefix = f"{directory}{os.sep}"
         self.file_size = file_size
         self.files = files
         self.known_end = 0
+        # The unit before this end has been held against its record.
+        self.verified_end = 0
         self.known_progress = 0
         self.known_min = 0
         self.known_log_min = -1
@@ -59,7 +63,7 @@ class ConsumeQueue:
         begin = at - at % self.file_size
         size = min(count * UNIT_SIZE, begin + self.file_size - at)
         try:
-            data = self.files.read(self.directory / file_name(begin), size, at - begin)
+            data = self.files.read(self.path_prefix + file_name(begin), size, at - begin)
         except FileNotFoundError:
             return []
         return list(UNIT.iter_unpack(data[: len(data) - len(data) % UNIT_SIZE]))
@@ -74,8 +78,10 @@ class ConsumeQueue:
 
     def end(self, progress: int) -> int:
         """Return the queue offset behind the last unit whose record ends at or before *progress*; 0 without one."""
+        if progress == self.known_progress and self.known_end:
+            return self.known_end
         if progress < self.known_progress:
-            self.known_end = 0
+            self.known_end = self.verified_end = 0
         if self.known_end == 0:
             self.known_end = self.search_end(progress)
         else:
@@ -85,10 +91,12 @@ class ConsumeQueue:
 
     def forward(self, end: int, progress: int) -> int:
         """Go on from *end* while units count."""
+        count = FORWARD_COUNT
         while True:
-            units = self.units(end, FORWARD_COUNT)
+            units = self.units(end, count)
             if not units:
                 return end
+            count = FORWARD_COUNT_MORE
             for offset, size, _ in units:
                 if not counts(offset, size, progress):
                     return end

@@ -153,13 +153,15 @@ class MessageReader:
         """Return the first queue offset that can be read, and the one behind the last."""
         queue = self.queue(topic, queue_id)
         end = queue.end(self.progress("consume_queue"))
-        while end and self.record_of(topic, queue_id, end - 1, queue.units(end - 1, 1)[0]) is None:
+        log_min = self.log().offset_min
+        while end > queue.verified_end:
+            (unit,) = queue.units(end - 1, 1)
             # A unit that a RocketMQ left behind its queue's end points at some other record.
-            if queue.units(end - 1, 1)[0][0] < self.log().offset_min:
+            if unit[0] < log_min or self.record_of(topic, queue_id, end - 1, unit) is not None:
                 break
             end -= 1
-        queue.known_end = end
-        return queue.min(self.log().offset_min, end), end
+        queue.known_end = queue.verified_end = end
+        return queue.min(log_min, end), end
 
     def get_message(
         self,

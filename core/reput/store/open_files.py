@@ -18,10 +18,10 @@ class OpenFiles:
 
     def __init__(self, count_max: int = 128) -> None:
         self.count_max = count_max
-        self.descriptors: OrderedDict[Path, int] = OrderedDict()
+        self.descriptors: OrderedDict[str | Path, int] = OrderedDict()
         self.lock = Lock()
 
-    def read(self, path: Path, size: int, at: int) -> bytes:
+    def read(self, path: str | Path, size: int, at: int) -> bytes:
         """Return up to *size* bytes from *at* on; fewer at the end of the file.
 
         Raises:
