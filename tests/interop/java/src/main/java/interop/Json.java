@@ -9,7 +9,6 @@ import java.net.UnknownHostException;
 import java.nio.ByteBuffer;
 import java.util.Base64;
 import java.util.List;
-import java.util.Map;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 
@@ -35,8 +34,9 @@ final class Json {
         byte[] body = message.getBody() == null ? new byte[0] : message.getBody();
         json.addProperty("body", Base64.getEncoder().encodeToString(body));
         JsonObject properties = new JsonObject();
-        for (Map.Entry<String, String> property : message.getProperties().entrySet()) {
-            properties.addProperty(property.getKey(), property.getValue());
+        // Null where the record has no properties.
+        if (message.getProperties() != null) {
+            message.getProperties().forEach(properties::addProperty);
         }
         json.add("properties", properties);
         json.addProperty("msgId", message.getMsgId());

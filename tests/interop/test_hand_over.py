@@ -1,0 +1,109 @@
+"""One store in turn under reput and RocketMQ: each reads all that the other wrote, and goes on where it ended."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import reput
+from interop.ledger import Ledger, assert_read_by_reput, assert_read_by_rocketmq, random_messages
+from interop.put_questions import put_question
+from interop.reput_writer import ReputWriter
+from interop.rocketmq_store import RocketMQError, RocketMQStore
+from reput.errors import StoreLocked
+from reput.settings import Settings
+
+pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
+
+ROUNDS = 3
+COUNT = 40
+# Small enough that every round crosses the end of segments, of queue files and of index files.
+FILE_SIZES = {
+    "mapped_file_size_commit_log": 4096,
+    "mapped_file_size_consume_queue": 400,
+    "max_hash_slot_num": 50,
+    "max_index_num": 100,
+}
+IPV6 = {"store_host": "[::1]:10911", "born_host": "[2001:db8::17]:40001"}
+# With queues of one file each, version 4 finds messages by their time, too.
+ONE_QUEUE_FILE = {**FILE_SIZES, **IPV6, "mapped_file_size_consume_queue": 20_000}
+
+
+def plain(messages):
+    """Return *messages* without those that a RocketMQ would rewrite in a way of its own."""
+    return [message for message in messages if not message.delay_level]
+
+
+def put_by_rocketmq(store: RocketMQStore, ledger: Ledger, messages) -> None:
+    """Have RocketMQ put *messages* and take them down."""
+    for message in plain(messages):
+        question = put_question(message, ledger.settings, time.time_ns() // 1_000_000)
+        ledger.add_answer(question, store.ask(**question))
+
+
+def put_by_reput(store: reput.Store, ledger: Ledger, messages) -> None:
+    """Have reput put *messages*, a third of them in one batch, and take them down."""
+    alone, batch = messages[len(messages) // 3 :], messages[: len(messages) // 3]
+    for message, result in zip(batch, store.put_batch(batch), strict=True):
+        ledger.add_put(message, result)
+    for message in alone:
+        ledger.add_put(message, store.put(message))
+
+
+def epoch_starts(store: reput.Store) -> list[int]:
+    """Return where the epochs of the log begin."""
+    return [epoch.start_offset for epoch in store.writer.epochs.history]
+
+
+@pytest.mark.parametrize("options", [FILE_SIZES, ONE_QUEUE_FILE], ids=["small-files", "one-queue-file-ipv6"])
+def test_clean_closes_hand_the_store_over(tmp_path, rocketmq, version, options):
+    """Closed by one, opened by the other, three times: nothing is missing, and each epoch begins where RocketMQ wrote."""
+    settings = Settings(**options)
+    by_time = options is ONE_QUEUE_FILE or version.startswith("5")
+    rng = random.Random(4)
+    ledger = Ledger(settings)
+    directory = tmp_path / "store"
+    expected_starts = [0]
+    for _ in range(ROUNDS):
+        with reput.open(directory, mode="inline", **options) as store:
+            assert epoch_starts(store) == expected_starts
+            put_by_reput(store, ledger, random_messages(rng, COUNT))
+            assert_read_by_reput(store, ledger)
+        assert not (directory / "abort").exists()
+        expected_starts.append(ledger.end)
+        opened = rocketmq(directory, settings)
+        assert_read_by_rocketmq(opened, ledger, by_time=by_time)
+        put_by_rocketmq(opened, ledger, random_messages(rng, COUNT))
+        assert_read_by_rocketmq(opened, ledger, by_time=by_time)
+        opened.shutdown()
+    with reput.open(directory, mode="inline", **options) as store:
+        assert epoch_starts(store) == expected_starts
+        assert_read_by_reput(store, ledger)
+
+
+@pytest.mark.parametrize("mode", ["inline", "processes"])
+def test_kills_hand_the_store_over(tmp_path, rocketmq, mode):
+    """Both are killed, three times: every acknowledged message is there, in its queue and under its keys."""
+    options = {**FILE_SIZES, "mode": mode}
+    settings = Settings(**FILE_SIZES)
+    rng = random.Random(9)
+    ledger = Ledger(settings)
+    directory = tmp_path / "store"
+    for _ in range(ROUNDS):
+        with ReputWriter(directory, options) as writer:
+            messages = random_messages(rng, COUNT)
+            for message, result in zip(messages, writer.put(messages), strict=True):
+                ledger.add_put(message, result)
+            ours_until = ledger.end
+        assert (directory / "abort").exists()
+        opened = rocketmq(directory, settings)
+        assert_read_by_rocketmq(opened, ledger, by_time=False)
+        put_by_rocketmq(opened, ledger, random_messages(rng, COUNT))
+        assert_read_by_rocketmq(opened, ledger, by_time=False)
+        opened.kill()
+        with reput.open(directory, **options) as store:
+            assert epoch_starts(store)[-1] <= ours_until
+            assert_read_by_reput(store, ledger)
