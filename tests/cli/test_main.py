@@ -114,7 +114,7 @@ def pasted(verb: list[str]) -> object:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("verb", map(pasted, verbs()))
+@pytest.mark.parametrize("verb", [pasted(verb) for verb in verbs()])
 def test_the_example_works_when_it_is_pasted(verb, tmp_path, capsys):
     """In an empty directory, as somebody tries it who has just installed reput."""
     main([*verb, "--help"])

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import reput
-from reput.cli import doctor, dump, export, get, plugin, query, send, status
+from reput.cli import bench, check, demo, doctor, dump, export, get, plugin, query, rebuild, send, status
 
 __all__ = ["application"]
 
@@ -22,6 +22,7 @@ application = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 plugins = typer.Typer(help="Dispatchers that are installed.", rich_markup_mode=None)
+benches = typer.Typer(help="reput's own measurements, with the machine's facts.", rich_markup_mode=None)
 
 
 @application.callback()
@@ -39,15 +40,28 @@ def reput_itself(
         print(context.get_help())
 
 
+def epilog(example: str) -> str:
+    """Return the end of a verb's help. Behind a backspace nothing is wrapped, so that it can be pasted."""
+    return f"\b\nExample:\n  {example}"
+
+
 for name, verb, example in (
+    ("demo", demo.demo, demo.EXAMPLE),
     ("send", send.send, send.EXAMPLE),
     ("get", get.get, get.EXAMPLE),
     ("query", query.query, query.EXAMPLE),
     ("dump", dump.dump, dump.EXAMPLE),
+    ("check", check.check, check.EXAMPLE),
+    ("rebuild", rebuild.rebuild, rebuild.EXAMPLE),
     ("status", status.status, status.EXAMPLE),
     ("export", export.export, export.EXAMPLE),
     ("doctor", doctor.doctor, doctor.EXAMPLE),
 ):
-    application.command(name, epilog=f"\b\nExample:\n  {example}")(verb)
-plugins.command("list", epilog=f"\b\nExample:\n  {plugin.LIST_EXAMPLE}")(plugin.list_plugins)
+    application.command(name, epilog=epilog(example))(verb)
+
+plugins.command("list", epilog=epilog(plugin.LIST_EXAMPLE))(plugin.list_plugins)
 application.add_typer(plugins, name="plugin")
+
+for measure in (bench.append, bench.read, bench.rebuild, bench.ring):
+    benches.command(measure.__name__, epilog=epilog(bench.EXAMPLES[measure.__name__]))(measure)
+application.add_typer(benches, name="bench")

@@ -1,0 +1,101 @@
+"""`reput bench`: reput's own measurements, with what is to be known of the machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from reput.cli.options import FormatOption, OutputFormat, whole_number
+from reput.cli.output import Printer
+
+__all__ = ["EXAMPLES", "append", "read", "rebuild", "ring"]
+
+EXAMPLES = {
+    "append": "reput bench append --count 50000",
+    "read": "reput bench read --count 50000",
+    "rebuild": "reput bench rebuild --count 50000",
+    "ring": "reput bench ring --requests 200000 --rounds 4 --wake-ups 200",
+}
+DirectoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--directory", metavar="D", help="Where a scratch store is made and removed again; by default in /tmp."
+    ),
+]
+SizeOption = Annotated[
+    int, typer.Option("--size", metavar="B", parser=whole_number(), help="Bytes of the body of a message.")
+]
+KeysOption = Annotated[int, typer.Option("--keys", metavar="K", parser=whole_number(), help="Keys of a message.")]
+
+
+def append(
+    directory: DirectoryOption = None,
+    count: Annotated[
+        int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages a run.")
+    ] = 1_000_000,
+    size: SizeOption = 1024,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", parser=whole_number(1), help="Messages a batch.")] = 64,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Measure puts while their views keep up: one by one, in batches, and from put to readable."""
+    from reput.bench.append import measure_append
+
+    print_report(measure_append(directory, count=count, body_size=size, batch=batch), output_format)
+
+
+def read(
+    directory: DirectoryOption = None,
+    count: Annotated[int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages.")] = 600_000,
+    size: SizeOption = 1024,
+    keys: KeysOption = 2,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Measure reads: 32 at a time in order, one at random, by key."""
+    from reput.bench.read import measure_read
+
+    print_report(measure_read(directory, count=count, keys=keys, body_size=size), output_format)
+
+
+def rebuild(
+    directory: DirectoryOption = None,
+    count: Annotated[int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages.")] = 1_000_000,
+    queues: Annotated[int, typer.Option("--queues", metavar="Q", parser=whole_number(1), help="Queues.")] = 4,
+    size: SizeOption = 1024,
+    keys: KeysOption = 2,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Measure how fast consume queue and index are built from a log again, side by side."""
+    from reput.bench.rebuild import measure_rebuild
+
+    print_report(measure_rebuild(directory, count=count, queues=queues, keys=keys, body_size=size), output_format)
+
+
+def ring(
+    requests: Annotated[
+        int, typer.Option("--requests", metavar="N", parser=whole_number(64), help="Requests to one reader.")
+    ] = 4_000_000,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="Rounds for each number of readers.")
+    ] = 40,
+    wake_ups: Annotated[
+        int, typer.Option("--wake-ups", metavar="N", parser=whole_number(1), help="Frames to a reader that sleeps.")
+    ] = 3_000,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Measure the ring between processes: to one reader, past many, to one that sleeps."""
+    from reput.bench.ring import measure_ring
+
+    print_report(measure_ring(requests=requests, rounds=rounds, wake_ups=wake_ups), output_format)
+
+
+def print_report(report: dict[str, Any], output_format: OutputFormat) -> None:
+    """Print a measurement: as JSON on one line, or for people with a field a line."""
+    Printer(output_format, indented).row(report)
+
+
+def indented(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, indent=2, ensure_ascii=False)
