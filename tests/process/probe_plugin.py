@@ -22,6 +22,8 @@ class Options(msgspec.Struct):
     crash_until: str = ""
     truncates: bool = False
     shout: int = 0
+    say: str = ""
+    fork: bool = False
 
 class Saved(msgspec.Struct):
     cursor: Cursor | None = None
@@ -35,6 +37,16 @@ class Probe(CommitLogDispatcher):
         self.saved = msgspec.json.decode(self.file.read_bytes(), type=Saved) if self.file.exists() else Saved()
         self.retries = self.options.retry_count
         self.events("create")
+        if self.options.say:
+            context.logger.warning("%s", self.options.say)
+        if self.options.fork:
+            pid = os.fork()
+            if pid == 0:
+                context.logger.warning("said by a forked process")
+                import multiprocessing.util
+                multiprocessing.util._exit_function()
+                os._exit(0)
+            os.waitpid(pid, 0)
         for _ in range(self.options.shout):
             print("shouting", flush=True)
 

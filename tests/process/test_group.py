@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import pytest
+
+from reput.errors import ConfigError, DispatcherError, RingError, WaitTimeout
+from reput.process.control_socket import connect_observer, control_socket_path, group_status, request
+from reput.process.group import ProcessGroup
 
 TIMEOUT = 30.0
 
 pytestmark = pytest.mark.processes
+
+
+def is_gone(pid):
+    """Tell whether a process has ended; a zombie has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
+    except OSError:
+        return True
+
+
+def await_end(pid):
+    """Wait until a process that is no child of ours has ended."""
+    pause = threading.Event()
+    for _ in range(int(TIMEOUT / 0.005)):
+        if is_gone(pid):
+            return
+        pause.wait(0.005)
+    raise AssertionError(f"process lives: pid={pid}")
+
+
+def group_log(log):
+    """Return the group's log."""
+    return (log.store_directory / "reput" / "log" / "group.log").read_text()
 
 
 def test_what_is_put_is_dispatched_in_another_process(log, plugins, context, processes, saved):
@@ -42,3 +75,408 @@ def test_a_killed_dispatcher_starts_again_and_catches_up(log, plugins, context, 
         assert running.row("probe").restart_count == number + 1
     running.stop()
     assert saved("probe")["offsets"] == log.offsets
+
+
+def test_a_killed_supervisor_is_replaced(log, plugins, context, processes, saved):
+    """Its dispatchers die with it; puts go on; another one takes over ring and cells and catches up."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    running.group.wait_for("probe", log.put(10), TIMEOUT)
+    dispatcher = running.row("probe").pid
+    os.kill(running.group.process.pid, signal.SIGKILL)
+    end = log.put(10)
+    await_end(dispatcher)
+    running.wait_until(lambda: running.row("probe").pid not in (None, dispatcher))
+    running.group.wait_for("probe", end, TIMEOUT)
+    assert running.group.restart_count == 1
+    running.stop()
+    assert saved("probe")["offsets"] == log.offsets
+
+
+def test_nothing_is_left_of_a_killed_owner(plugins, tmp_path, monkeypatch):
+    """All processes end, no memory has a name, and the next opening has every acknowledged record in its view."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    plugins.add("probe")
+    store = tmp_path / "killed"
+    names_before = set(os.listdir("/dev/shm"))
+    program = str(Path(__file__).with_name("owner_program.py"))
+    owner = subprocess.Popen(
+        [sys.executable, program, str(store), str(plugins.folder), "probe"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        group = json.loads(owner.stdout.readline())
+        for _ in range(20):
+            acknowledged = json.loads(owner.stdout.readline())["acknowledged"]
+    finally:
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+    for pid in (group["supervisor"], *group["dispatchers"]):
+        await_end(pid)
+    assert set(os.listdir("/dev/shm")) <= names_before
+    import reput
+
+    with reput.open(store, dispatchers=["probe"]) as opened:
+        assert opened.appended >= acknowledged
+        opened.wait_for("probe", opened.appended, TIMEOUT)
+        offsets = [record.commit_log_offset for record in opened.records()]
+    assert json.loads((store / "reput/views/probe/probe.json").read_text())["offsets"] == offsets
+
+
+def test_the_group_outlives_the_thread_that_started_it(log, plugins, context, processes):
+    """Parent-death signals come when a thread ends, so they do not watch the owner."""
+    plugins.add("probe")
+    started = []
+    thread = threading.Thread(target=lambda: started.append(processes(context("probe"))))
+    thread.start()
+    thread.join()
+    (running,) = started
+    for _ in range(3):
+        running.group.wait_for("probe", log.put(5), TIMEOUT)
+    assert running.group.restart_count == 0
+    assert running.row("probe").restart_count == 0
+
+
+def test_a_crash_loop_ends_in_fatal_and_is_left_by_hand(log, plugins, context, processes, saved):
+    """After a set number of tries without progress nobody tries any more, until a person says so."""
+    plugins.add("probe")
+    plugins.add("other")
+    go = log.store_directory / "go"
+    options = {"probe": {"kill_at": 0, "crash_until": str(go)}}
+    settings = {"dispatcher_restart_count_max": 2, "dispatcher_backoff_min": 1}
+    running = processes(context("probe", "other", options=options, **settings))
+    end = log.put(5)
+    running.wait_for_state("probe", "FATAL")
+    row = running.row("probe")
+    assert row.restart_count == 2
+    assert "signal=SIGKILL" in row.error
+    with pytest.raises(DispatcherError, match="state=FATAL"):
+        running.group.wait_for("probe", end, TIMEOUT)
+    running.group.wait_for("other", end, TIMEOUT)
+    go.touch()
+    running.group.request("resume", "probe")
+    running.group.wait_for("probe", end, TIMEOUT)
+    running.stop()
+    assert saved("probe")["offsets"] == log.offsets
+
+
+def test_an_exception_is_reported_with_plugin_version_and_offset(log, plugins, context, processes):
+    """Whoever reads the log at night sees what failed where."""
+    plugins.add("probe")
+    log.put(3)
+    options = {"probe": {"crash_at": log.offsets[1]}}
+    running = processes(context("probe", options=options, dispatcher_restart_count_max=1, dispatcher_backoff_min=1))
+    running.wait_for_state("probe", "FATAL")
+    assert f"ValueError: crash at {log.offsets[1]}" in running.row("probe").error
+    running.stop()
+    text = group_log(log)
+    assert "dispatcher=probe distribution=probes version=1.0" in text
+    assert "@0 dispatcher failed" in text
+    assert f"ValueError: crash at {log.offsets[1]}" in text
+
+
+def test_a_plugin_that_cannot_be_imported_is_broken(log, plugins, context, processes):
+    """The traceback is shown, the others run."""
+    plugins.add("bad", source="import no_such_module")
+    plugins.add("dies", source="import os; os._exit(7)")
+    plugins.add("old", 'reads="appended", api_version=99')
+    plugins.add("probe")
+    running = processes(context("bad", "dies", "old", "probe"))
+    running.group.wait_for("probe", log.put(1), TIMEOUT)
+    rows = {row.name: row for row in running.group.status()}
+    assert [rows[name].state for name in ("bad", "dies", "old")] == ["BROKEN"] * 3
+    assert "No module named 'no_such_module'" in rows["bad"].error
+    assert "exit_status=7" in rows["dies"].error
+    assert "api_version=99" in rows["old"].error
+
+
+@pytest.mark.parametrize("phase", ["dispatch", "flush"])
+def test_what_hangs_is_killed_and_started_again(log, plugins, context, processes, phase):
+    """Each phase has a time limit."""
+    plugins.add("probe")
+    options = {"probe": {"hang_at": 0} if phase == "dispatch" else {"hang_in_flush": True}}
+    running = processes(context("probe", options=options, **{f"dispatcher_{phase}_time_max": 300}))
+    log.put(1)
+    running.wait_until(lambda: running.row("probe").restart_count >= 2)
+    assert f"phase={phase.upper()}" in running.row("probe").error
+
+
+def test_a_sign_of_life_renews_the_time_limit(log, plugins, context, processes):
+    """Long work that says so goes on."""
+    plugins.add("probe")
+    running = processes(context("probe", options={"probe": {"alive_at": 0}}, dispatcher_dispatch_time_max=500))
+    running.group.wait_for("probe", log.put(1), TIMEOUT)
+    assert running.row("probe").restart_count == 0
+
+
+def test_wrong_options_and_names_are_refused_in_the_owner(log, plugins, context, processes):
+    """Before any dispatcher has run, with the name of what is wrong."""
+    plugins.add("probe")
+    with pytest.raises(ConfigError, match=r"dispatchers\.probe\.limit"):
+        processes(context("probe", options={"probe": {"limit": "many"}}))
+    with pytest.raises(ConfigError, match=r"dispatchers\.probe\.limt"):
+        processes(context("probe", options={"probe": {"limt": 1}}))
+    with pytest.raises(ConfigError, match="dispatcher=prob"):
+        processes(context("prob"))
+
+
+def test_a_successor_waits_parked_for_its_predecessor(log, plugins, context, processes, events):
+    """A barrier holds, and lets pass as soon as the predecessor publishes progress."""
+    plugins.add("first")
+    plugins.add("second", 'reads="appended", after=("first",)')
+    running = processes(context("first", "second"))
+    running.group.wait_for("second", log.put(1), TIMEOUT)
+    os.kill(running.row("first").pid, signal.SIGSTOP)
+    end = log.put(5)
+    with pytest.raises(WaitTimeout):
+        running.group.wait_for("second", end, 0.3)
+    os.kill(running.row("first").pid, signal.SIGCONT)
+    running.group.wait_for("second", end, TIMEOUT)
+    assert running.memory.view(running.group.members["second"].slot).backstop_count == 0
+
+
+@pytest.mark.parametrize("after_failed", ["wait", "proceed"])
+def test_a_paused_predecessor_is_waited_for_or_passed_over(log, plugins, context, processes, after_failed):
+    """As the successor declares."""
+    plugins.add("first")
+    plugins.add("second", f'reads="appended", after=("first",), after_failed="{after_failed}"')
+    running = processes(context("first", "second"))
+    running.group.wait_for("second", log.put(1), TIMEOUT)
+    running.group.request("pause", "first")
+    running.wait_for_state("first", "PAUSED")
+    end = log.put(5)
+    if after_failed == "wait":
+        with pytest.raises(WaitTimeout):
+            running.group.wait_for("second", end, 0.3)
+        running.group.request("resume", "first")
+    running.group.wait_for("second", end, TIMEOUT)
+
+
+def test_a_durable_reader_is_woken_by_the_flusher(log, plugins, context, processes):
+    """What is not on disk yet is held back."""
+    plugins.add("probe", 'reads="durable"')
+    running = processes(context("probe"))
+    end = log.put(5)
+    with pytest.raises(WaitTimeout):
+        running.group.wait_for("probe", 1, 0.3)
+    running.wait_until(lambda: running.writer.durable_awaited is not None)
+    log.publisher.durable(end)
+    running.group.wait_for("probe", end, TIMEOUT)
+
+
+def test_a_lapped_dispatcher_catches_up_from_the_log(log, plugins, context, processes, saved):
+    """Stopped by a signal while the ring goes round, it loses nothing, and says that it was lapped."""
+    plugins.add("probe")
+    running = processes(context("probe"), capacity=4096)
+    running.group.wait_for("probe", log.put(1), TIMEOUT)
+    os.kill(running.row("probe").pid, signal.SIGSTOP)
+    for _ in range(200):
+        end = log.put(5)
+    os.kill(running.row("probe").pid, signal.SIGCONT)
+    running.group.wait_for("probe", end, TIMEOUT)
+    assert running.row("probe").lapped_count > 0
+    running.stop()
+    assert saved("probe")["offsets"] == log.offsets
+
+
+def test_a_stopped_dispatcher_silences_nobody(log, plugins, context, processes):
+    """Each dispatcher has a log pipe of its own."""
+    plugins.add("quiet")
+    plugins.add("loud")
+    running = processes(context("quiet", "loud", options={"loud": {"say": "here I am"}}))
+    running.wait_for_state("loud", "RUNNING")
+    running.wait_for_state("quiet", "RUNNING")
+    os.kill(running.row("quiet").pid, signal.SIGSTOP)
+    before = group_log(log).count("here I am")
+    running.group.request("restart", "loud")
+    running.wait_until(lambda: group_log(log).count("here I am") > before)
+    os.kill(running.row("quiet").pid, signal.SIGCONT)
+
+
+def test_what_a_plugin_prints_comes_out_in_the_log_within_bounds(log, plugins, context, processes):
+    """Rubbish is kept apart, counted, and cut off."""
+    plugins.add("probe")
+    running = processes(context("probe", options={"probe": {"shout": 5000}}))
+    running.group.wait_for("probe", log.put(1), TIMEOUT)
+    running.stop()
+    text = group_log(log)
+    assert "printed: shouting" in text
+    assert text.count("printed: shouting") < 2000
+    assert "lines_lost=" in text
+
+
+def test_logs_of_forked_processes_are_merged(log, plugins, context, processes):
+    """What a plugin's own child says comes out with the dispatcher's name."""
+    plugins.add("probe")
+    running = processes(context("probe", options={"probe": {"fork": True}}))
+    running.wait_for_state("probe", "RUNNING")
+    running.wait_until(lambda: "said by a forked process" in group_log(log))
+
+
+def test_a_second_process_asks_and_commands_over_the_control_socket(log, plugins, context, processes):
+    """Status, pause, resume and restart; the owner of the store alone may."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    running.group.wait_for("probe", log.put(3), TIMEOUT)
+    status = group_status(log.store_directory)
+    assert status.writer.pid == os.getpid()
+    assert status.writer.appended == log.end
+    assert [(row.name, row.state, row.lag_bytes) for row in status.dispatchers] == [("probe", "RUNNING", 0)]
+    before = running.row("probe").pid
+    request(log.store_directory, "restart", "probe")
+    running.wait_until(lambda: running.row("probe").pid not in (None, before))
+    request(log.store_directory, "pause", "probe")
+    running.wait_for_state("probe", "PAUSED")
+    assert running.row("probe").pid is None
+    end = log.put(3)
+    request(log.store_directory, "resume", "probe")
+    running.group.wait_for("probe", end, TIMEOUT)
+    with pytest.raises(DispatcherError, match="dispatcher=nobody"):
+        request(log.store_directory, "pause", "nobody")
+    path = control_socket_path(log.store_directory)
+    assert path.parent.stat().st_mode & 0o077 == 0
+    running.stop()
+    assert not path.exists()
+    assert group_status(log.store_directory) is None
+
+
+def test_a_second_process_sees_progress_but_cannot_write(log, plugins, context, processes):
+    """Ring and cells are handed over read-only."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    end = log.put(3)
+    running.group.wait_for("probe", end, TIMEOUT)
+    observed = connect_observer(log.store_directory)
+    assert observed.progress("probe") == end
+    assert observed.progress("nobody") is None
+    with pytest.raises(RingError, match="observer"):
+        observed.memory.open_cell(0)
+    observed.memory.close()
+
+
+def test_dispatchers_are_attached_and_detached(log, plugins, context, processes, saved):
+    """One that was installed meanwhile is taken in, reads the log from its beginning, and is let go again."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    running.group.wait_for("probe", log.put(5), TIMEOUT)
+    with pytest.raises(ConfigError, match="dispatcher=late"):
+        request(log.store_directory, "attach", "late")
+    plugins.add("late", 'reads="appended", needs_properties=True')
+    request(log.store_directory, "attach", "late")
+    running.wait_until(lambda: "late" in running.group.members)
+    assert running.group.needs_properties
+    running.group.wait_for("late", log.put(5), TIMEOUT)
+    request(log.store_directory, "detach", "late")
+    running.wait_until(lambda: "late" not in running.group.members)
+    assert saved("late")["offsets"] == log.offsets
+    with pytest.raises(DispatcherError, match="not enabled"):
+        running.group.progress("late")
+
+
+def test_what_was_attached_is_there_under_the_next_supervisor(log, plugins, context, processes):
+    """So is what was paused."""
+    plugins.add("probe")
+    plugins.add("late")
+    running = processes(context("probe"))
+    running.group.request("attach", "late")
+    running.wait_for_state("late", "RUNNING")
+    running.group.request("pause", "probe")
+    running.wait_for_state("probe", "PAUSED")
+    victim = running.row("late").pid
+    os.kill(running.group.process.pid, signal.SIGKILL)
+    running.wait_until(lambda: running.row("late").pid not in (None, victim))
+    running.group.wait_for("late", log.put(5), TIMEOUT)
+    assert running.row("probe").state == "PAUSED"
+
+
+def test_sighup_finds_what_was_changed(log, plugins, context, processes):
+    """A repaired plugin leaves BROKEN, an upgraded one is started anew, one that did not change goes on."""
+    plugins.add("probe")
+    plugins.add("bad", source="import no_such_module")
+    running = processes(context("probe", "bad"))
+    running.wait_for_state("bad", "BROKEN")
+    running.wait_for_state("probe", "RUNNING")
+    before = running.row("probe").pid
+    plugins.add("bad")
+    os.kill(running.group.process.pid, signal.SIGHUP)
+    running.group.wait_for("bad", log.put(1), TIMEOUT)
+    assert running.row("probe").pid == before
+    plugins.version = "2.0"
+    plugins.install()
+    os.kill(running.group.process.pid, signal.SIGHUP)
+    running.wait_until(lambda: running.row("probe").version == "2.0" and running.row("probe").pid not in (None, before))
+
+
+def test_sigterm_drains_and_ends_the_group(log, plugins, context, processes, saved):
+    """Everything that was published is taken in and durable; nobody starts another supervisor."""
+    plugins.add("first")
+    plugins.add("second", 'reads="appended", after=("first",)')
+    running = processes(context("second", "first"))
+    log.put(50)
+    os.kill(running.group.process.pid, signal.SIGTERM)
+    running.wait_until(lambda: running.group.ended)
+    assert running.group.restart_count == 0
+    assert saved("first")["offsets"] == saved("second")["offsets"] == log.offsets
+    assert {row.state for row in running.group.status()} == {"STOPPED"}
+
+
+def test_rubbish_on_the_control_socket_harms_nobody(log, plugins, context, processes):
+    """A client that speaks something else, or vanishes, is answered or dropped."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    for line in (b"rubbish\n", b'{"verb":"explode"}\n', b"\xff" * 5000, b""):
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.connect(str(control_socket_path(log.store_directory)))
+        client.sendall(line)
+        client.close()
+    running.group.wait_for("probe", log.put(1), TIMEOUT)
+    assert running.group.restart_count == 0
+
+
+def test_a_stale_socket_file_is_replaced(log, plugins, context, processes, tmp_path):
+    """What a killed group leaves in the runtime directory stops nobody."""
+    plugins.add("probe")
+    (tmp_path / "run" / "reput").mkdir(parents=True, mode=0o700)
+    stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    os.environ["XDG_RUNTIME_DIR"] = str(tmp_path / "run")
+    stale.bind(str(control_socket_path(log.store_directory)))
+    stale.close()
+    running = processes(context("probe"))
+    running.wait_until(lambda: group_status(log.store_directory) is not None)
+
+
+def test_nothing_is_left_in_the_owner(log, plugins, context, processes):
+    """No descriptor, no thread, no child."""
+    plugins.add("probe")
+    descriptors, threads = set(os.listdir("/proc/self/fd")), set(threading.enumerate())
+    running = processes(context("probe"))
+    running.group.wait_for("probe", log.put(1), TIMEOUT)
+    supervisor = running.group.process.pid
+    running.stop()
+    assert set(os.listdir("/proc/self/fd")) == descriptors
+    assert set(threading.enumerate()) == threads
+    assert is_gone(supervisor)
+
+
+def test_a_forked_child_of_the_owner_has_no_group(log, plugins, context, processes):
+    """It forgets the group and ends; the parent's goes on."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    running.group.wait_for("probe", log.put(1), TIMEOUT)
+    child = os.fork()
+    if child == 0:
+        running.group.forget()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    running.group.wait_for("probe", log.put(1), TIMEOUT)
+    assert running.group.restart_count == 0
+
+
+def test_two_groups_do_not_work_on_one_view(log, plugins, context, processes, monkeypatch):
+    """The second is refused while a process of the first lives."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    running.group.wait_for("probe", log.put(1), TIMEOUT)
+    second = ProcessGroup(context("probe"), running.memory)
+    with pytest.raises(DispatcherError, match="another process group"):
+        second.start()

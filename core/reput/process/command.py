@@ -22,5 +22,5 @@ def role_command(role: str, *arguments: str, path: Sequence[str]) -> list[str]:
     """Return the command line for *role*, with the folders of *path* as further entries of `sys.path`."""
     library = os.path.dirname(os.__file__)
     found_anyway = {*site.getsitepackages(), library, os.path.join(library, "lib-dynload")}
-    further = [os.path.abspath(entry) for entry in path if entry and entry not in found_anyway]
+    further = [os.path.abspath(entry) for entry in path if os.path.exists(entry) and entry not in found_anyway]
     return [sys.executable, "-I", MAIN, os.pathsep.join(further), role, *arguments]

@@ -79,6 +79,7 @@ class ProcessGroup:
         self.stopping = False
         self.drained = False
         self.ended = False
+        self.exit_status: int | None = None
         self.restart_count = 0
         self.stop_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.thread = threading.Thread(target=self.watch, name="reput-group", daemon=True)
@@ -100,7 +101,8 @@ class ProcessGroup:
             if self.refused is not None:
                 self.refused.check()
             if not done or not self.described:
-                raise DispatcherError(f"the supervisor does not start: timeout={START_TIMEOUT_S}")
+                why = f"timeout={START_TIMEOUT_S}" if not done else f"exit_status={self.exit_status}"
+                raise DispatcherError(f"the supervisor does not start: {why}")
         except BaseException:
             self.kill()
             raise
@@ -148,14 +150,14 @@ class ProcessGroup:
             assert self.process is not None
             assert self.channel is not None
             self.watch_supervisor(self.process, self.channel)
-            status = self.process.wait()
+            status = self.exit_status = self.process.wait()
             self.channel.close()
             with self.changed:
                 self.replies = {
                     number: Reply(number, error=f"the supervisor ended: exit_status={status}")
                     for number in self.replies
                 }
-                over = self.stopping or self.refused is not None or not self.described
+                over = self.stopping or self.drained or self.refused is not None or not self.described
                 self.ended = over
                 self.changed.notify_all()
             if over:
@@ -239,7 +241,9 @@ class ProcessGroup:
         return True
 
     def kill(self) -> None:
-        """End the group without asking: the supervisor by a signal, its dispatchers by its death."""
+        """End the group without asking: the supervisor by a signal, its dispatchers by its death. Does so once."""
+        if self.stop_event < 0:
+            return
         with self.changed:
             self.stopping = True
         os.eventfd_write(self.stop_event, 1)
@@ -256,9 +260,8 @@ class ProcessGroup:
     def release(self) -> None:
         """End all waits. The memory is its creator's to close."""
         self.progress_waiter.close()
-        if self.stop_event >= 0:
-            os.close(self.stop_event)
-            self.stop_event = -1
+        os.close(self.stop_event)
+        self.stop_event = -1
 
     def forget(self) -> None:
         """In a forked child of the owner: the group is the parent's. Leave its processes alone."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from reput.errors import ConfigError, DispatcherError
+from reput.process.catalogue import select_dispatchers
 from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
 from reput.process.states import State
@@ -72,6 +73,7 @@ def rebuild(
     require_store(store_directory)
     store_directory, target = store_directory.resolve(), target.resolve()
     refuse_target(store_directory, target, views)
+    select_dispatchers(views)
     segments = Segments(store_directory / "commitlog")
     begin, end = segments.offset_min, find_log_end(store_directory, segments)
     store_id = read_store_id(store_directory)

@@ -28,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from types import FrameType
 
 import msgspec
@@ -58,8 +59,10 @@ from reput.ring import RingMemory
 __all__ = ["Supervisor", "main"]
 
 LOCK_RETRY_S = 0.01
-LOCK_TIMEOUT_S = 30.0
+LOCK_TIMEOUT_S = 5.0
 POLL_S_MAX = 60.0
+# How often the dispatchers' signs of life are looked at: a phase is ended at most so much later than it should be.
+LOOKS_PER_TIME_LIMIT = 8
 
 Reporter = Callable[[Reply], None]
 
@@ -85,6 +88,14 @@ class Supervisor:
         self.poll = select.poll()
         self.handlers: dict[int, Callable[[], None]] = {}
         self.signals: list[int] = []
+        settings = self.settings
+        shortest_ms = min(
+            settings.dispatcher_start_time_max,
+            settings.dispatcher_dispatch_time_max,
+            settings.dispatcher_flush_time_max,
+            settings.dispatcher_expire_time_max,
+        )
+        self.look_interval_s = shortest_ms / 1000 / LOOKS_PER_TIME_LIMIT
         self.ending = False
         self.drain_reports: list[Reporter] = []
         self.finished = False
@@ -136,7 +147,8 @@ class Supervisor:
             if member.state is State.BACKOFF:
                 due.append(member.start_at - now)
             elif member.pid is not None:
-                due.append((member.time_limit_ns() - now_ns) / 1e9 + 0.001)
+                # The phase may change meanwhile, and another one have less time.
+                due += [self.look_interval_s, (member.time_limit_ns() - now_ns) / 1e9 + 0.001]
         due += [deadline - now for _, _, deadline in self.describing.values()]
         return min(due)
 
@@ -756,6 +768,11 @@ def drain_pipe(descriptor: int) -> None:
             pass
 
 
+def decode_path(kind: type, value: object) -> object:
+    """Return *value* as *kind*: paths travel as texts, a dispatcher's options as they are."""
+    return Path(str(value)) if kind is Path else value
+
+
 def receive_setup(channel: JsonChannel) -> Setup | None:
     """Wait for the owner's first line, behind which it waits for an answer; None if it is gone before."""
     poll = select.poll()
@@ -764,8 +781,7 @@ def receive_setup(channel: JsonChannel) -> Setup | None:
         poll.poll()
         lines = channel.receive()
         if lines:
-            # Paths travel as texts.
-            return msgspec.json.decode(lines[0], type=Setup, dec_hook=lambda kind, text: kind(text))
+            return msgspec.json.decode(lines[0], type=Setup, dec_hook=decode_path)
     return None
 
 
