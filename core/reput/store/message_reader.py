@@ -199,7 +199,8 @@ class MessageReader:
         scanned = 0
         scan_max = max(UNIT_COUNT_MAX, count_max)
         while at < high and scanned < scan_max and len(chosen) < count_max:
-            units = queue.units(at, min(high - at, scan_max - scanned))
+            wanted = scan_max - scanned if tag_filter is not None else count_max - len(chosen)
+            units = queue.units(at, min(high - at, wanted))
             if not units:
                 if not chosen:
                     status = GetMessageStatus.OFFSET_FOUND_NULL
