@@ -15,6 +15,7 @@ import reput.table
 from golden_sets import CLEAN_SETS
 from reput.errors import ConfigError, DamagedStore, DispatcherError, NotAStore, OffsetOutOfRange
 from reput_plugins.spark_export import export
+from spark.lakes import lake_rows, offsets_in
 from written_log import START_MS, WrittenLog
 
 pytestmark = pytest.mark.spark
@@ -37,20 +38,6 @@ def append(log: WrittenLog, count: int) -> None:
         topic = ("orders", "%RETRY%a|b", "订单")[number % 3].encode()
         log.append(b"body %d" % number * 10, topic=topic, store_timestamp=START_MS + DAY_MS * number // 20)
     log.save()
-
-
-def lake_rows(lake: Path) -> pa.Table:
-    """Return what a reader of Delta tables finds, in the log's order and in the columns of the log."""
-    from deltalake import DeltaTable
-
-    table: pa.Table = DeltaTable(lake).to_pyarrow_table()
-    return table.sort_by("commitLogOffset")
-
-
-def offsets_in(lake: Path) -> list[int]:
-    """Return the commit-log offsets in the lake, ascending."""
-    offsets: list[int] = lake_rows(lake)["commitLogOffset"].to_pylist()
-    return offsets
 
 
 @pytest.mark.parametrize("name", CLEAN_SETS)

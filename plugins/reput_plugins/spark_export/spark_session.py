@@ -7,6 +7,7 @@ the settings that start fastest. Everything it prints goes to a file, of which t
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -113,6 +114,8 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterat
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
+    # It tells of each of its connections, which is of no use to anybody.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     # SparkContext puts a handler of its own in this place.
     interrupted = signal.getsignal(signal.SIGINT)
     conf = SparkConf().setAppName(app_name).setAll(list(settings.items()))

@@ -1,0 +1,246 @@
+"""The dispatcher that keeps a lake up to date: cursors, restarts, cuts, and kills of every process it has."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import reput
+from reput.store.epochs import read_epochs
+from reput.table import LogTable
+from reput_hooks import Cursor, DispatchBatch, DispatcherContext
+from spark.lakes import lake_rows, offsets_in
+from written_log import WrittenLog
+
+pytestmark = pytest.mark.spark
+
+
+class Number:
+    """A counter."""
+
+    value = 0
+
+
+class Context(DispatcherContext):
+    """The context of a dispatcher without a host."""
+
+    def __init__(self, store: Path, options: Any) -> None:
+        self.name = "spark_export"
+        self.directory = store / "reput" / "views" / self.name
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.options = options
+        self.store_directory = store
+        self.store_id = LogTable(store).store_id
+        self.logger = logging.getLogger("test")
+        self.counters: dict[str, Number] = {}
+
+    def counter(self, name: str) -> Number:
+        return self.counters.setdefault(name, Number())
+
+    def alive(self) -> None:
+        pass
+
+
+class Host:
+    """Runs the dispatcher of a store as a host does."""
+
+    def __init__(self, log: WrittenLog, **options: Any) -> None:
+        from reput_plugins.spark_export import SparkExportOptions, reput_create_dispatcher
+
+        self.log = log
+        self.context = Context(log.save(), SparkExportOptions(**{"interval_ms": 50, **options}))
+        self.lake = self.context.directory / "lake"
+        self.dispatcher: Any = reput_create_dispatcher(self.context)
+        self.position = 0
+
+    def cursor(self, commit_log_offset: int, store_timestamp: int = 7) -> Cursor:
+        """Return a cursor of the store's present epoch."""
+        epoch = read_epochs(self.context.store_directory, self.context.store_id).epoch
+        return Cursor(self.context.store_id, epoch, commit_log_offset, store_timestamp)
+
+    def start(self) -> Cursor | None:
+        """Start the dispatcher."""
+        found: Cursor | None = self.dispatcher.start()
+        self.position = found.commit_log_offset if found else 0
+        return found
+
+    def dispatch(self) -> None:
+        """Bring the lake up to the log's end."""
+        self.log.save()
+        self.dispatcher.dispatch(DispatchBatch(self.position, self.cursor(self.log.end), []))
+        self.position = self.log.end
+
+
+def append(log: WrittenLog, count: int) -> None:
+    """Append records."""
+    for _ in range(count):
+        log.append(b"body %d" % len(log.offsets) * 20)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> WrittenLog:
+    """Return a log of 40 records."""
+    log = WrittenLog(tmp_path / "store")
+    append(log, 40)
+    return log
+
+
+def test_the_lake_holds_each_batch_when_dispatch_returns(spark: Any, log: WrittenLog):
+    """Readers see what was dispatched, over the ends of segments; what is flushed is where the table is."""
+    host = Host(log)
+    assert host.start() is None
+    for _ in range(4):
+        host.dispatch()
+        assert offsets_in(host.lake) == log.offsets
+        append(log, 9)
+    assert host.dispatcher.flush() == host.cursor(host.position)
+    assert host.context.counters["commits"].value == 4
+    host.dispatcher.close()
+
+
+def test_a_backlog_is_cut_into_transactions(spark: Any, log: WrittenLog):
+    """A transaction holds no more of the log than the options say."""
+    host = Host(log, batch_bytes_max=3000, split_bytes=1000)
+    host.start()
+    host.dispatch()
+    assert offsets_in(host.lake) == log.offsets
+    assert host.context.counters["commits"].value > 1
+    host.dispatcher.close()
+
+
+def test_a_restart_goes_on_where_the_table_ends(spark: Any, log: WrittenLog):
+    """The table is the cursor, also after a kill between commit and flush; its checkpoint is not needed."""
+    host = Host(log)
+    host.start()
+    host.dispatch()
+    host.dispatcher.flush()
+    flushed = host.position
+    append(log, 30)
+    host.dispatch()
+    host.dispatcher.close()
+    append(log, 30)
+    again = Host(log)
+    cursor = again.start()
+    assert cursor == again.cursor(host.position)
+    assert cursor.commit_log_offset > flushed
+    again.dispatch()
+    assert offsets_in(again.lake) == log.offsets
+    again.dispatcher.close()
+
+
+def test_a_blank_alone_moves_the_table_on(spark: Any, tmp_path: Path):
+    """A range without a record is done as well."""
+    log = WrittenLog(tmp_path / "store")
+    append(log, 1)
+    host = Host(log)
+    host.start()
+    host.dispatch()
+    log.blank(4096 - len(log.data))
+    host.dispatch()
+    append(log, 1)
+    host.dispatch()
+    assert offsets_in(host.lake) == log.offsets
+    host.dispatcher.close()
+
+
+def test_what_the_log_lost_is_taken_out_of_the_lake(spark: Any, log: WrittenLog):
+    """After a truncation the lake goes on from the cut, with the new history."""
+    host = Host(log)
+    host.start()
+    host.dispatch()
+    cut = log.offsets[25]
+    host.dispatcher.truncate(host.cursor(cut))
+    assert offsets_in(host.lake) == log.offsets[:25]
+    host.position = cut
+    host.dispatch()
+    assert offsets_in(host.lake) == log.offsets
+    host.dispatcher.close()
+
+
+def test_small_files_are_merged_by_the_way(spark: Any, log: WrittenLog):
+    """Maintenance runs between batches, and the rows stay."""
+    host = Host(log, compact_interval_ms=1)
+    host.start()
+    for _ in range(3):
+        host.dispatch()
+        append(log, 5)
+    assert offsets_in(host.lake) == log.offsets[:-5]
+    assert host.context.counters["removed_files"].value > 0
+    host.dispatcher.close()
+
+
+def test_damage_ends_the_dispatcher_with_its_range(spark: Any, log: WrittenLog):
+    """The host shows the sentence; nothing behind the damage is exported as if nothing were missing."""
+    from reput.errors import DamagedStore
+
+    log.data[log.offsets[20] + 4] ^= 0xFF
+    host = Host(log)
+    host.start()
+    with pytest.raises(DamagedStore, match=f"from={log.offsets[20]}"):
+        host.dispatch()
+    assert offsets_in(host.lake) == []
+    host.dispatcher.close()
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Return the processes below *pid*, with their command lines."""
+    found: dict[int, str] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            found[int(path.name)] = f"{parent} " + (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+    below: dict[int, str] = {}
+    waiting = [pid]
+    while waiting:
+        parent = waiting.pop()
+        for child, text in found.items():
+            if text.split(" ", 1)[0] == str(parent) and child not in below:
+                below[child] = text.split(" ", 1)[1]
+                waiting.append(child)
+    return below
+
+
+def exporter(store: Any) -> Any:
+    """Return the status row of the dispatcher."""
+    (row,) = (row for row in store.status().dispatchers if row.name == "spark_export")
+    return row
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_every_record_is_in_the_lake_once_whatever_is_killed(tmp_path: Path):
+    """``kill -9`` of the JVM, of a worker and of the dispatcher, under load: missing 0, twice 0."""
+    configuration = tmp_path / "reput.toml"
+    configuration.write_text(
+        '[dispatchers]\nenabled = ["consume_queue", "spark_export"]\n'
+        f'[dispatchers.spark_export]\nlake = "{tmp_path / "lake"}"\ninterval_ms = 100\n'
+        'spark = {"spark.master" = "local[2]"}\n'
+    )
+    with reput.open(tmp_path / "store", config=configuration, flush_disk_type="SYNC_FLUSH") as store:
+        end = 0
+
+        def put(count: int) -> None:
+            nonlocal end
+            for number in range(count):
+                end = store.put(reput.Message("orders", b"x" * 300, keys=[f"k{number}"])).next_commit_log_offset
+
+        put(50)
+        store.wait_for("spark_export", end, timeout=120)
+        for kind in ("java", "pyspark.daemon", "dispatcher"):
+            put(50)
+            pid = exporter(store).pid
+            victims = [pid] if kind == "dispatcher" else [p for p, text in descendants(pid).items() if kind in text]
+            assert victims
+            os.kill(victims[0], signal.SIGKILL)
+            put(50)
+            store.wait_for("spark_export", end, timeout=120)
+        expected = [record.commit_log_offset for record in store.records(0)]
+    assert offsets_in(tmp_path / "lake") == expected
+    assert lake_rows(tmp_path / "lake").num_rows == 350

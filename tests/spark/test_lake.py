@@ -1,0 +1,236 @@
+"""The lake without Spark: files, transactions, maintenance. What is killed between two steps changes no row."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("deltalake")
+
+from deltalake import DeltaTable
+
+import reput.table
+from reput.errors import DispatcherError, StoreError
+from reput.store.epochs import Epochs, read_epochs
+from reput.table import LogTable, TableOptions
+from reput_hooks import Cursor
+from reput_plugins.spark_export.lake import Commit, Lake
+from reput_plugins.spark_export.maintenance import Maintenance, dates_to_compact, worth_merging
+from reput_plugins.spark_export.parquet_files import WrittenFile, folder_name, lake_schema, write_range
+from spark.lakes import lake_rows, offsets_in
+from written_log import START_MS, WrittenLog
+
+OPTIONS = TableOptions()
+SCHEMA = lake_schema(OPTIONS.row_format)
+DAY_MS = 86_400_000
+
+
+class Export:
+    """A log of 60 records over three days, and a lake that takes parts of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.log = WrittenLog(root / "store")
+        for number in range(60):
+            topic = ("orders", "%RETRY%a|b", "订单")[number % 3].encode()
+            self.log.append(b"%d" % number * 10, topic=topic, store_timestamp=START_MS + DAY_MS * number // 20)
+        self.log.save()
+        self.path = root / "lake"
+        self.lake = Lake(self.path, "export", read_epochs(self.log.store, LogTable(self.log.store).store_id))
+        self.lake.create(SCHEMA, None)
+
+    def write(self, begin: int, until: int) -> list[WrittenFile]:
+        """Write the files of records number *begin* up to *until*."""
+        return write_range(self.path, str(self.log.store), OPTIONS, self.offset(begin), self.offset(until))
+
+    def commit(self, begin: int, until: int, **options: bool) -> Commit | None:
+        """Write and commit these records."""
+        files = self.write(begin, until)
+        return self.lake.commit(SCHEMA, self.offset(begin), self.offset(until), files, **options)
+
+    def offset(self, number: int) -> int:
+        """Return where a record begins, or the log ends."""
+        return [*self.log.offsets, self.log.end][number]
+
+    def committed(self) -> int | None:
+        """Return up to where the lake holds the log."""
+        return self.lake.committed(DeltaTable(self.path))
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Export:
+    """Return an export that has not begun."""
+    return Export(tmp_path)
+
+
+def test_rows_come_back_as_they_are_in_the_log(export: Export):
+    """Every column of the log is in the lake, and the date is the day of the store time in UTC."""
+    export.commit(0, 60)
+    expected = reput.table.read(export.log.store)
+    found = lake_rows(export.path)
+    assert found.select(expected.column_names).cast(expected.schema).equals(expected)
+    days = [datetime.fromtimestamp((START_MS + DAY_MS * n // 20) / 1000, UTC).date() for n in range(60)]
+    assert found["date"].to_pylist() == days
+
+
+def test_a_batch_that_comes_again_is_not_added_twice(export: Export):
+    """A committer that was killed behind its commit does it all again: the table knows."""
+    assert export.commit(0, 20) is not None
+    assert export.commit(0, 20) is None
+    assert export.commit(0, 10) is None
+    assert offsets_in(export.path) == export.log.offsets[:20]
+
+
+def test_files_without_a_commit_are_no_rows(export: Export):
+    """A worker or a committer that was killed before the commit leaves files that nobody reads."""
+    export.commit(0, 20)
+    export.write(20, 40)
+    assert offsets_in(export.path) == export.log.offsets[:20]
+    assert export.committed() == export.offset(20)
+    export.commit(20, 60)
+    assert offsets_in(export.path) == export.log.offsets
+
+
+@pytest.mark.parametrize(("begin", "until"), [(10, 40), (30, 40)], ids=["overlap", "gap"])
+def test_a_range_must_begin_where_the_table_ends(export: Export, begin: int, until: int):
+    """Neither overlap nor gap is ever committed."""
+    export.commit(0, 20)
+    with pytest.raises(DispatcherError, match="another exporter keeps this lake"):
+        export.commit(begin, until)
+    assert offsets_in(export.path) == export.log.offsets[:20]
+
+
+def test_a_gap_can_be_allowed(export: Export):
+    """What retention deleted cannot be exported any more; the rest can."""
+    export.commit(0, 20)
+    export.commit(30, 60, gap_allowed=True)
+    assert offsets_in(export.path) == [*export.log.offsets[:20], *export.log.offsets[30:]]
+
+
+def test_two_commits_at_once_are_one(export: Export, monkeypatch: pytest.MonkeyPatch):
+    """Who loaded the table before the other committed is refused by the table itself."""
+    export.commit(0, 20)
+    files = export.write(20, 40)
+    stale = DeltaTable(export.path)
+    export.commit(20, 50)
+    monkeypatch.setattr("reput_plugins.spark_export.lake.DeltaTable", lambda path: stale)
+    with pytest.raises(DispatcherError):
+        export.lake.commit(SCHEMA, export.offset(20), export.offset(40), files)
+    assert offsets_in(export.path) == export.log.offsets[:50]
+
+
+def test_a_new_epoch_goes_on_where_the_old_one_ended(export: Export):
+    """After another program wrote behind what was exported, the same lake goes on."""
+    export.commit(0, 20)
+    epochs = export.lake.epochs.begin(export.offset(20), 0)
+    export.lake = Lake(export.path, "export", epochs)
+    assert export.committed() == export.offset(20)
+    export.commit(20, 60)
+    assert offsets_in(export.path) == export.log.offsets
+
+
+def test_a_log_that_was_cut_below_the_lake_is_refused(export: Export):
+    """The sentence says where the log was cut and what the lake holds."""
+    export.commit(0, 20)
+    export.lake = Lake(export.path, "export", export.lake.epochs.begin(export.offset(10), 0))
+    with pytest.raises(StoreError, match=f"cut_at={export.offset(10)} lake_until={export.offset(20)}"):
+        export.committed()
+
+
+def test_what_was_cut_can_be_taken_out(export: Export):
+    """The rows from the cut on go, in one transaction that also moves the table's position back."""
+    export.commit(0, 20)
+    epochs: Epochs = export.lake.epochs.begin(export.offset(10), 0)
+    export.lake = Lake(export.path, "export", epochs)
+    export.lake.truncate(Cursor(epochs.store_id, epochs.epoch, export.offset(10), 0))
+    assert offsets_in(export.path) == export.log.offsets[:10]
+    assert export.committed() == export.offset(10)
+    export.commit(10, 60)
+    assert offsets_in(export.path) == export.log.offsets
+
+
+def test_statistics_let_readers_leave_files_out(export: Export):
+    """Each file says how many rows it has and between which offsets and times they lie."""
+    (first, *_) = export.write(0, 3)
+    statistics = json.loads(first.statistics)
+    assert statistics["numRecords"] == first.row_count == 1
+    assert statistics["minValues"]["commitLogOffset"] == export.log.offsets[0]
+    assert statistics["minValues"]["storeTimestamp"] == "2023-11-14T22:13:20.000Z"
+
+
+def test_partition_columns_are_in_the_folder_and_not_in_the_file(export: Export):
+    """Readers that see both would not know which holds."""
+    files = export.write(0, 60)
+    for file in files:
+        assert {"topic", "date"}.isdisjoint(pq.read_schema(export.path / file.path).names)
+        topic, day = file.partition["topic"], file.partition["date"]
+        assert file.path.startswith(f"{folder_name('topic', topic)}/date={day}/")
+
+
+@pytest.mark.parametrize(
+    ("value", "folder"),
+    [
+        ("orders", "topic=orders"),
+        ("%RETRY%a|b", "topic=%25RETRY%25a|b"),
+        ("a/b=c:d", "topic=a%2Fb%3Dc%3Ad"),
+        ("订单", "topic=订单"),
+        (None, "topic=__HIVE_DEFAULT_PARTITION__"),
+        ("", "topic=__HIVE_DEFAULT_PARTITION__"),
+    ],
+)
+def test_folders_are_named_as_hive_names_them(value: str | None, folder: str):
+    """Plain Spark takes the value from the name of the folder."""
+    assert folder_name("topic", value) == folder
+
+
+def test_a_folder_is_never_longer_than_a_file_system_allows():
+    """Topics of retries may be so long that their escaped name would not fit; two of them stay apart."""
+    first, second = (folder_name("topic", "%" * 120 + "x" * 100 + last) for last in "ab")
+    assert len(first.encode()) <= 255
+    assert first != second
+
+
+def test_maintenance_merges_closed_days_and_keeps_every_row(export: Export):
+    """Small files of a day that is over become one per topic; orphans go when they are old enough."""
+    for begin in range(0, 60, 6):
+        export.commit(begin, begin + 6)
+    before = lake_rows(export.path)
+    count = len(DeltaTable(export.path).file_uris())
+    maintenance = Maintenance(export.path, interval_ms=1, vacuum_hours=0)
+    assert maintenance.run(lambda: None) > 0
+    assert lake_rows(export.path).equals(before)
+    assert len(DeltaTable(export.path).file_uris()) < count
+    assert dates_to_compact(DeltaTable(export.path), date(2026, 1, 1)) == []
+    assert export.committed() == export.log.end
+    assert maintenance.run(lambda: None) == 0
+
+
+def test_an_open_day_is_left_alone(export: Export):
+    """Its files are small because they are new."""
+    export.commit(0, 3)
+    export.commit(3, 6)
+    assert dates_to_compact(DeltaTable(export.path), date(2023, 11, 15)) == []
+    assert dates_to_compact(DeltaTable(export.path), date(2023, 11, 16)) == ["2023-11-15"]
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("sizes", "closed", "worth"),
+    [
+        ([MIB], True, False),
+        ([MIB, MIB], True, True),
+        ([100 * MIB, MIB], True, True),
+        ([100 * MIB, 100 * MIB], True, False),
+        ([40 * MIB, 40 * MIB], True, True),
+        ([MIB] * 64, False, False),
+        ([MIB] * 65, False, True),
+    ],
+)
+def test_which_files_are_worth_merging(sizes: list[int], closed: bool, worth: bool):
+    """No file of less than 8 MiB stays in a closed day if there is another to merge it with."""
+    assert worth_merging(sizes, closed) is worth
