@@ -136,6 +136,7 @@ class CommitLog:
         left = self.begin + self.segment_size - self.appended
         following = self.begin + self.segment_size
         with self.making:
+            self.forget_removed()
             segment = self.next_segment or self.open_segment(following)
             self.next_segment = None
             if segment.reserved < size:
@@ -156,6 +157,16 @@ class CommitLog:
         self.appended = following
         self.safe_until = following
         self.make_safe(following)
+
+    def forget_removed(self) -> None:
+        """Give up the segment that was made ahead if its file is gone.
+
+        A RocketMQ that is started on this store removes files that it finds empty, before it looks at the lock.
+        """
+        segment = self.next_segment
+        if segment is not None and not segment.mapping.has_name():
+            segment.mapping.close()
+            self.next_segment = None
 
     def open_segment(self, begin: int) -> OpenSegment:
         """Return the segment that begins there, made if it is not there yet."""
@@ -240,6 +251,8 @@ class CommitLog:
         for segment in segments:
             try:
                 segment.mapping.force()
+                if not segment.mapping.has_name():
+                    raise OSError(errno.ENOENT, "the file was removed")
             except OSError as error:
                 self.failed = (
                     f"the log could not be forced to disk: path={segment.mapping.path} durable={self.durable} "
@@ -264,6 +277,7 @@ class CommitLog:
 
     def unmap(self) -> None:
         """Give up every mapping, and the segment that nothing was written to."""
+        self.forget_removed()
         if self.next_segment is not None:
             self.next_segment.mapping.close()
             self.files.remove(self.next_segment.mapping.path)

@@ -69,6 +69,10 @@ class Mapping:
         """Force the file's bytes to disk. `os.fdatasync` lets other threads run, `mmap.flush` does not."""
         os.fdatasync(self.descriptor)
 
+    def has_name(self) -> bool:
+        """Tell whether the file is still in a directory; what is written to one that is not, nobody finds again."""
+        return os.fstat(self.descriptor).st_nlink > 0
+
     def close(self) -> None:
         """Unmap and close; a view that somebody still holds keeps the memory until it is dropped."""
         self.memory.release()

@@ -1,0 +1,40 @@
+"""The end of the log, when somebody else's hands are in its directory."""
+
+from __future__ import annotations
+
+import pytest
+
+from reput.errors import StoreError
+from reput.store.message import Message
+from small_store import SEGMENT_SIZE, message_of_size, open_store, records
+
+
+def test_a_segment_made_ahead_and_removed_is_made_again(tmp_path):
+    """A RocketMQ that is started on a store in use removes the empty segment before it finds the store locked."""
+    opened = open_store(tmp_path / "store")
+    opened.put(message_of_size(SEGMENT_SIZE - 100))
+    (tmp_path / "store" / "commitlog" / f"{SEGMENT_SIZE:020}").unlink()
+    opened.put(message_of_size(200))
+    opened.close(views_complete=True)
+    assert [record.commit_log_offset for record in records(tmp_path / "store")] == [0, SEGMENT_SIZE]
+
+
+def test_a_segment_made_ahead_and_removed_is_not_missed_at_the_end(tmp_path):
+    """Closing has nothing to take away then."""
+    opened = open_store(tmp_path / "store")
+    opened.put(Message("orders", b"x"))
+    (tmp_path / "store" / "commitlog" / f"{SEGMENT_SIZE:020}").unlink()
+    opened.close(views_complete=True)
+    assert len(records(tmp_path / "store")) == 1
+
+
+def test_a_removed_segment_is_no_durable_one(tmp_path):
+    """What was written to a file that is gone is not promised to anybody."""
+    opened = open_store(tmp_path / "store")
+    opened.put(Message("orders", b"x"))
+    (tmp_path / "store" / "commitlog" / f"{0:020}").unlink()
+    with pytest.raises(StoreError, match="removed"):
+        opened.flush()
+    assert opened.state == "READ_ONLY"
+    assert opened.durable == 0
+    opened.close(views_complete=True)
