@@ -7,7 +7,6 @@ units, and what lies behind the queue's end.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -17,24 +16,24 @@ import numpy as np
 
 from reput.store.check_consume_queue_ext import ConsumeQueueExtCheck
 from reput.store.check_report import Findings, Ranges, ViewReport, points_into
-from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE
+from reput.store.consume_queue import PRE_BLANK_SIZE
 from reput.store.consume_queue_builder import ConsumeQueueBuilder, further_queues, queue_directories
 from reput.store.consume_queue_ext import ADDRESS_MAX
 from reput.store.consume_queue_units import UNIT_DTYPE
-from reput.store.file_name import parse_file_name
 from reput.store.open_files import OpenFiles
+from reput.store.queue_file_units import READ_MAX, QueueFileUnits
 from reput.store.record import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
 from reput_hooks import DispatchColumns
 
 __all__ = ["ConsumeQueueCheck"]
 
 Array = np.ndarray[Any, Any]
-# Records that are compared at once, and units that are read at once.
+# Records that are compared at once.
 PENDING_MAX = 1 << 18
-READ_MAX = 1 << 16
 # Places that far apart are worth a read of their own.
 RUN_GAP = 1 << 10
 NO_QUEUE = -1
+NO_RECORD = "unit has no record in the log"
 
 EXPECTED = np.dtype(
     [
@@ -54,23 +53,17 @@ class Queue:
     *gaps* are the ranges of places below *end* for which it has none.
     """
 
-    __slots__ = ("directory", "end", "files", "gaps", "name", "queue_id")
+    __slots__ = ("end", "gaps", "queue_id", "topic", "units")
 
-    def __init__(self, name: str, queue_id: int, directory: Path) -> None:
-        self.name = name
+    def __init__(self, topic: str, queue_id: int, units: QueueFileUnits) -> None:
+        self.topic = topic
         self.queue_id = queue_id
-        self.directory = directory
+        self.units = units
         self.end = 0
         self.gaps: Ranges = []
-        self.files: list[tuple[int, int, Path]] = []
-        if directory.is_dir():
-            for path in sorted(directory.iterdir()):
-                begin = parse_file_name(path.name)
-                if begin is not None:
-                    self.files.append((begin // UNIT_SIZE, path.stat().st_size // UNIT_SIZE, path))
 
     def __str__(self) -> str:
-        return f"topic={self.name} queue_id={self.queue_id}"
+        return f"topic={self.topic} queue_id={self.queue_id}"
 
     def cover(self, places: Array) -> None:
         """Take note that the log has records for these places, which ascend."""
@@ -80,32 +73,6 @@ class Queue:
         for number in np.flatnonzero(np.diff(places) > 1).tolist():
             self.gaps.append((int(places[number]) + 1, int(places[number + 1])))
         self.end = max(self.end, int(places[-1]) + 1)
-
-    def read(self, open_files: OpenFiles, begin: int, end: int) -> Array:
-        """Return the units of places [begin, end); zeros where there is no file."""
-        units = np.zeros(end - begin, UNIT_DTYPE)
-        for first, count, path in self.files:
-            low, high = max(begin, first), min(end, first + count)
-            if low < high:
-                data = open_files.read(path, (high - low) * UNIT_SIZE, (low - first) * UNIT_SIZE)
-                units[low - begin : low - begin + len(data) // UNIT_SIZE] = np.frombuffer(data, UNIT_DTYPE)
-        return units
-
-    def used_places(self, begin: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of places from *begin* on that the file system does not know to be zero."""
-        for first, count, path in self.files:
-            at = max(begin - first, 0) * UNIT_SIZE
-            with path.open("rb") as file:
-                while at < count * UNIT_SIZE:
-                    try:
-                        data = os.lseek(file.fileno(), at, os.SEEK_DATA)
-                        hole = os.lseek(file.fileno(), data, os.SEEK_HOLE)
-                    except OSError:
-                        # ENXIO: nothing but a hole up to the end.
-                        break
-                    low, high = max(data // UNIT_SIZE, at // UNIT_SIZE), min(-(-hole // UNIT_SIZE), count)
-                    yield first + low, first + high
-                    at = high * UNIT_SIZE
 
 
 class ConsumeQueueCheck:
@@ -124,7 +91,7 @@ class ConsumeQueueCheck:
         self.numbers: dict[tuple[str, int], int] = {}
         for topic, queue_id, directory in queue_directories(self.root):
             self.add((topic, queue_id), directory)
-        self.absent = not any(queue.files for queue in self.queues)
+        self.absent = not any(queue.units.files for queue in self.queues)
         self.pending: list[Array] = []
         self.pending_count = 0
         # Topics with queues of another kind, whose records have no unit here.
@@ -133,7 +100,7 @@ class ConsumeQueueCheck:
     def add(self, name: tuple[str, int], directory: Path) -> int:
         """Make the queue known and return its number."""
         number = self.numbers[name] = len(self.queues)
-        self.queues.append(Queue(*name, directory))
+        self.queues.append(Queue(*name, QueueFileUnits(directory, self.open_files)))
         return number
 
     def number(self, topic: str, queue_id: int) -> int:
@@ -201,7 +168,7 @@ class ConsumeQueueCheck:
                 queue.cover(places)
                 for low, high in self.runs(places):
                     first = int(places[low])
-                    run = queue.read(self.open_files, first, int(places[high - 1]) + 1)
+                    run = queue.units.read(first, int(places[high - 1]) + 1)
                     units[chosen[low:high]] = run[places[low:high] - first]
         self.compare(expected, units)
 
@@ -251,7 +218,7 @@ class ConsumeQueueCheck:
                 self.findings.unverified_count += 1
             else:
                 self.ext.take(
-                    queue.name,
+                    queue.topic,
                     queue.queue_id,
                     int(row["queue_offset"]),
                     int(codes[number]),
@@ -275,53 +242,43 @@ class ConsumeQueueCheck:
 
     def judge_gap(self, queue: Queue, begin: int, end: int) -> None:
         """Judge units for whose places the log has no record, though it has one for a later place."""
-        for first, count, _ in queue.files:
-            for low in range(max(begin, first), min(end, first + count), READ_MAX):
-                high = min(low + READ_MAX, end, first + count)
-                units = queue.read(self.open_files, low, high)
-                offsets, sizes = units["commit_log_offset"].astype(np.int64), units["record_size"]
-                expired = (sizes == PRE_BLANK_SIZE) | ((sizes > 0) & (offsets < self.log_begin))
-                in_damage = points_into(offsets, self.damage) & ~expired & (sizes > 0)
-                self.findings.expired_count += int(expired.sum())
-                self.findings.unverified_count += int(in_damage.sum())
-
-                def describe(number: int, low: int = low, offsets: Array = offsets, sizes: Array = sizes) -> str:
-                    where = f"{queue} queue_offset={low + number}"
-                    if sizes[number] <= 0:
-                        return f"unit is zero before the queue's end, where RocketMQ would stop reading: {where}"
-                    return f"unit has no record in the log: {where} unit={offsets[number]}+{sizes[number]}"
-
-                self.findings.differ_at(np.flatnonzero(~expired & ~in_damage).tolist(), describe)
+        for low, high in queue.units.existing(begin, end):
+            units = queue.units.read(low, high)
+            sizes = units["record_size"]
+            used = sizes > 0
+            self.differ_at(
+                queue, low, units, ~used, "unit is zero before the queue's end, where RocketMQ would stop reading"
+            )
+            self.differ_at(queue, low, units, self.without_explanation(units, used), NO_RECORD)
 
     def judge_behind(self, queue: Queue, log_end: int) -> None:
         """Judge units behind the last place that the log has a record for."""
-        end = queue.end
-        # Of a queue without records in the log, units of older records come first, and then nothing is expected.
-        expects_older = end == 0
-        for begin, until in queue.used_places(end):
-            for low in range(begin, until, READ_MAX):
-                units = queue.read(self.open_files, low, min(low + READ_MAX, until))
-                offsets, sizes = units["commit_log_offset"].astype(np.int64), units["record_size"]
-                used = np.flatnonzero(sizes > 0)
-                if expects_older:
-                    older = (sizes[used] == PRE_BLANK_SIZE) | (offsets[used] < self.log_begin)
-                    self.findings.expired_count += int(older.sum())
-                    used = used[~older]
-                    inside = points_into(offsets[used], self.damage)
-                    self.findings.unverified_count += int(inside.sum())
-                    used = used[~inside]
-                    strange = used[offsets[used] < log_end]
+        for low, high in queue.units.used(queue.end):
+            units = queue.units.read(low, high)
+            strange = self.without_explanation(units, units["record_size"] > 0)
+            if queue.end == 0:
+                # Nothing of this queue is in the log, so nothing but older records can have come before.
+                inside = strange & (units["commit_log_offset"] < log_end)
+                self.differ_at(queue, low, units, inside, NO_RECORD)
+                strange &= ~inside
+            self.findings.stale_count += int(strange.sum())
 
-                    def describe(number: int, low: int = low, offsets: Array = offsets, sizes: Array = sizes) -> str:
-                        return (
-                            f"unit has no record in the log: {queue} queue_offset={low + number} "
-                            f"unit={offsets[number]}+{sizes[number]}"
-                        )
+    def without_explanation(self, units: Array, used: Array) -> Array:
+        """Return which *used* units neither stand for records that are gone nor point into damage; count those that do."""
+        offsets = units["commit_log_offset"].astype(np.int64)
+        expired = used & ((units["record_size"] == PRE_BLANK_SIZE) | (offsets < self.log_begin))
+        inside = used & ~expired & points_into(offsets, self.damage)
+        self.findings.expired_count += int(expired.sum())
+        self.findings.unverified_count += int(inside.sum())
+        rest: Array = used & ~expired & ~inside
+        return rest
 
-                    self.findings.differ_at(strange.tolist(), describe)
-                    used = used[offsets[used] >= log_end]
-                else:
-                    inside = points_into(offsets[used], self.damage)
-                    self.findings.unverified_count += int(inside.sum())
-                    used = used[~inside]
-                self.findings.stale_count += len(used)
+    def differ_at(self, queue: Queue, first: int, units: Array, chosen: Array, text: str) -> None:
+        """Note a difference for each of the *chosen* units, which begin at place *first*."""
+        self.findings.differ_at(
+            np.flatnonzero(chosen).tolist(),
+            lambda number: (
+                f"{text}: {queue} queue_offset={first + number} "
+                f"unit={units['commit_log_offset'][number]}+{units['record_size'][number]}"
+            ),
+        )

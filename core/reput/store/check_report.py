@@ -1,7 +1,7 @@
 """CheckReport: what `check` found of a store, in the fields that scripts rely on. Findings: of one view so far.
 
-A view is *equal* to the log, *behind* it (a correct prefix, in the order of the log), *different* or *absent*. What it has
-of records that the log has no more is not a difference: units and entries below the log's begin are expired, those
+A view is *equal* to the log, *behind* it (a correct prefix, in the order of the log), *different* or *absent*. What it
+has of records that the log has no more is not a difference: units and entries below the log's begin are expired, those
 behind its end are stale.
 """
 

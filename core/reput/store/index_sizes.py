@@ -20,7 +20,7 @@ import numpy as np
 
 from reput.store.index_file import ENTRY, HEADER, SLOT
 
-__all__ = ["ENTRY_DTYPE", "SLOT_DTYPE", "IndexSizes", "find_index_sizes"]
+__all__ = ["ENTRY_DTYPE", "SLOT_DTYPE", "IndexSizes", "find_index_sizes", "read_entries"]
 
 Array = np.ndarray[Any, Any]
 SLOT_DTYPE = np.dtype(">i4")
@@ -28,6 +28,7 @@ ENTRY_DTYPE = np.dtype([("key_hash", ">i4"), ("commit_log_offset", ">i8"), ("sec
 assert SLOT_DTYPE.itemsize == SLOT.size
 assert ENTRY_DTYPE.itemsize == ENTRY.size
 ENTRIES_TRIED = 1000
+READ_MAX = 1 << 16
 
 
 class IndexSizes(NamedTuple):
@@ -106,3 +107,13 @@ def fits(memory: mmap.mmap, sizes: IndexSizes, index_count: int) -> bool:
         return False
     heads = slots[slot_of].astype(np.int64)
     return bool((heads >= numbers).all() and (heads < index_count).all())
+
+
+def read_entries(path: Path, sizes: IndexSizes) -> Iterator[tuple[int, Array]]:
+    """Yield (number of the first, entries) of the file at *path*, all entries in order, a bounded number at a time."""
+    with path.open("rb", buffering=0) as file:
+        *_, index_count = HEADER.unpack(file.read(HEADER.size))
+        end = min(index_count, sizes.entry_count)
+        for first in range(1, end, READ_MAX):
+            file.seek(sizes.entries_at + ENTRY.size * first)
+            yield first, np.frombuffer(file.read(ENTRY.size * min(READ_MAX, end - first)), ENTRY_DTYPE)
