@@ -1,16 +1,23 @@
 """The dispatcher `index`: messages by key, ``index/``.
 
-Slots are overwritten as keys come, so a replay alone would not give the same bytes. The durable state is the cursor and
-the header of the newest file; at a start the files are cut back to it - entries behind it zeroed, slots led past
-them - and the log is read from there.
+Slots are overwritten as keys come, so a replay alone would not give the same bytes. The durable state is the cursor,
+the names of the files and the header of the newest; at a start the files are cut back to it, and the log is read from
+there.
 """
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import msgspec
 
+from reput.errors import DamagedStore
 from reput.store.identity import was_clean_when_adopted
 from reput.store.index_builder import IndexBuilder, IndexState
+from reput.store.index_file import IndexHeader
+from reput.store.record import decode_record
 from reput.store.sealed_file import read_sealed, seal
 from reput.store.segments import Segments
 from reput_hooks import (
@@ -19,6 +26,8 @@ from reput_hooks import (
     DispatchBatch,
     DispatcherContext,
     DispatcherDescription,
+    RebuildNeeded,
+    RetryLater,
     hookimpl,
     replace_durably,
 )
@@ -26,17 +35,19 @@ from reput_hooks import (
 __all__ = ["IndexDispatcher"]
 
 FOLDER = "index"
+# What passes by itself, or once an operator has made room.
+SHORTAGES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 class IndexCursor(msgspec.Struct, frozen=True):
-    """The cursor, and the files as of there."""
+    """The cursor, and what the index holds there."""
 
     cursor: Cursor
     state: IndexState
 
 
 class IndexDispatcher(CommitLogDispatcher):
-    """Builds the index files of one store."""
+    """Builds the key index of one store."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self.context = context
@@ -48,38 +59,76 @@ class IndexDispatcher(CommitLogDispatcher):
 
     def start(self) -> Cursor | None:
         """Go on behind the durable entries; of a store that RocketMQ closed, behind the last of its entries."""
-        known = read_sealed(self.path, IndexCursor)
-        if known is not None:
-            self.builder.cut(known.state)
-            self.end = known.cursor
-            return known.cursor
-        store = self.context.store_directory
-        if was_clean_when_adopted(store):
-            complete_to = self.builder.adopt(Segments(store / "commitlog"))
-            if complete_to:
-                self.end = Cursor(self.context.store_id, 1, complete_to, 0)
+        with self.rebuild_if_damaged():
+            known = read_sealed(self.path, IndexCursor)
+            if known is not None:
+                self.builder.restore(known.state)
+                self.end = known.cursor
                 return self.end
-        # A RocketMQ that was killed leaves an index that may lack any entry, so all of it is built again.
-        self.builder.clear()
+            store = self.context.store_directory
+            if was_clean_when_adopted(store):
+                from reput.store.index_adoption import adopt_index
+
+                state, complete_to = adopt_index(self.builder, store)
+                if complete_to:
+                    self.builder.restore(state)
+                    # As of the epoch in which reput found the store: a cut since then is made here, too.
+                    self.end = Cursor(self.context.store_id, 1, complete_to, 0)
+                    return self.flush()
+            # A RocketMQ that was killed leaves an index that may lack any entry, so all of it is built again.
+            self.builder.restore(IndexState([], IndexHeader()))
         return None
 
+    @contextmanager
+    def rebuild_if_damaged(self) -> Iterator[None]:
+        """Have the view built again where it is not what its cursor says: deleted, or replaced by an older copy."""
+        try:
+            yield
+        except DamagedStore as error:
+            self.context.logger.error("%s", error)
+            raise RebuildNeeded from error
+
     def dispatch(self, batch: DispatchBatch) -> None:
-        self.builder.dispatch(batch)
+        try:
+            self.builder.put(batch)
+        except OSError as error:
+            if error.errno in SHORTAGES:
+                raise RetryLater(f"no room for index entries: error={error.strerror} path={error.filename}") from error
+            raise
         self.end = batch.end
 
     def flush(self) -> Cursor | None:
         if self.end is not None:
-            state = self.builder.flush()
-            replace_durably(self.path, seal(IndexCursor(self.end, state)))
+            self.keep(self.builder.force())
         return self.end
 
+    def keep(self, state: IndexState) -> None:
+        """Write the cursor and *state* durably."""
+        assert self.end is not None
+        replace_durably(self.path, seal(IndexCursor(self.end, state)))
+
     def truncate(self, cursor: Cursor) -> None:
-        self.builder.truncate(cursor.commit_log_offset)
-        self.end = cursor
-        self.flush()
+        # The shorter state is kept before anything is cut: a crash in the middle is then one behind it.
+        self.builder.force()
+        segments = Segments(self.context.store_directory / "commitlog")
+
+        def store_timestamp_of(commit_log_offset: int) -> int:
+            size = int.from_bytes(segments.read(commit_log_offset, 4), "big")
+            return decode_record(segments.read(commit_log_offset, size)).store_timestamp
+
+        with self.rebuild_if_damaged():
+            state = self.builder.state_below(self.builder.names, cursor.commit_log_offset, store_timestamp_of)
+            self.end = cursor
+            self.keep(state)
+            self.builder.restore(state)
 
     def expire(self, commit_log_offset_min: int) -> None:
-        self.builder.expire(commit_log_offset_min)
+        expired = self.builder.expire(commit_log_offset_min)
+        if expired:
+            # Files go only after the state that does not need them is on disk.
+            self.flush()
+            for path in expired:
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         self.builder.close()

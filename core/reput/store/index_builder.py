@@ -1,431 +1,326 @@
-"""IndexBuilder: writes which records have which key, into hash index files.
+"""IndexBuilder: the key index of a store, brought up to the commit log batch by batch.
 
-A file is a header, slots and entries, big-endian; entry 0 is never used.
+    batch ──▶ keys and their hashes ──▶ room in the newest file and in as many new ones as it takes ──▶ entries
+                                        (a full disk is found out here, before anything has changed)
 
-    at                  size  field
-     0                     8  begin_timestamp    store time of the first entry's record, ms
-     8                     8  end_timestamp      of the last one's
-    16                     8  begin_offset       commit-log offset of the first entry's record
-    24                     8  end_offset         of the last one's
-    32                     4  hash_slot_count    slots in use
-    36                     4  index_count        number of the next entry; 0 before the first, which is 1
-    40 + 4*s               4  slot s             newest entry whose key_hash mod slots is s, 0: none
-    40 + 4*slots + 20*e   20  entry e
-                     0     4  key_hash           |Java hashCode of topic#key|
-                     4     8  commit_log_offset
-                    12     4  seconds            between begin_timestamp and the record's store time
-                    16     4  previous           entry of the same slot before this one, 0: none
+One writer. Batches of a few records are taken key by key, larger ones whole with numpy, which is loaded then; both put
+the same entries. A replay is not the same as having been there, since slots are overwritten: what stands behind the
+durable state has to be cut away first, with `restore`.
 
-One writer, others read the mapping meanwhile: an entry is written before the slot that leads to it.
-
-Source: RocketMQ store, IndexFile.putKey, IndexHeader and IndexService.buildIndex.
+Source: RocketMQ store, IndexService.buildIndex, retryGetAndCreateIndexFile and deleteExpiredFile.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
-from reput.filter.string_hash import string_hash
-from reput.store.index_file import HEADER, IndexHeader, index_paths, read_header
+from reput.errors import DamagedStore
+from reput.store.files import Clock, Files
+from reput.store.index_file import IndexHeader, index_paths, key_hash, read_header
+from reput.store.index_mapping import IndexKey, IndexMapping, index_file_size
 from reput.store.record import TRANSACTION_ROLLBACK_TYPE
-from reput.store.segments import Segments
-from reput_hooks import DispatchBatch, RebuildNeeded
+from reput_hooks import DispatchBatch, DispatchRequest
 
-__all__ = ["IndexBuilder", "IndexFile", "IndexState"]
+if TYPE_CHECKING:
+    from reput.store.index_keys import KeyHashes
 
-HEADER_SIZE = HEADER.size
-assert HEADER_SIZE == 40
-ENTRY = np.dtype([("key_hash", ">i4"), ("commit_log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-ENTRY_SIZE = 20
-assert ENTRY.itemsize == ENTRY_SIZE
-SECONDS_MAX = 0x7FFFFFFF
-RESERVE_SIZE = 8 << 20
+__all__ = ["IndexBuilder", "IndexState"]
 
-Array = np.ndarray[Any, Any]
+# Below this, the fixed cost of numpy's calls is more than the keys cost one by one.
+BULK_ROWS_MIN = 24
+MS = timedelta(milliseconds=1)
 
 
 class IndexState(msgspec.Struct, frozen=True):
-    """What is durable: the files by name, and the header of the last of them."""
+    """What the index holds: its files by name, oldest first, and the header of the last one."""
 
     names: list[str]
     header: IndexHeader
 
 
-class IndexFile:
-    """One file, mapped for writing."""
-
-    def __init__(self, path: Path, slot_count: int, entry_count: int) -> None:
-        self.path = path
-        self.slot_count = slot_count
-        self.entry_count = entry_count
-        size = HEADER_SIZE + 4 * slot_count + ENTRY_SIZE * entry_count
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if os.fstat(self.descriptor).st_size < size:
-            os.ftruncate(self.descriptor, size)
-        self.mapped = mmap.mmap(self.descriptor, size)
-        self.memory = memoryview(self.mapped)
-        self.slots: Array = np.frombuffer(self.mapped, ">i4", slot_count, HEADER_SIZE)
-        self.entries: Array = np.frombuffer(self.mapped, ENTRY, entry_count, HEADER_SIZE + 4 * slot_count)
-        self.header = IndexHeader(*HEADER.unpack_from(self.mapped))
-        self.header.index_count = max(self.header.index_count, 1)
-        # Room for the slots: a full disk is to be an error here, and no fault when one is written.
-        os.posix_fallocate(self.descriptor, 0, HEADER_SIZE + 4 * slot_count)
-        self.reserved = HEADER_SIZE + 4 * slot_count
-
-    @property
-    def full(self) -> bool:
-        """Whether no entry fits any more."""
-        return self.header.index_count >= self.entry_count
-
-    def put(self, hashes: Array, offsets: Array, timestamps: Array) -> int:
-        """Add entries in their order until the file is full; return how many were taken."""
-        header = self.header
-        first = header.index_count
-        count = min(len(hashes), self.entry_count - first)
-        if count <= 0:
-            return 0
-        self.reserve(HEADER_SIZE + 4 * self.slot_count + ENTRY_SIZE * (first + count))
-        hashes, offsets, timestamps = hashes[:count], offsets[:count], timestamps[:count]
-        slot = hashes % self.slot_count
-        order = np.argsort(slot, kind="stable")
-        ordered = slot[order]
-        opens = np.empty(count, bool)
-        opens[0] = True
-        np.not_equal(ordered[1:], ordered[:-1], out=opens[1:])
-        old = self.slots[ordered[opens]].astype(np.int64)
-        old[(old < 0) | (old > first)] = 0
-        previous = np.empty(count, np.int64)
-        previous[order[1:]] = order[:-1] + first
-        previous[order[opens]] = old
-        entries = np.empty(count, ENTRY)
-        entries["key_hash"] = hashes
-        entries["commit_log_offset"] = offsets
-        entries["seconds"] = self.seconds(timestamps, first)
-        entries["previous"] = previous
-        self.entries[first : first + count] = entries
-        closes = np.append(opens[1:], True)
-        self.slots[ordered[closes]] = order[closes] + first
-        if first <= 1:
-            header.begin_offset = int(offsets[0])
-            header.begin_timestamp = int(timestamps[0])
-        header.hash_slot_count += int((old == 0).sum())
-        header.index_count = first + count
-        header.end_offset = int(offsets[-1])
-        header.end_timestamp = int(timestamps[-1])
-        self.write_header()
-        return count
-
-    def seconds(self, timestamps: Array, first: int) -> Array:
-        """Return the time differences. The first entry of a rotated file counts from the end of the file before."""
-        begin = self.header.begin_timestamp
-        base = int(timestamps[0]) if first <= 1 else begin
-        seconds = (timestamps - base) // 1000 if base > 0 else np.zeros(len(timestamps), np.int64)
-        if first <= 1:
-            seconds[0] = (int(timestamps[0]) - begin) // 1000 if begin > 0 else 0
-        return np.clip(seconds, 0, SECONDS_MAX)
-
-    def write_header(self) -> None:
-        """Put the header into the file."""
-        self.memory[:HEADER_SIZE] = HEADER.pack(*msgspec.structs.astuple(self.header))
-
-    def reserve(self, until: int) -> None:
-        """Reserve room on the disk in steps."""
-        if until > self.reserved:
-            end = min(max(until, self.reserved + RESERVE_SIZE), len(self.memory))
-            os.posix_fallocate(self.descriptor, self.reserved, end - self.reserved)
-            self.reserved = end
-
-    def cut(self, header: IndexHeader) -> None:
-        """Go back to *header*: the entries from its count on are zeroed, and no slot leads to one.
-
-        What the disk has of them after a power cut may be any part, so all slots are looked at.
-        """
-        first = header.index_count
-        beyond = np.flatnonzero(self.slots >= first)
-        if len(beyond):
-            # The newest entry of each slot among those that stay; of equal places the last assignment holds.
-            newest = np.zeros(self.slot_count, ">i4")
-            newest[self.entries["key_hash"][1:first] % self.slot_count] = np.arange(1, first)
-            self.slots[beyond] = newest[beyond]
-        used = self.used_entries(first)
-        if used > first:
-            self.entries[first:used] = np.zeros(used - first, ENTRY)
-        self.header = msgspec.structs.replace(header)
-        self.write_header()
-
-    def used_entries(self, first: int) -> int:
-        """Return behind which entry the file has nothing but zeros, at least *first*."""
-        at = HEADER_SIZE + 4 * self.slot_count + ENTRY_SIZE * first
-        end = at
-        while True:
-            try:
-                at = os.lseek(self.descriptor, at, os.SEEK_DATA)
-            except OSError:
-                break
-            data = os.pread(self.descriptor, 1 << 20, at)
-            if not data:
-                break
-            used = len(data.rstrip(b"\0"))
-            if used:
-                end = at + used
-            at += len(data)
-        return min(-(-(end - HEADER_SIZE - 4 * self.slot_count) // ENTRY_SIZE), self.entry_count)
-
-    def force(self) -> None:
-        """Force the file to disk."""
-        os.fdatasync(self.descriptor)
-
-    def close(self) -> None:
-        """Unmap the file."""
-        del self.slots, self.entries
-        self.memory.release()
-        self.mapped.close()
-        os.close(self.descriptor)
-
-
 class IndexBuilder:
-    """All index files of a store, of which the last is written."""
+    """Writes the index files in *directory*; the newest one stays mapped."""
 
-    def __init__(self, directory: Path, slot_count: int, entry_count: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        slot_count: int,
+        entry_count: int,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """*slot_count* and *entry_count* are of a new file, unless those that are there have others; see `restore`."""
         self.directory = directory
         self.slot_count = slot_count
         self.entry_count = entry_count
-        self.last: IndexFile | None = None
-        self.unforced: list[IndexFile] = []
-        self.queue_bases = QueueBases()
+        self.files = files or Files()
+        self.clock = clock or Clock()
+        self.names: list[str] = []
+        self.last: IndexMapping | None = None
+        # Files that are full, but not yet forced.
+        self.full: list[IndexMapping] = []
+        self.names_changed = False
+        self.hashes: KeyHashes | None = None
 
-    def names(self) -> list[str]:
-        """Return the names of the files, oldest first."""
-        return [path.name for path in index_paths(self.directory)]
+    # Taking in.
 
-    def open_last(self) -> None:
-        """Go on in the newest file."""
-        names = self.names()
-        if names:
-            self.last = IndexFile(self.directory / names[-1], self.slot_count, self.entry_count)
-            self.unforced = [self.last]
-
-    def cut(self, state: IndexState) -> None:
-        """Go back to *state*: what was written after it comes again.
+    def put(self, batch: DispatchBatch) -> None:
+        """Add the keys of all records of *batch*, which goes on where the last one ended.
 
         Raises:
-            RebuildNeeded: a file of it is gone.
+            OSError: the disk has no room; nothing was changed.
         """
-        names = self.names()
-        if state.names and state.names[-1] not in names:
-            raise RebuildNeeded(f"index file is missing: name={state.names[-1]}")
-        for name in names:
-            if not state.names or name > state.names[-1]:
-                (self.directory / name).unlink()
-        if state.names:
-            self.open_last()
+        count = len(batch)
+        if not count:
+            return
+        at = 0
+        if count < BULK_ROWS_MIN:
+            requests = list(batch)
+            keys = [key for request in requests for key in keys_of(request)]
+            keys_end_batch = bool(keys) and keys[-1][1] == requests[-1].commit_log_offset
+            for file, taken in self.places(len(keys), keys_end_batch):
+                file.put(keys[at : at + taken])
+                at += taken
+        else:
+            hashes, offsets, timestamps = self.key_columns(batch)
+            keys_end_batch = bool(len(offsets)) and offsets[-1] == batch.columns()[0]["commit_log_offset"][-1]
+            for file, taken in self.places(len(hashes), keys_end_batch):
+                end = at + taken
+                file.put_columns(hashes[at:end], offsets[at:end], timestamps[at:end])
+                at = end
+
+    def key_columns(self, batch: DispatchBatch) -> tuple[Any, Any, Any]:
+        """Return hash, commit-log offset and store time of each key of *batch*."""
+        if self.hashes is None:
+            from reput.store.index_keys import KeyHashes
+
+            self.hashes = KeyHashes()
+        rows, queues, texts = batch.columns()
+        row, hashes = self.hashes.find(rows, queues, texts)
+        rolled_back = (rows["sys_flag"] & TRANSACTION_ROLLBACK_TYPE) == TRANSACTION_ROLLBACK_TYPE
+        if rolled_back.any():
+            kept = ~rolled_back[row]
+            row, hashes = row[kept], hashes[kept]
+        return hashes, rows["commit_log_offset"][row], rows["store_timestamp"][row]
+
+    def places(self, key_count: int, keys_end_batch: bool) -> Iterator[tuple[IndexMapping, int]]:
+        """Make room for the keys of at least one record, then yield each file and how many of the keys go there.
+
+        RocketMQ asks for a file that is not full once for each record, whether it has keys or not. So the record that
+        follows the one which filled a file makes the next. *keys_end_batch*: the last key is of the last record.
+
+        Raises:
+            OSError: there is no room; nothing was changed.
+        """
+        room = self.last.room if self.last is not None else 0
+        here = min(room, key_count)
+        capacity = self.entry_count - 1
+        further: list[int] = []
+        left = key_count - here
+        while left or (room == 0 and not further):
+            further.append(min(capacity, left))
+            left -= further[-1]
+        left_in_file = capacity - further[-1] if further else room - here
+        if left_in_file == 0 and not keys_end_batch:
+            further.append(0)
+        if here:
             assert self.last is not None
-            self.last.cut(state.header)
+            self.last.reserve(here)
+        made = self.make_files(further)
+        if here:
+            assert self.last is not None
+            yield self.last, here
+        for file, count in zip(made, further, strict=True):
+            if self.last is not None:
+                file.begin_behind(self.last.header)
+                self.full.append(self.last)
+            self.last = file
+            self.names.append(file.path.name)
+            self.names_changed = True
+            if count:
+                yield file, count
 
-    def clear(self) -> None:
-        """Remove all files."""
-        self.close()
-        for name in self.names():
-            (self.directory / name).unlink()
+    def make_files(self, counts: list[int]) -> list[IndexMapping]:
+        """Make files with room for so many keys.
 
-    def adopt(self, segments: Segments) -> int:
-        """Take over files that a RocketMQ closed; return where the last indexed record ends, 0 without one."""
-        self.open_last()
-        if self.last is None or self.last.header.index_count <= 1:
-            return 0
-        offset = self.last.header.end_offset
-        return offset + int.from_bytes(segments.read(offset, 4), "big")
-
-    def truncate(self, commit_log_offset: int) -> None:
-        """Forget all entries of records at or behind *commit_log_offset*."""
-        while self.last is not None:
-            count = self.last.header.index_count
-            offsets = self.last.entries["commit_log_offset"][1:count]
-            kept = int(np.searchsorted(offsets, commit_log_offset, "left"))
-            if kept == count - 1:
-                return
-            if kept == 0:
-                path = self.last.path
-                self.last.close()
-                path.unlink()
-                self.last = None
-                self.unforced = []
-                self.open_last()
-                continue
-            self.last.cut(self.header_of(self.last, kept))
-
-    def header_of(self, file: IndexFile, kept: int) -> IndexHeader:
-        """Return the header that *file* had with its first *kept* entries.
-
-        The end's store time is known to the second only; nothing is decided by less.
+        Raises:
+            OSError: there is no room, and none of them is left.
         """
-        entry = file.entries[kept]
-        slots = file.entries["key_hash"][1 : kept + 1] % file.slot_count
-        begin = file.header.begin_timestamp
-        return IndexHeader(
-            begin,
-            begin + int(entry["seconds"]) * 1000 if kept > 1 else begin,
-            file.header.begin_offset,
-            int(entry["commit_log_offset"]),
-            len(np.unique(slots)),
-            kept + 1,
-        )
+        made: list[IndexMapping] = []
+        name = self.names[-1] if self.names else ""
+        path: Path | None = None
+        try:
+            for count in counts:
+                self.files.make_directory(self.directory)
+                name = next_name(name, self.clock.now_ms())
+                path = self.directory / name
+                self.files.create(path, index_file_size(self.slot_count, self.entry_count))
+                made.append(IndexMapping(path, self.slot_count, self.entry_count, self.files))
+                made[-1].reserve(count)
+        except BaseException:
+            for file in made:
+                file.close()
+            for path_made in {file.path for file in made} | ({path} if path is not None and path.exists() else set()):
+                self.files.remove(path_made)
+            raise
+        return made
 
-    def expire(self, commit_log_offset_min: int) -> None:
-        """Remove leading files whose records all lie below *commit_log_offset_min*; never the last.
+    # Forcing, and what is kept beside the cursor.
+
+    def force(self) -> IndexState:
+        """Force everything to disk that was put, and return what the index holds.
+
+        Raises:
+            OSError: nothing that was put since the last time is sure to be on disk.
+        """
+        while self.full:
+            self.full[0].force()
+            self.full.pop(0).close()
+        if self.last is not None:
+            self.last.force()
+        if self.names_changed:
+            self.files.force_directory(self.directory)
+            self.files.force_directory(self.directory.parent)
+            self.names_changed = False
+        return self.state()
+
+    def state(self) -> IndexState:
+        """Return what the index holds."""
+        header = self.last.header if self.last is not None else IndexHeader()
+        return IndexState(list(self.names), msgspec.structs.replace(header))
+
+    def restore(self, state: IndexState) -> None:
+        """Bring the files to *state*, which the caller keeps durably: what lies before or behind goes.
+
+        Raises:
+            DamagedStore: the files do not hold what *state* says.
+        """
+        self.close()
+        found = [path.name for path in index_paths(self.directory)]
+        for name in found:
+            if name not in state.names:
+                self.files.remove(self.directory / name)
+        missing = sorted(set(state.names) - set(found))
+        if missing:
+            raise DamagedStore(f"index file is gone: name={missing[0]} directory={self.directory}")
+        self.names = list(state.names)
+        if not state.names:
+            return
+        last = self.map(state.names[-1])
+        self.last = last
+        # The next files are like this one: whoever made it has its numbers in a configuration.
+        self.slot_count, self.entry_count = last.slot_count, last.entry_count
+        count = state.header.index_count
+        if not last.ends_as(state.header):
+            raise DamagedStore(
+                f"index file is not what its cursor says: path={last.path} index_count={count} "
+                f"end_offset={state.header.end_offset}"
+            )
+        last.restore(state.header)
+
+    def map(self, name: str) -> IndexMapping:
+        """Map one file, with the numbers of slots and entries that it shows if they are not those configured.
+
+        Raises:
+            DamagedStore: it has another size than the settings give it, and does not show why.
+        """
+        path = self.directory / name
+        slot_count, entry_count = self.slot_count, self.entry_count
+        size = path.stat().st_size
+        if size != index_file_size(slot_count, entry_count):
+            from reput.store.index_sizes import IndexSizes, find_index_sizes
+
+            shown = find_index_sizes(path, IndexSizes(slot_count, entry_count))
+            if shown is None:
+                raise DamagedStore(
+                    f"index file has another size than the settings give it: path={path} size={size} "
+                    f"max_hash_slot_num={slot_count} max_index_num={entry_count}"
+                )
+            slot_count, entry_count = shown
+        return IndexMapping(path, slot_count, entry_count, self.files)
+
+    # Cutting.
+
+    def state_below(
+        self, names: list[str], commit_log_offset: int, store_timestamp_of: Callable[[int], int]
+    ) -> IndexState:
+        """Return what the files *names* hold without the entries of records from *commit_log_offset* on.
+
+        Changes nothing.
+
+        Args:
+            store_timestamp_of: gives the store time of the record at a commit-log offset.
+        """
+        for number in range(len(names) - 1, -1, -1):
+            name = names[number]
+            file = self.last if self.last is not None and name == self.last.path.name else self.map(name)
+            try:
+                header = file.header_below(commit_log_offset, store_timestamp_of)
+            finally:
+                if file is not self.last:
+                    file.close()
+            if header is not None:
+                return IndexState(names[: number + 1], header)
+        return IndexState([], IndexHeader())
+
+    def expire(self, commit_log_offset_min: int) -> list[Path]:
+        """Leave out the leading files whose records all lie below *commit_log_offset_min*, never the last; return them.
+
+        They are to be removed once the state without them is kept durably.
 
         Source: RocketMQ store, IndexService.deleteExpiredFile.
         """
-        for name in self.names()[:-1]:
+        expired: list[Path] = []
+        for name in self.names[:-1]:
             path = self.directory / name
             if read_header(path).end_offset >= commit_log_offset_min:
-                return
-            path.unlink()
+                break
+            expired.append(path)
+        del self.names[: len(expired)]
+        return expired
 
     def close(self) -> None:
-        """Unmap the files."""
-        for file in self.unforced:
+        """Unmap all files."""
+        for file in (*self.full, *([self.last] if self.last is not None else [])):
             file.close()
-        self.unforced = []
+        self.full.clear()
         self.last = None
-
-    def dispatch(self, batch: DispatchBatch) -> None:
-        """Add the keys of all records of *batch*."""
-        rows, queues, texts = batch.columns()
-        done = self.last.header.end_offset if self.last is not None and self.last.header.index_count > 1 else -1
-        row, hashes = key_hashes(rows, queues, texts, self.queue_bases)
-        wanted = (rows["sys_flag"][row] & TRANSACTION_ROLLBACK_TYPE) != TRANSACTION_ROLLBACK_TYPE
-        wanted &= rows["commit_log_offset"][row] > done
-        if not wanted.all():
-            row, hashes = row[wanted], hashes[wanted]
-        offsets, timestamps = rows["commit_log_offset"][row], rows["store_timestamp"][row]
-        at = 0
-        while at < len(hashes):
-            file = self.last
-            if file is None or file.full:
-                file = self.rotate()
-            at += file.put(hashes[at:], offsets[at:], timestamps[at:])
-
-    def rotate(self) -> IndexFile:
-        """Begin the next file."""
-        before = self.last
-        self.directory.mkdir(parents=True, exist_ok=True)
-        file = IndexFile(self.new_path(), self.slot_count, self.entry_count)
-        if before is not None and before.header.end_offset > 0:
-            file.header.begin_offset = file.header.end_offset = before.header.end_offset
-            file.header.begin_timestamp = file.header.end_timestamp = before.header.end_timestamp
-            file.write_header()
-        self.last = file
-        self.unforced.append(file)
-        return file
-
-    def new_path(self) -> Path:
-        """Return a path named by the local time, behind all names there are."""
-        names = self.names()
-        now = time.time_ns() // 1_000_000
-        while True:
-            local = time.localtime(now // 1000)
-            name = time.strftime("%Y%m%d%H%M%S", local) + f"{now % 1000:03d}"
-            if not names or name > names[-1]:
-                return self.directory / name
-            # The clock went back, or two files in a millisecond: names order the files, so take the next free one.
-            return self.directory / str(int(names[-1]) + 1)
-
-    def flush(self) -> IndexState:
-        """Force all files to disk and return what is durable now."""
-        for file in self.unforced:
-            file.force()
-            if file is not self.last:
-                file.close()
-        self.unforced = [self.last] if self.last is not None else []
-        header = self.last.header if self.last is not None else IndexHeader()
-        return IndexState(self.names(), msgspec.structs.replace(header))
+        self.names = []
 
 
-class QueueBases(dict[str, int]):
-    """Hash of ``topic#``, by topic."""
+def keys_of(request: DispatchRequest) -> Iterator[IndexKey]:
+    """Yield what stands in the index of one record."""
+    if request.sys_flag & TRANSACTION_ROLLBACK_TYPE == TRANSACTION_ROLLBACK_TYPE:
+        return
+    topic, offset, timestamp = request.topic, request.commit_log_offset, request.store_timestamp
+    if request.uniq_key is not None:
+        yield key_hash(topic, request.uniq_key), offset, timestamp
+    if request.keys:
+        for key in request.keys.split(" "):
+            if key:
+                yield key_hash(topic, key), offset, timestamp
 
-    def __missing__(self, topic: str) -> int:
-        base = self[topic] = string_hash(topic + "#") & 0xFFFFFFFF
-        return base
 
+def next_name(last_name: str, now_ms: int) -> str:
+    """Return the name of the next file: the local time, and at least 1 ms behind *last_name*, "" if there is none.
 
-def key_hashes(rows: Array, queues: list[tuple[str, int]], texts: bytes, bases: QueueBases) -> tuple[Array, Array]:
-    """Return for each key of each record, in order, the number of its row and its hash as the index has it.
-
-    The keys of a record are its unique key and then the non-empty parts of its KEYS, which single spaces separate.
+    Names give the order of the files, so they go on growing when the clock goes back.
     """
-    ends = np.cumsum(rows["texts_size"].astype(np.int64))
-    begins = ends - rows["texts_size"]
-    uniq_size = np.maximum(rows["uniq_key_size"].astype(np.int64), 0)
-    keys_size = np.maximum(rows["keys_size"].astype(np.int64), 0)
-    data = np.frombuffer(texts, np.uint8)
-    with_keys = keys_size > 0
-    keys_begin = (begins + uniq_size)[with_keys]
-    keys_end = keys_begin + keys_size[with_keys]
-    spaces = np.flatnonzero(data == 32)
-    if len(spaces) and len(keys_begin):
-        owner = np.searchsorted(keys_begin, spaces, "right") - 1
-        spaces = spaces[(owner >= 0) & (spaces < keys_end[np.maximum(owner, 0)])]
-        part_begin = np.sort(np.concatenate((keys_begin, spaces + 1)))
-        part_end = np.sort(np.concatenate((keys_end, spaces)))
-    else:
-        part_begin, part_end = keys_begin, keys_end
-    with_uniq = uniq_size > 0
-    begin = np.concatenate((begins[with_uniq], part_begin))
-    size = np.concatenate((uniq_size[with_uniq], part_end - part_begin))
-    kept = size > 0
-    begin, size = begin[kept], size[kept]
-    order = np.argsort(begin, kind="stable")
-    begin, size = begin[order], size[order]
-    row = np.searchsorted(ends, begin, "right")
-    piece, unit_count = java_hashes(texts, data, begin, size)
-    base = np.array([bases[topic] for topic, _ in queues], np.uint32)[rows["queue_index"][row]]
-    code = base * powers_of_31(unit_count) + piece
-    signed = code.view(np.int32).astype(np.int64)
-    hashes = np.abs(signed)
-    hashes[hashes > SECONDS_MAX] = 0
-    return row, hashes
+    name = format_name(datetime.fromtimestamp(now_ms // 1000) + timedelta(milliseconds=now_ms % 1000))
+    if name > last_name:
+        return name
+    try:
+        return format_name(datetime.strptime(last_name[:14], "%Y%m%d%H%M%S") + MS * (int(last_name[14:]) + 1))
+    except ValueError:
+        return str(int(last_name) + 1)
 
 
-def powers_of_31(sizes: Array) -> Array:
-    """Return 31 to the power of each size, modulo 2**32."""
-    longest = int(sizes.max()) if len(sizes) else 0
-    powers = np.empty(longest + 1, np.uint32)
-    powers[0] = 1
-    powers[1:] = np.cumprod(np.full(longest, 31, np.uint32), dtype=np.uint32)
-    return powers[sizes]
-
-
-def java_hashes(texts: bytes, data: Array, begin: Array, size: Array) -> tuple[Array, Array]:
-    """Return Java's String.hashCode of each piece of *texts*, as unsigned 32 bits, and its count of UTF-16 units.
-
-    By Horner's rule, a column of characters at a time; the longest pieces come first, so that each column is a slice.
-    """
-    count = len(begin)
-    order = np.argsort(-size, kind="stable")
-    at, length = begin[order], size[order]
-    code = np.zeros(count, np.uint32)
-    longest = int(length[0]) if count else 0
-    taller = np.searchsorted(-length, -np.arange(longest), "left")
-    for column, live in enumerate(taller.tolist()):
-        code[:live] = code[:live] * np.uint32(31) + data[at[:live] + column]
-    result = np.empty(count, np.uint32)
-    result[order] = code
-    unit_count = size
-    if not texts.isascii():
-        unit_count = size.copy()
-        for number in np.flatnonzero(size > 0).tolist():
-            part = texts[begin[number] : begin[number] + size[number]]
-            if not part.isascii():
-                key = part.decode("utf-8", "replace")
-                result[number] = string_hash(key) & 0xFFFFFFFF
-                unit_count[number] = len(key.encode("utf-16-le")) // 2
-    return result, unit_count
+def format_name(local_time: datetime) -> str:
+    """Return a local time to the millisecond, in 17 digits."""
+    return f"{local_time:%Y%m%d%H%M%S}{local_time.microsecond // 1000:03d}"

@@ -1,8 +1,24 @@
-"""IndexFileReader: the key index as readers see it; `index_builder` draws the format.
+"""Index: which records have which key, as readers see it.
+
+A file is a header, slots and entries, big-endian; entry 0 is never used. Its name is the local time of its making.
+
+    at                  size  field
+     0                     8  begin_timestamp    store time of the first entry's record, ms
+     8                     8  end_timestamp      of the last one's
+    16                     8  begin_offset       commit-log offset of the first entry's record
+    24                     8  end_offset         of the last one's
+    32                     4  hash_slot_count    slots in use
+    36                     4  index_count        number of the next entry; 0 before the first, which is 1
+    40 + 4*s               4  slot s             newest entry whose key_hash mod slots is s, 0: none
+    40 + 4*slots + 20*e   20  entry e
+                     0     4  key_hash           |Java hashCode of topic#key|
+                     4     8  commit_log_offset
+                    12     4  seconds            between begin_timestamp and the record's store time
+                    16     4  previous           entry of the same slot before this one, 0: none
 
 Only the hash of a key stands in the index, so whoever asks compares the keys of the records that it names.
 
-Source: RocketMQ store, IndexFile.selectPhyOffset and IndexService.queryOffset.
+Source: RocketMQ store, IndexHeader, IndexFile.putKey, IndexFile.selectPhyOffset and IndexService.queryOffset.
 """
 
 from __future__ import annotations
@@ -17,11 +33,24 @@ import msgspec
 from reput.filter.string_hash import string_hash
 from reput.store.open_files import OpenFiles
 
-__all__ = ["FoundOffsets", "Index", "IndexHeader", "index_paths", "key_hash", "read_headers"]
+__all__ = [
+    "ENTRY",
+    "HEADER",
+    "SLOT",
+    "FoundOffsets",
+    "Index",
+    "IndexHeader",
+    "index_paths",
+    "key_hash",
+    "read_header",
+    "read_headers",
+]
 
 HEADER = Struct(">qqqqii")
 SLOT = Struct(">i")
 ENTRY = Struct(">iqii")
+assert HEADER.size == 40
+assert ENTRY.size == 20
 
 
 class IndexHeader(msgspec.Struct):

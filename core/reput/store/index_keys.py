@@ -1,0 +1,136 @@
+"""The keys of a batch and their hashes, thousands at a time with numpy.
+
+Java's String.hashCode of ``topic#key`` is a polynomial in 31, so it falls apart into the hash of ``topic#``, shifted by
+the key's length, and that of the key. The latter is a difference of two running sums over all texts of the batch:
+
+    sum[k]    = Σ text[i] / 31^i   over i < k             1/31 exists modulo 2^32, because 31 is odd
+    hash[a:b] = (sum[b] - sum[a]) * 31^(b-1)
+
+Source: RocketMQ store, IndexService.buildIndex and IndexFile.indexKeyHashMethod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from reput.filter.string_hash import string_hash
+
+__all__ = ["KeyHashes"]
+
+SPACE = 32
+INVERSE_OF_31 = pow(31, -1, 1 << 32)
+HASH_MAX = 0x7FFFFFFF
+
+Array = np.ndarray[Any, Any]
+
+
+class KeyHashes:
+    """Hashes the keys of one batch after the other; keeps the powers of 31 and the hashes of the topics."""
+
+    topics_max = 100_000
+
+    def __init__(self) -> None:
+        self.powers = np.ones(1, np.uint32)
+        self.inverse_powers = np.ones(1, np.uint32)
+        self.topics: dict[str, int] = {}
+
+    def find(self, rows: Array, queues: Sequence[tuple[str, int]], texts: bytes) -> tuple[Array, Array]:
+        """Return for each key of each record, in order, the number of its row and its hash as the index has it.
+
+        The keys of a record are its unique key, if it has one, and the parts of its KEYS that are not empty; single
+        spaces separate them.
+        """
+        row, begin, size = key_places(rows, texts)
+        units = size
+        hashes = self.hash_ascii(texts, begin, size)
+        if not texts.isascii():
+            units = size.copy()
+            self.hash_others(texts, begin, units, hashes)
+        self.extend_powers(int(units.max()) + 1 if len(units) else 0)
+        prefix = np.array([self.hash_topic(topic) for topic, _ in queues], np.uint32)
+        hashes += prefix[rows["queue_index"][row]] * self.powers[units]
+        positive = np.abs(hashes.view(np.int32).astype(np.int64))
+        positive[positive > HASH_MAX] = 0
+        return row, positive
+
+    def hash_ascii(self, texts: bytes, begin: Array, size: Array) -> Array:
+        """Return the hash of each place of *texts*, as if every byte were a character."""
+        self.extend_powers(len(texts) + 1)
+        sums = np.zeros(len(texts) + 1, np.uint32)
+        np.cumsum(np.frombuffer(texts, np.uint8) * self.inverse_powers[: len(texts)], dtype=np.uint32, out=sums[1:])
+        end = begin + size
+        # An empty key has the hash 0, whatever its place is multiplied with.
+        hashes: Array = (sums[end] - sums[begin]) * self.powers[np.maximum(end - 1, 0)]
+        return hashes
+
+    def hash_others(self, texts: bytes, begin: Array, units: Array, hashes: Array) -> None:
+        """Put right the hashes and the numbers of UTF-16 units of keys that are not ASCII."""
+        others = np.concatenate(([0], np.cumsum(np.frombuffer(texts, np.uint8) > 127)))
+        for number in np.flatnonzero(others[begin + units] > others[begin]).tolist():
+            at = int(begin[number])
+            key = texts[at : at + int(units[number])].decode("utf-8", "replace")
+            hashes[number] = string_hash(key) & 0xFFFFFFFF
+            units[number] = len(key.encode("utf-16-le", "surrogatepass")) // 2
+
+    def hash_topic(self, topic: str) -> int:
+        """Return the hash of ``topic#``, as unsigned 32 bits."""
+        known = self.topics.get(topic)
+        if known is None:
+            if len(self.topics) >= self.topics_max:
+                self.topics.clear()
+            known = self.topics[topic] = string_hash(topic + "#") & 0xFFFFFFFF
+        return known
+
+    def extend_powers(self, count: int) -> None:
+        """Have the first *count* powers of 31 and of its inverse."""
+        if count > len(self.powers):
+            count = max(count, 2 * len(self.powers))
+            self.powers = powers_of(31, count)
+            self.inverse_powers = powers_of(INVERSE_OF_31, count)
+
+
+def powers_of(number: int, count: int) -> Array:
+    """Return the first *count* powers of *number* modulo 2**32."""
+    factors = np.full(count, number, np.uint32)
+    factors[0] = 1
+    return np.cumprod(factors, dtype=np.uint32)
+
+
+def key_places(rows: Array, texts: bytes) -> tuple[Array, Array, Array]:
+    """Return row number, begin in *texts* and size in bytes of each key, in the order of the log."""
+    sizes = rows["texts_size"].astype(np.int64)
+    row_end = np.cumsum(sizes)
+    row_begin = row_end - sizes
+    uniq_size = rows["uniq_key_size"].astype(np.int64)
+    keys_size = rows["keys_size"].astype(np.int64)
+    with_keys = np.flatnonzero(keys_size > 0)
+    keys_begin = row_begin[with_keys] + np.maximum(uniq_size[with_keys], 0)
+    keys_end = keys_begin + keys_size[with_keys]
+    part_row, part_begin, part_end = split_at_spaces(texts, with_keys, keys_begin, keys_end)
+    with_uniq = np.flatnonzero(uniq_size >= 0)
+    row = np.concatenate((with_uniq, part_row))
+    begin = np.concatenate((row_begin[with_uniq], part_begin))
+    size = np.concatenate((uniq_size[with_uniq], part_end - part_begin))
+    # A row's unique key comes before its other keys, and a stable sort keeps that.
+    order = np.argsort(row, kind="stable")
+    return row[order], begin[order], size[order]
+
+
+def split_at_spaces(texts: bytes, row: Array, begin: Array, end: Array) -> tuple[Array, Array, Array]:
+    """Return row, begin and end of the parts of each run [begin, end) of *texts* that single spaces separate."""
+    spaces = np.flatnonzero(np.frombuffer(texts, np.uint8) == SPACE) if len(row) else np.empty(0, np.int64)
+    if len(spaces):
+        owner = np.searchsorted(begin, spaces, "right") - 1
+        spaces = spaces[(owner >= 0) & (spaces < end[owner])]
+    if len(spaces):
+        # Runs do not overlap, so the n-th begin and the n-th end belong together.
+        begin = np.sort(np.concatenate((begin, spaces + 1)))
+        part_end = np.sort(np.concatenate((end, spaces)))
+        row = row[np.searchsorted(end, part_end, "left")]
+        end = part_end
+        filled = end > begin
+        row, begin, end = row[filled], begin[filled], end[filled]
+    return row, begin, end
