@@ -215,7 +215,9 @@ class Store(Reading):
 
     def attach_publisher(self) -> None:
         """Have the writer tell the group; also whenever dispatchers have come or gone."""
-        self.writer.attach(self.publisher, needs_properties=self.group.needs_properties)
+        self.writer.attach(
+            self.publisher, needs_properties=self.group.needs_properties, reads_durable=self.group.reads_durable
+        )
 
     def tell_read_only(self, reason: str) -> None:
         """Have `reput status` in other processes show that nothing is put any more, and why."""

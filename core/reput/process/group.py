@@ -310,6 +310,15 @@ class ProcessGroup:
             member.description.needs_properties for member in self.members.values() if member.description is not None
         )
 
+    @property
+    def reads_durable(self) -> bool:
+        """Whether an enabled dispatcher is shown only what is durable, and so waits for each force."""
+        return any(
+            member.description.reads == "durable"
+            for member in self.members.values()
+            if member.description is not None
+        )
+
     def cell(self, name: str) -> CellView:
         """Return the cell of one dispatcher.
 

@@ -272,6 +272,11 @@ class InlineGroup:
         """Whether an enabled dispatcher wants the raw properties in its requests."""
         return any(member.description.needs_properties for member in self.members.values())
 
+    @property
+    def reads_durable(self) -> bool:
+        """Whether an enabled dispatcher is shown only what is durable, and so waits for each force."""
+        return any(member.description.reads == "durable" for member in self.members.values())
+
     def publisher(self) -> FramePublisher:
         """Return what the writer is to tell its progress to."""
         return FramePublisher(self.ring, self.ring.epoch or 0)

@@ -293,11 +293,17 @@ class MessageStore:
             return "STOPPED"
         return "RUNNING" if self.read_only_reason is None else "READ_ONLY"
 
-    def attach(self, publisher: Publisher, *, needs_properties: bool) -> None:
-        """Have *publisher* told from now on; *needs_properties*: rows carry the raw properties."""
+    def attach(self, publisher: Publisher, *, needs_properties: bool, reads_durable: bool = False) -> None:
+        """Have *publisher* told from now on.
+
+        Args:
+            needs_properties: rows carry the raw properties.
+            reads_durable: whoever listens is shown only what is durable, so the flusher does not wait for whole pages.
+        """
         with self.put_lock:
             self.publisher = publisher
             self.needs_properties = needs_properties
+        self.flush_service.durable_wanted = reads_durable
 
     def topic(self, name: str) -> Topic:
         """Return the topic, checked when it is met first."""
