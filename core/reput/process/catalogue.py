@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from reput.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["ENTRY_POINT_GROUP", "CatalogueEntry", "installed_dispatchers", "select_dispatchers"]
 
@@ -66,6 +69,9 @@ def installed_dispatchers() -> dict[str, CatalogueEntry]:
     Raises:
         ConfigError: two distributions bring a dispatcher of the same name.
     """
+    # Here, because the supervisor has mostly no use for it, and every dispatcher would carry its modules along.
+    from importlib import metadata
+
     entries: dict[str, CatalogueEntry] = {}
     for point in metadata.entry_points(group=ENTRY_POINT_GROUP):
         entry = catalogue_entry(point)
@@ -79,7 +85,7 @@ def installed_dispatchers() -> dict[str, CatalogueEntry]:
     return entries
 
 
-def catalogue_entry(point: metadata.EntryPoint) -> CatalogueEntry:
+def catalogue_entry(point: EntryPoint) -> CatalogueEntry:
     """Return what the metadata says of one entry point."""
     distribution = point.dist
     if distribution is None:

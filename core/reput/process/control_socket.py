@@ -16,7 +16,6 @@ import os
 import select
 import socket
 import struct
-import tempfile
 import time
 from pathlib import Path
 
@@ -40,7 +39,12 @@ def control_socket_path(store_directory: Path) -> Path:
         DispatcherError: the folder belongs to somebody else, or others may enter it.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(runtime) / "reput" if runtime else Path(tempfile.gettempdir()) / f"reput-{os.getuid()}"
+    if runtime:
+        folder = Path(runtime) / "reput"
+    else:
+        from tempfile import gettempdir
+
+        folder = Path(gettempdir()) / f"reput-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:

@@ -9,7 +9,6 @@ sleep on locks of their own; an event loop has one reader and one timer per slot
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import heapq
 import os
@@ -17,11 +16,15 @@ import select
 import time
 from itertools import count
 from threading import Condition, Lock
+from typing import TYPE_CHECKING
 
 from reput.errors import RingError
 from reput.ring import layout
 from reput.ring.layout import AWAITED, CELL_WORDS, GENERATION, NEVER, PROGRESS, PROGRESS_ANNOUNCED, UNKNOWN
 from reput.ring.ring_memory import RingMemory
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["ProgressWaiter", "WaitOutcome"]
 
@@ -83,7 +86,10 @@ class ProgressWaiter:
         gate = self._gates[slot]
         if gate.reached(offset):
             return WaitOutcome.REACHED
-        loop = asyncio.get_running_loop()
+        # Here, because supervisor and dispatchers import this package, too, and have no use for the module's 4 MiB.
+        from asyncio import get_running_loop
+
+        loop = get_running_loop()
         waiter = TaskWaiter(offset, gate.generation() if generation is None else generation, loop)
         gate.attach(loop)
         timer = None if timeout is None else loop.call_later(timeout, waiter.finish)
