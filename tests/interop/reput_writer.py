@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import subprocess
 import sys
@@ -61,15 +62,13 @@ class ReputWriter:
         return [msgspec.json.decode(self.stdout.readline(), type=PutMessageResult) for _ in range(count)]
 
     def kill(self) -> list[PutMessageResult]:
-        """``kill -9`` the writer, wait until its whole group is gone, and return acknowledgements that were under way."""
+        """``kill -9`` the writer, wait until its group is gone, and return the acknowledgements that were under way."""
         self.process.kill()
         rest = self.stdout.read() if not self.stdout.closed else b""
         self.stdout.close()
-        try:
+        # Messages may be left over that nobody reads any more.
+        with contextlib.suppress(BrokenPipeError):
             self.stdin.close()
-        except BrokenPipeError:
-            # Messages that nobody reads any more.
-            pass
         self.process.wait(END_SECONDS_MAX)
         lock = self.directory / "reput" / "group.lock"
         if lock.exists():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,8 +11,7 @@ import reput
 from interop.ledger import Ledger, assert_read_by_reput, assert_read_by_rocketmq, random_messages
 from interop.put_questions import put_question
 from interop.reput_writer import ReputWriter
-from interop.rocketmq_store import RocketMQError, RocketMQStore
-from reput.errors import StoreLocked
+from interop.rocketmq_store import RocketMQStore
 from reput.settings import Settings
 
 pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
@@ -60,7 +58,7 @@ def epoch_starts(store: reput.Store) -> list[int]:
 
 @pytest.mark.parametrize("options", [FILE_SIZES, ONE_QUEUE_FILE], ids=["small-files", "one-queue-file-ipv6"])
 def test_clean_closes_hand_the_store_over(tmp_path, rocketmq, version, options):
-    """Closed by one, opened by the other, three times: nothing is missing, and each epoch begins where RocketMQ wrote."""
+    """Closed by one, opened by the other, three times: nothing is missing; each epoch begins where RocketMQ wrote."""
     settings = Settings(**options)
     by_time = options is ONE_QUEUE_FILE or version.startswith("5")
     rng = random.Random(4)

@@ -1,23 +1,29 @@
-"""Records byte by byte: what reput writes is what RocketMQ would have written, given the same properties string.
+"""Byte by byte: what reput writes is what RocketMQ would have written, given the same properties string.
 
 Both stores get the same messages at the same times, each by its own clock, so nothing has to be left out of the
-comparison: times, hosts, CRCs and the blanks at the ends of segments are the same bytes.
+comparison: times, hosts, CRCs, the blanks at the ends of segments, and then queue units and index entries are the same
+bytes.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from interop.put_questions import batch_question, put_question
 from interop.rocketmq_store import RocketMQStore
+from reput.opened_store import Store
 from reput.settings import Settings
+from reput.store.delay_level import SCHEDULE_TOPIC
 from reput.store.message import Message
 from reput.store.message_store import MessageStore
-from small_store import ManualClock, log_bytes, records
+from reput_hooks import Record
+from small_store import ManualClock, records
 
 pytestmark = [pytest.mark.java, pytest.mark.processes]
 
@@ -51,9 +57,11 @@ def settings_of(**settings: object) -> Settings:
     )
 
 
-def put_by_reput(directory: Path, settings: Settings, messages: Sequence[Message | list[Message]]) -> None:
-    """Have reput write *messages*, one a millisecond; a list is a batch."""
-    clock = ManualClock(START_MS)
+def put_by_reput(
+    directory: Path, settings: Settings, messages: Sequence[Message | list[Message]], start_ms: int
+) -> None:
+    """Have reput write *messages*, one a millisecond, and build the views. A list is a batch."""
+    clock = ManualClock(start_ms)
     store = MessageStore(directory, settings, clock=clock)
     for message in messages:
         clock.ms += 1
@@ -62,58 +70,80 @@ def put_by_reput(directory: Path, settings: Settings, messages: Sequence[Message
         else:
             store.put(message)
     store.close(views_complete=False)
+    Store(directory, settings, "inline").close()
 
 
-def put_by_rocketmq(store: RocketMQStore, settings: Settings, messages: Sequence[Message | list[Message]]) -> None:
+def put_by_rocketmq(
+    store: RocketMQStore, settings: Settings, messages: Sequence[Message | list[Message]], start_ms: int
+) -> None:
     """Have RocketMQ write the same at the same times."""
-    for ms, message in enumerate(messages, START_MS + 1):
+    for ms, message in enumerate(messages, start_ms + 1):
         store.set_clock(ms)
         if isinstance(message, list):
             answer = store.ask(**batch_question(message, settings, ms))
         else:
             answer = store.ask(**put_question(message, settings, ms))
         assert answer["status"] == "PUT_OK", answer
-    store.shutdown()
+    # Answered when all is dispatched. What a killed process has mapped stays in its files.
+    store.queues()
+    store.kill()
+
+
+def data_bytes(root: Path) -> dict[str, bytes]:
+    """Return the files below *root* that hold something, by their names there, without the zeros at their ends."""
+    files = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {name: data.rstrip(b"\0") for name, data in sorted(files.items()) if data.strip(b"\0")}
 
 
 @pytest.fixture
-def assert_same_log(tmp_path, rocketmq):
-    """Return a function that has both write the same messages and compares the logs, first as text, then as bytes."""
+def assert_same_bytes(tmp_path, rocketmq):
+    """Return a function that has both write the same, and compares the records as text, then all files as bytes."""
 
-    def compare(messages: Sequence[Message | list[Message]], settings: Settings, **java_settings: object) -> None:
+    def compare(
+        messages: Sequence[Message | list[Message]],
+        settings: Settings,
+        *,
+        start_ms: int = START_MS,
+        theirs_instead: Sequence[Message] | None = None,
+        **java_settings: object,
+    ) -> None:
         ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-        put_by_reput(ours, settings, messages)
+        put_by_reput(ours, settings, messages, start_ms)
         theirs.mkdir()
-        put_by_rocketmq(rocketmq(theirs, settings, **java_settings), settings, messages)
+        put_by_rocketmq(rocketmq(theirs, settings, **java_settings), settings, theirs_instead or messages, start_ms)
         assert records(ours) == records(theirs)
-        assert log_bytes(ours) == log_bytes(theirs)
+        assert data_bytes(ours / "commitlog") == data_bytes(theirs / "commitlog")
+        assert data_bytes(theirs / "consumequeue")
+        assert data_bytes(ours / "consumequeue") == data_bytes(theirs / "consumequeue")
+        # An index file's name is the time of its creation.
+        assert list(data_bytes(ours / "index").values()) == list(data_bytes(theirs / "index").values())
 
     return compare
 
 
-def test_records_are_the_same_bytes(assert_same_log):
+def test_records_are_the_same_bytes(assert_same_bytes):
     """Tags, keys, text of any script, flags, queues, the longest topic, and a body of most of a segment."""
-    assert_same_log(MESSAGES, settings_of())
+    assert_same_bytes(MESSAGES, settings_of())
 
 
-def test_records_with_ipv6_hosts_are_the_same_bytes(assert_same_log):
+def test_records_with_ipv6_hosts_are_the_same_bytes(assert_same_bytes):
     """Both hosts take 20 bytes, and the two bits that say so are set."""
-    assert_same_log(MESSAGES, settings_of(**IPV6))
+    assert_same_bytes(MESSAGES, settings_of(**IPV6))
 
 
-@pytest.mark.parametrize("which", ["born_host", "store_host"])
-def test_one_ipv6_host_among_two_is_the_same_bytes(assert_same_log, which):
+@pytest.mark.parametrize("which", IPV6)
+def test_one_ipv6_host_among_two_is_the_same_bytes(assert_same_bytes, which):
     """Each host has its own bit."""
-    assert_same_log(MESSAGES, settings_of(**{which: IPV6[which]}))
+    assert_same_bytes(MESSAGES, settings_of(**{which: IPV6[which]}))
 
 
-def test_segments_end_where_rocketmq_ends_them(assert_same_log):
+def test_segments_end_where_rocketmq_ends_them(assert_same_bytes):
     """A record that leaves exactly a blank's eight bytes stays, one that leaves seven goes to the next segment."""
     sizes = [1000, SEGMENT_SIZE - 1000 - 8, 1000, SEGMENT_SIZE - 1000 - 7, 100, SEGMENT_SIZE - 8, 200]
-    assert_same_log([Message("orders", b"x" * (size - OVERHEAD)) for size in sizes], settings_of())
+    assert_same_bytes([Message("orders", b"x" * (size - OVERHEAD)) for size in sizes], settings_of())
 
 
-def test_any_messages_are_the_same_bytes(assert_same_log):
+def test_any_messages_are_the_same_bytes(assert_same_bytes):
     """Three hundred messages of random sizes, queues, tags, keys and properties; the seed is the test's own."""
     rng = random.Random(17)
     alphabet = "abc é値\U0001f600"
@@ -132,30 +162,79 @@ def test_any_messages_are_the_same_bytes(assert_same_log):
             queue_id=rng.randrange(4),
         )
         messages.append(message)
-    assert_same_log(messages, settings_of())
+    assert_same_bytes(messages, settings_of())
 
 
-def test_batches_are_the_same_bytes(assert_same_log):
+def test_batches_are_the_same_bytes(assert_same_bytes):
     """A batch is one record a message, all of one time, with queue offsets that follow each other."""
     batch = [Message("orders", b"b%d" % number, tags="paid", keys=f"k{number}", flag=number) for number in range(10)]
-    assert_same_log([MESSAGES[0], batch, MESSAGES[1], batch[:1], batch], settings_of())
+    assert_same_bytes([MESSAGES[0], batch, MESSAGES[1], batch[:1], batch], settings_of())
 
 
 @pytest.mark.parametrize("version", ["5.3.3"], indirect=True)
-def test_records_with_a_crc_of_the_whole_are_the_same_bytes(assert_same_log):
+def test_records_with_a_crc_of_the_whole_are_the_same_bytes(assert_same_bytes):
     """The CRC property covers every byte of the record, so one wrong byte would be two."""
-    assert_same_log(MESSAGES, settings_of(enabled_append_prop_crc=True), enabledAppendPropCRC=True)
+    assert_same_bytes(MESSAGES, settings_of(enabled_append_prop_crc=True), enabledAppendPropCRC=True)
 
 
 @pytest.mark.parametrize("version", ["5.3.3"], indirect=True)
-def test_batches_with_a_crc_of_the_whole_are_the_same_bytes(assert_same_log):
+def test_batches_with_a_crc_of_the_whole_are_the_same_bytes(assert_same_bytes):
     """Each message of a batch has its own."""
     batch = [Message("orders", b"b%d" % number, tags="paid") for number in range(5)]
-    assert_same_log([batch, batch], settings_of(enabled_append_prop_crc=True), enabledAppendPropCRC=True)
+    assert_same_bytes([batch, batch], settings_of(enabled_append_prop_crc=True), enabledAppendPropCRC=True)
 
 
 @pytest.mark.parametrize("version", ["5.3.3"], indirect=True)
-def test_topics_beyond_the_first_version_are_the_same_bytes(assert_same_log):
+def test_topics_beyond_the_first_version_are_the_same_bytes(assert_same_bytes):
     """From 128 bytes on the record is of the second version, which 4.9 cannot read."""
     topics = ["%RETRY%" + "g" * size for size in (120, 121, 248)]
-    assert_same_log([Message(topic, b"body", tags="t") for topic in topics], settings_of())
+    assert_same_bytes([Message(topic, b"body", tags="t") for topic in topics], settings_of())
+
+
+@pytest.mark.parametrize("version", ["5.3.3"], indirect=True)
+def test_delayed_messages_are_the_same_bytes(assert_same_bytes, tmp_path):
+    """A delayed message waits on the schedule topic; the unit there has the time at which it is due for its tag.
+
+    Version 5 has its broker change the message before the store gets it, so RocketMQ gets it changed here.
+    """
+    delayed = [Message("orders", b"%d" % level, tags="t", queue_id=2, delay_level=level) for level in (1, 5, 18, 99)]
+    changed = [
+        Message(
+            SCHEDULE_TOPIC,
+            message.body,
+            properties={"DELAY": str(level), "REAL_TOPIC": "orders", "REAL_QID": "2", "TAGS": "t"},
+            queue_id=level - 1,
+        )
+        for message, level in zip(delayed, (1, 5, 18, 18), strict=True)
+    ]
+    assert_same_bytes(delayed, settings_of(), theirs_instead=changed)
+
+
+@pytest.mark.parametrize("version", ["4.9.7"], indirect=True)
+def test_delayed_messages_are_changed_as_rocketmq_changes_them(tmp_path, rocketmq):
+    """Version 4 does it in its store: the same topic, queue, properties and due time; only their order is its own."""
+    # RocketMQ delivers what is due at once, so nothing may be.
+    start_ms = time.time_ns() // 1_000_000
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    delayed = [Message("orders", b"%d" % level, tags="t", queue_id=2, delay_level=level) for level in (17, 18, 99)]
+    asked = [
+        msgspec.structs.replace(message, delay_level=0, properties={"DELAY": str(message.delay_level)})
+        for message in delayed
+    ]
+    put_by_reput(ours, settings_of(), delayed, start_ms)
+    theirs.mkdir()
+    put_by_rocketmq(rocketmq(theirs, settings_of()), settings_of(), asked, start_ms)
+    assert [without_place(record) for record in records(ours)] == [without_place(record) for record in records(theirs)]
+    assert due_times(ours) == due_times(theirs)
+    assert len(due_times(ours)) == 3
+
+
+def without_place(record: Record) -> Record:
+    """Return *record* without what differs where one properties string is a separator longer than the other."""
+    return msgspec.structs.replace(record, commit_log_offset=0, record_size=0, message_id="")
+
+
+def due_times(store: Path) -> list[int]:
+    """Return the tags codes of the schedule topic's units."""
+    units = b"".join(data_bytes(store / "consumequeue" / SCHEDULE_TOPIC).values())
+    return [int.from_bytes(units[at + 12 : at + 20], "big", signed=True) for at in range(0, len(units), 20)]
