@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["IndexBuilder", "IndexState"]
 
 # Below this, the fixed cost of numpy's calls is more than the keys cost one by one.
-BULK_ROWS_MIN = 24
+BULK_ROWS_MIN = 8
 MS = timedelta(milliseconds=1)
 
 
