@@ -264,7 +264,7 @@ class ConsumeQueueCheck:
             self.findings.stale_count += int(strange.sum())
 
     def without_explanation(self, units: Array, used: Array) -> Array:
-        """Return which *used* units neither stand for records that are gone nor point into damage; count those that do."""
+        """Return which *used* units neither stand for records that are gone nor point into damage; count the others."""
         offsets = units["commit_log_offset"].astype(np.int64)
         expired = used & ((units["record_size"] == PRE_BLANK_SIZE) | (offsets < self.log_begin))
         inside = used & ~expired & points_into(offsets, self.damage)
