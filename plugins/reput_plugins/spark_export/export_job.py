@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["ExportReport", "export"]
 
 SPLIT_BYTES = 128 << 20
+# Who exports this much will do so again; with less, making the archive would take longer than all the rest.
+CLASS_ARCHIVE_BYTES = 256 << 20
 PROGRESS_SECONDS = 0.25
 JOB_GROUP = "reput export"
 
@@ -86,6 +88,7 @@ def export(
     from reput_plugins.spark_export.lake import Lake
     from reput_plugins.spark_export.lake_sink import SinkPlan
     from reput_plugins.spark_export.parquet_files import lake_schema
+    from reput_plugins.spark_export.spark_session import spark_session
 
     store_directory, lake_directory = Path(store).absolute(), Path(lake).absolute()
     chosen = None if topics is None else sorted(set(topics))
@@ -93,15 +96,22 @@ def export(
     log = LogTable(store_directory, options)
     target = Lake(lake_directory, name, read_epochs(store_directory, log.store_id))
     schema = lake_schema(options.row_format)
-    table = target.create(schema, chosen)
-    committed = target.committed(table)
+    table = target.open()
+    if table is not None:
+        target.refuse_another(table, chosen)
+    committed = None if table is None else target.committed(table)
     begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)
     end = log.find_durable_end()
     end = end if until is None else min(end, until)
     if end <= begin:
+        table = target.create(schema, chosen)
         return ExportReport(begin, begin, 0, 0, 0, time.monotonic() - began, table.version())
     plan = SinkPlan(str(store_directory), str(lake_directory), name, options)
-    run_job(plan, begin, end, settings or {}, on_progress)
+    worthwhile = end - begin >= CLASS_ARCHIVE_BYTES
+    with spark_session(settings or {}, f"reput export {plan.store}", make_class_archive=worthwhile) as session:
+        # Not before Spark runs: what cannot be filled is not made.
+        target.create(schema, chosen)
+        run_job(session, plan, begin, end, on_progress)
     table = target.create(schema, chosen)
     added = target.last_commit(table, end)
     if added is None:
@@ -111,29 +121,27 @@ def export(
     )
 
 
-def run_job(plan: SinkPlan, begin: int, until: int, settings: Mapping[str, str], on_progress: Progress | None) -> None:
+def run_job(session: SparkSession, plan: SinkPlan, begin: int, until: int, on_progress: Progress | None) -> None:
     """Have Spark write and commit the records that begin in [begin, until)."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     from reput_plugins.spark_export.spark_errors import from_spark
-    from reput_plugins.spark_export.spark_session import spark_session
 
-    with spark_session(settings, f"reput export {plan.store}") as session:
-        done = threading.Event()
-        watcher = threading.Thread(
-            target=watch, args=(session, until - begin, on_progress, done), name=JOB_GROUP, daemon=True
-        )
-        if on_progress is not None and not is_remote(session):
-            watcher.start()
-        try:
-            write_ranges(session, plan, begin, until)
-        except (PySparkException, Py4JError) as error:
-            raise from_spark(error) from error
-        finally:
-            done.set()
-            if watcher.is_alive():
-                watcher.join()
+    done = threading.Event()
+    watcher = threading.Thread(
+        target=watch, args=(session, until - begin, on_progress, done), name=JOB_GROUP, daemon=True
+    )
+    if on_progress is not None and not is_remote(session):
+        watcher.start()
+    try:
+        write_ranges(session, plan, begin, until)
+    except (PySparkException, Py4JError) as error:
+        raise from_spark(error) from error
+    finally:
+        done.set()
+        if watcher.is_alive():
+            watcher.join()
 
 
 def watch(session: SparkSession, byte_count: int, on_progress: Progress, done: threading.Event) -> None:

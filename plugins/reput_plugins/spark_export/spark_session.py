@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reput.errors import DispatcherError
+from reput_plugins.spark_export.class_archive import ClassArchive
 from reput_plugins.spark_export.requirements import find_java
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ __all__ = ["spark_session"]
 
 LOOPBACK = "127.0.0.1"
 LOG_LINES_SHOWN = 12
-EXIT_SECONDS_MAX = 30
+# Writing a class archive is the longest part of it.
+EXIT_SECONDS_MAX = 120
 # A control plane compiles little and keeps little: the simplest compiler and collector start soonest.
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
 LOG4J = """\
@@ -44,15 +46,19 @@ appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 @contextlib.contextmanager
-def spark_session(settings: Mapping[str, str], app_name: str) -> Iterator[SparkSession]:
+def spark_session(
+    settings: Mapping[str, str], app_name: str, *, make_class_archive: bool = False
+) -> Iterator[SparkSession]:
     """Lend a Spark session: the program's own if it has one, else one that is started here and stopped at the end.
 
     Args:
         settings: ``spark.*`` settings; ``spark.remote`` points to Spark Connect, ``spark.master`` to a cluster.
+        make_class_archive: have the next start be faster, if there is no archive yet; ending takes some seconds then.
 
     Raises:
         DispatcherError: Java is missing, or Spark does not start.
     """
+    import pyspark
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -70,16 +76,18 @@ def spark_session(settings: Mapping[str, str], app_name: str) -> Iterator[SparkS
         finally:
             session.stop()
         return
-    find_java()
+    archive = ClassArchive(find_java(), Path(pyspark.__file__).parent, pyspark.__version__)
     scratch = Path(tempfile.mkdtemp(prefix="reput-spark-"))
     try:
-        with started(local_settings(settings, scratch), app_name, scratch) as session:
+        java_options = archive.options(make_class_archive)
+        with started(local_settings(settings, scratch, java_options), app_name, scratch) as session:
             yield session
+        archive.keep()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def local_settings(settings: Mapping[str, str], scratch: Path) -> dict[str, str]:
+def local_settings(settings: Mapping[str, str], scratch: Path, java_options: str) -> dict[str, str]:
     """Return *settings* over what an export in this machine wants; all scratch files go below *scratch*."""
     log4j = scratch / "log4j2.properties"
     log4j.write_text(LOG4J)
@@ -97,13 +105,11 @@ def local_settings(settings: Mapping[str, str], scratch: Path) -> dict[str, str]
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **settings,
     }
-    java_options = f"{JVM_OPTIONS} -Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={log4j}"
+    options = f"{JVM_OPTIONS} -Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={log4j} {java_options}"
     if wanted["spark.master"].startswith("local"):
         wanted.setdefault("spark.driver.host", LOOPBACK)
         wanted.setdefault("spark.driver.bindAddress", LOOPBACK)
-    wanted["spark.driver.extraJavaOptions"] = (
-        f"{java_options} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
-    )
+    wanted["spark.driver.extraJavaOptions"] = f"{options} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
     return wanted
 
 

@@ -1,0 +1,46 @@
+"""The class-data archive: used where there is one, made where that was asked for, and never in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reput_plugins.spark_export.class_archive import ClassArchive
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClassArchive:
+    """Return the archive of a Java that only tells its version."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho 17 >&2\n")
+    java.chmod(0o755)
+    return ClassArchive(java, tmp_path / "spark", "4.3.0")
+
+
+def test_without_an_archive_nothing_is_asked_of_the_jvm(archive: ClassArchive):
+    """A short export does not pay for the starts of others."""
+    assert archive.options(make=False) == ""
+
+
+def test_an_archive_is_moved_into_place_whole(archive: ClassArchive):
+    """What the JVM writes at its end serves the next start."""
+    assert archive.options(make=True) == f"-XX:ArchiveClassesAtExit={archive.draft}"
+    archive.draft.write_bytes(b"classes")
+    archive.keep()
+    assert archive.path.read_bytes() == b"classes"
+    assert archive.options(make=True) == f"-Xshare:auto -XX:SharedArchiveFile={archive.path}"
+
+
+def test_a_jvm_that_wrote_none_leaves_none(archive: ClassArchive):
+    """A killed JVM writes no archive; the next one tries again."""
+    archive.options(make=True)
+    archive.keep()
+    assert not archive.path.exists()
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(archive: ClassArchive, tmp_path: Path):
+    """Each start takes its time then."""
+    (tmp_path / "cache").write_bytes(b"a file where the directory should be")
+    assert archive.options(make=True) == ""
