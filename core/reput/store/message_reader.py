@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import overload
 
 import msgspec
 
@@ -47,7 +48,7 @@ class GetMessageStatus(enum.Enum):
 
 
 class GetMessageResult(msgspec.Struct, frozen=True):
-    """Messages of one queue, in its order.
+    """Messages of one queue, in its order: a sequence of them, with what else RocketMQ says.
 
     Attributes:
         next_queue_offset: where to go on.
@@ -59,6 +60,21 @@ class GetMessageResult(msgspec.Struct, frozen=True):
     queue_offset_min: int
     queue_offset_max: int
     records: list[Record] = []
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        return self.records[index]
 
 
 class QueryMessageResult(msgspec.Struct, frozen=True):
