@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self, overload
 
 import reput
 from reput.errors import ConfigError, DispatcherError
@@ -46,6 +46,30 @@ TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 FOLLOW_WAIT_S = 0.1
 
 
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    dispatchers: Sequence[str] | None = None,
+    mode: Mode = "processes",
+    read_only: Literal[False] = False,
+    config: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Store: ...
+
+
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    dispatchers: Sequence[str] | None = None,
+    mode: Mode = "processes",
+    read_only: Literal[True],
+    config: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> ReadOnlyStore: ...
+
+
 def open(
     path: str | os.PathLike[str],
     *,
@@ -53,7 +77,7 @@ def open(
     mode: Mode = "processes",
     read_only: bool = False,
     config: str | os.PathLike[str] | None = None,
-    **settings: object,
+    **settings: Any,
 ) -> Store | ReadOnlyStore:
     """Open the store in directory *path*; one that is absent or empty is made.
 
