@@ -21,6 +21,7 @@ __all__ = [
     "START_MS",
     "FailingFiles",
     "ManualClock",
+    "drop",
     "extents",
     "log_bytes",
     "message_of_size",
@@ -99,6 +100,19 @@ class FailingFiles(Files):
 def open_store(directory: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: object):
     """Open *directory* for writing, with segments of 4 KiB unless *settings* say otherwise."""
     return MessageStore(directory, small_settings(**settings), files=files, clock=clock or ManualClock())
+
+
+def drop(opened: MessageStore) -> None:
+    """Leave a store as a killed process would: no flush, no snapshot, no lock."""
+    opened.flush_service.stopping = True
+    opened.commit_log.durable = opened.commit_log.appended
+    opened.flush_service.wake.set()
+    opened.flush_service.thread.join()
+    opened.commit_log.stopping = True
+    opened.commit_log.work.set()
+    opened.commit_log.helper.join()
+    opened.store_lock.close()
+    opened.closed = "dropped"
 
 
 def message_of_size(record_size: int, **fields: object) -> Message:

@@ -23,7 +23,6 @@ from reput.errors import (
 )
 from reput.store.log_scan import LogScan
 from reput.store.message import Message, PutMessageStatus
-from reput.store.message_store import MessageStore
 from reput.store.store_lock import StoreLock
 from reput_hooks import DispatchColumns
 from small_store import (
@@ -31,6 +30,7 @@ from small_store import (
     START_MS,
     FailingFiles,
     ManualClock,
+    drop,
     extents,
     log_bytes,
     message_of_size,
@@ -408,19 +408,6 @@ def test_a_store_that_was_dropped_goes_on_in_a_new_epoch(tmp_path):
     assert second.epochs.history[-1].start_offset == dropped.appended == second.appended
     assert second.put(message_of_size(300)).queue_offset == 30
     second.close(views_complete=True)
-
-
-def drop(opened: MessageStore) -> None:
-    """Leave a store as a killed process would: no flush, no snapshot, no lock."""
-    opened.flush_service.stopping = True
-    opened.commit_log.durable = opened.commit_log.appended
-    opened.flush_service.wake.set()
-    opened.flush_service.thread.join()
-    opened.commit_log.stopping = True
-    opened.commit_log.work.set()
-    opened.commit_log.helper.join()
-    opened.store_lock.close()
-    opened.closed = "dropped"
 
 
 def test_a_killed_writer_loses_nothing_that_the_kernel_has(tmp_path):

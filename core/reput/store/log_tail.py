@@ -2,7 +2,7 @@
 
 A log that was closed cleanly says in three places how far it went, and none of them is in the log:
 
-    reput/epochs   where reput closed it, or where a person had it cut
+    reput/epochs   where reput closed it, up to where it was known to be on disk, or where a person had it cut
     checkpoint     RocketMQ: the store time of the last record that reached its queue; since 5.1 also where the last
                    record began that its recovery found
     consumequeue/  units that point behind the end; a recovery leaves old ones there, so they count only where nothing
@@ -47,7 +47,7 @@ def judge_tail(store_directory: Path, walk: LogWalk, tail: Extent | None) -> Ext
     log_end = walk.log_end
     lost_until = end_of_what_was_lost(store_directory, walk, tail)
     if lost_until is not None:
-        reason = tail.reason if tail is not None else "the log ends before where it was closed"
+        reason = tail.reason if tail is not None else "the log ends before where it was durable"
         return Extent("damage", log_end, max(lost_until, tail.end if tail is not None else log_end), reason)
     return Extent("stale", log_end, tail.end, tail.reason) if tail is not None else None
 
@@ -57,8 +57,10 @@ def end_of_what_was_lost(store_directory: Path, walk: LogWalk, tail: Extent | No
     log_end = walk.log_end
     epochs = read_sealed(store_directory / "reput" / "epochs", Epochs)
     if epochs is not None:
-        if epochs.clean_end is not None and epochs.clean_end > log_end:
-            return epochs.clean_end
+        # Marks are made of what is on disk, so they hold after a crash too.
+        durable = max([epochs.clean_end or 0, *(mark.offset for mark in epochs.marks)])
+        if durable > log_end:
+            return durable
         cut_here = epochs.epoch > 1 and epochs.history[-1].start_offset == log_end
         if cut_here or epochs.clean_end == log_end:
             return None

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import msgspec
 
-from reput.errors import ConfigError, MessageIllegal, NotAStore, StoreClosed, StoreError, StoreReadOnly
+from reput.errors import ConfigError, DamagedStore, MessageIllegal, NotAStore, StoreClosed, StoreError, StoreReadOnly
 from reput.filter.string_hash import string_hash
 from reput.settings import Settings
 from reput.store.commit_log import CommitLog
@@ -188,6 +188,11 @@ class MessageStore:
             segments = Segments(log_directory)
         except NotAStore:
             segments = None
+            if identity is not None:
+                raise DamagedStore(
+                    f"the commit log of this store is gone: store={self.directory} store_id={identity.store_id}",
+                    "Put commitlog/ back, or move the directory away and begin anew.",
+                ) from None
         if identity is None:
             store_id = new_store_id() if segments is None else derive_store_id(segments)
         else:
