@@ -8,6 +8,7 @@ import pytest
 
 from reput.errors import ConfigError, DispatcherError, WaitTimeout
 from reput.process.states import State
+from reput.process.topic_deletions import TopicDeletion, TopicDeletions
 
 TIMEOUT = 20.0
 
@@ -345,3 +346,17 @@ def test_a_circle_is_refused(log, plugins, context, inline):
     plugins.add("two", 'after=("one",)')
     with pytest.raises(ConfigError, match="circle"):
         inline(context("one", "two"))
+
+
+def test_a_late_dispatcher_learns_of_deleted_topics_at_their_places(log, plugins, context, inline, events):
+    """A view that is built from the log forgets a topic where it was deleted, and keeps what was put later."""
+    plugins.add("probe")
+    deletions = TopicDeletions(log.store_directory)
+    first = log.put(3)
+    deletions.add(TopicDeletion(0, first, "orders"))
+    end = log.put(2)
+    group = inline(context("probe"))
+    group.wait_for("probe", end, TIMEOUT)
+    group.drain_and_stop()
+    kinds = [event for event in events("probe") if event[0] in ("dispatch", "delete_topic")]
+    assert kinds == [["dispatch", 0, first, 3], ["delete_topic", "orders"], ["dispatch", first, end, 2]]

@@ -138,6 +138,8 @@ class DispatcherLoop:
         self.expired_below = 0
         self.following = False
         self.joined: int | None = None
+        # Deletions of topics that were passed on at the present position.
+        self.deletions_here = 0
         self.pending: deque[Frame] = deque()
         self.pending_size = 0
         self.retry: Retry | None = None
@@ -357,11 +359,21 @@ class DispatcherLoop:
                         f"epoch={self.cursor.epoch} writer={self.header.epoch}"
                     )
                 return 1
+        bound = self.bound()
+        if self.joined is not None:
+            # From there on frames say everything, topics' deletions at their places included.
+            bound = min(bound, self.joined)
+        # After the bound was read: a deletion is written down before anything is appended behind it.
+        deletions = self.log_feed.topic_deletions.following(begin)[self.deletions_here :]
+        if deletions and deletions[0].commit_log_offset == begin:
+            self.delete_topic(dispatcher, deletions[0].topic)
+            return 1
         if self.joined is not None and begin >= self.joined:
             self.following = True
             self.log_feed.close()
             return self.follow(dispatcher)
-        bound = self.bound()
+        if deletions:
+            bound = min(bound, deletions[0].commit_log_offset)
         if bound <= begin:
             return 0
         try:
@@ -428,6 +440,9 @@ class DispatcherLoop:
             if frame.kind != BATCH:
                 if end > begin:
                     break
+                if frame.kind == DELETE_TOPIC and frame.end > end:
+                    hole = True
+                    break
                 pending.popleft()
                 self.change(dispatcher, frame)
                 return 1
@@ -481,6 +496,7 @@ class DispatcherLoop:
         self.retry = None
         self.cursor = batch.end
         self.ordinal = ordinal
+        self.deletions_here = 0
         cell.add_batch()
         cell.set_progress(batch.end.commit_log_offset, ordinal)
         cell.set_phase(Phase.IDLE)
@@ -545,10 +561,11 @@ class DispatcherLoop:
             if frame.end > self.expired_below:
                 self.expire(dispatcher, frame.end)
             return
-        self.cell.set_phase(Phase.EXPIRE)
         if frame.kind == DELETE_TOPIC:
-            dispatcher.delete_topic(frame.columns.queues[0][0])
+            if frame.end == self.cursor.commit_log_offset:
+                self.delete_topic(dispatcher, frame.columns.queues[0][0])
         else:
+            self.cell.set_phase(Phase.EXPIRE)
             cut = Cursor(self.cursor.store_id, frame.epoch, frame.end, frame.end_store_timestamp)
             if frame.end < self.cursor.commit_log_offset:
                 # Readers must not trust what is about to be taken back.
@@ -559,5 +576,13 @@ class DispatcherLoop:
                 self.cursor = Cursor(
                     cut.store_id, cut.epoch, self.cursor.commit_log_offset, self.cursor.store_timestamp
                 )
+            self.dirty = True
+            self.cell.set_phase(Phase.IDLE)
+
+    def delete_topic(self, dispatcher: CommitLogDispatcher, topic: str) -> None:
+        """Tell the view that a topic was deleted here."""
+        self.cell.set_phase(Phase.EXPIRE)
+        dispatcher.delete_topic(topic)
+        self.deletions_here += 1
         self.dirty = True
         self.cell.set_phase(Phase.IDLE)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from reput.errors import DamagedStore
 from reput.process.frame import NO_COLUMNS
+from reput.process.topic_deletions import TopicDeletions
 from reput.settings import Settings
 from reput_hooks import DispatchColumns
 
@@ -41,6 +42,7 @@ class LogFeed:
         self.settings = settings
         self.needs_properties = needs_properties
         self.positions = positions
+        self.topic_deletions = TopicDeletions(store_directory)
         self.scan: LogScan | None = None
 
     def read(self, commit_log_offset: int, until: int) -> LogRange:

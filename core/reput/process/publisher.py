@@ -108,5 +108,5 @@ class FramePublisher:
         self.writer.publish(expire_frame(self.epoch, commit_log_offset_min), appended, ordinal)
 
     def delete_topic(self, topic: str, appended: int, ordinal: int) -> None:
-        """*topic* was deleted when the log ended at *appended*."""
+        """*topic* was deleted when the log ended at *appended*; `TopicDeletions` has it already."""
         self.writer.publish(delete_topic_frame(self.epoch, appended, ordinal, topic), appended, ordinal)
