@@ -21,6 +21,7 @@ Source: RocketMQ store, ConsumeQueue.CQ_STORE_UNIT_SIZE, getIndexBuffer, getMinO
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 
@@ -29,44 +30,52 @@ from reput.store.open_files import OpenFiles
 from reput_hooks import Record
 from reput_hooks.dispatch import parse_multi_dispatch
 
-__all__ = ["PRE_BLANK_SIZE", "UNIT", "UNIT_SIZE", "ConsumeQueue", "holds_unit_of"]
+__all__ = ["PRE_BLANK_SIZE", "UNIT", "UNIT_SIZE", "ConsumeQueue", "Unit", "holds_unit_of"]
 
 UNIT = Struct(">qiq")
 UNIT_SIZE = 20
 assert UNIT.size == UNIT_SIZE
 PRE_BLANK_SIZE = 0x7FFFFFFF
-# Units that are looked at when the end of the queue has moved: mostly by a few, else by many.
+# Units that are looked at in one go when the end of the queue has moved, mostly by a few.
 FORWARD_COUNT = 4
-FORWARD_COUNT_MORE = 512
 
+# (commit_log_offset, record_size, tags_code)
 Unit = tuple[int, int, int]
 
 
 class ConsumeQueue:
-    """Reads one queue; keeps where it ended last, because it can only grow until it is truncated."""
+    """Reads one queue, and keeps where it ended last: it can only grow until it is truncated or made anew.
+
+    *agrees* in its methods tells whether the log has the record of a unit, given its queue offset.
+    """
 
     def __init__(self, directory: Path, file_size: int, files: OpenFiles) -> None:
         self.directory = directory
-        self.path_prefix = f"{directory}{os.sep}"
+        self.prefix = f"{directory}/"
         self.file_size = file_size
         self.files = files
         self.known_end = 0
-        # The unit before this end has been held against its record.
-        self.verified_end = 0
-        self.known_progress = 0
+        self.known_last: Unit | None = None
+        self.known_progress = -1
         self.known_min = 0
         self.known_log_min = -1
 
     def units(self, queue_offset: int, count: int) -> list[Unit]:
-        """Return up to *count* units (commit_log_offset, record_size, tags_code) of one file, whatever they hold."""
+        """Return up to *count* units of one file, whatever they hold."""
         at = queue_offset * UNIT_SIZE
-        begin = at - at % self.file_size
-        size = min(count * UNIT_SIZE, begin + self.file_size - at)
+        in_file = at % self.file_size
+        size = min(count * UNIT_SIZE, self.file_size - in_file)
         try:
-            data = self.files.read(self.path_prefix + file_name(begin), size, at - begin)
+            data = self.files.read(self.prefix + file_name(at - in_file), size, in_file)
         except FileNotFoundError:
             return []
-        return list(UNIT.iter_unpack(data[: len(data) - len(data) % UNIT_SIZE]))
+        left_over = len(data) % UNIT_SIZE
+        return list(UNIT.iter_unpack(data[:-left_over] if left_over else data))
+
+    def unit(self, queue_offset: int) -> Unit | None:
+        """Return one unit, None where there is no file for it."""
+        units = self.units(queue_offset, 1)
+        return units[0] if units else None
 
     def begins(self) -> list[int]:
         """Return the byte offsets at which the files begin, ascending."""
@@ -76,47 +85,76 @@ class ConsumeQueue:
             return []
         return sorted(begin for name in names if (begin := parse_file_name(name)) is not None)
 
-    def end(self, progress: int) -> int:
+    # The end.
+
+    def end(self, progress: int, agrees: Callable[[int, Unit], bool]) -> int:
         """Return the queue offset behind the last unit whose record ends at or before *progress*; 0 without one."""
-        if progress == self.known_progress and self.known_end:
+        if progress == self.known_progress:
             return self.known_end
-        if progress < self.known_progress:
-            self.known_end = self.verified_end = 0
-        if self.known_end == 0:
-            self.known_end = self.search_end(progress)
+        if progress > self.known_progress and self.known_last is not None:
+            units = self.units(self.known_end - 1, FORWARD_COUNT)
+            if units and units[0] == self.known_last:
+                end, last = self.forward(self.known_end, units, progress)
+            else:
+                # Truncated, and grown again to something else.
+                end, last = self.search_end(progress, agrees)
         else:
-            self.known_end = self.forward(self.known_end, progress)
-        self.known_progress = progress
-        return self.known_end
+            end, last = self.search_end(progress, agrees)
+        if last is not None and last is not self.known_last and not agrees(end - 1, last):
+            end, last = self.search_end(progress, agrees)
+        self.known_end, self.known_last, self.known_progress = end, last, progress
+        return end
 
-    def forward(self, end: int, progress: int) -> int:
-        """Go on from *end* while units count."""
-        count = FORWARD_COUNT
-        while True:
-            units = self.units(end, count)
-            if not units:
-                return end
-            count = FORWARD_COUNT_MORE
-            for offset, size, _ in units:
-                if not counts(offset, size, progress):
-                    return end
-                end += 1
+    def forward(self, end: int, units: list[Unit], progress: int) -> tuple[int, Unit | None]:
+        """Go on from *end* while units count; *units* begin with the one before. Return the end and its last unit."""
+        last = units[0]
+        for unit in units[1:]:
+            if not counts(unit, progress):
+                return end, last
+            last = unit
+            end += 1
+        step = FORWARD_COUNT
+        # Far behind: twice as far each time, and then halfway back.
+        while (unit := self.unit(end + step)) is not None and counts(unit, progress):
+            end += step + 1
+            last = unit
+            step *= 2
+        low, high = end, end + step
+        while low < high:
+            middle = (low + high) // 2
+            found = self.unit(middle)
+            if found is not None and counts(found, progress):
+                low, last = middle + 1, found
+            else:
+                high = middle
+        return low, last
 
-    def search_end(self, progress: int) -> int:
-        """Find the end from the files: the newest one with a unit that counts, and in it by bisection."""
+    def search_end(self, progress: int, agrees: Callable[[int, Unit], bool]) -> tuple[int, Unit | None]:
+        """Find the end from the files: the newest one with a unit that counts, and in it by bisection.
+
+        Behind the end a RocketMQ may have left units, which point at other records or none.
+        """
+        self.files.forget(self.prefix)
+        self.known_log_min = -1
         for begin in reversed(self.begins()):
             first = begin // UNIT_SIZE
             low, high = first, first + self.file_size // UNIT_SIZE
             while low < high:
                 middle = (low + high) // 2
-                unit = self.units(middle, 1)
-                if unit and (counts(unit[0][0], unit[0][1], progress) or unit[0][1] == PRE_BLANK_SIZE):
+                unit = self.unit(middle)
+                if unit is not None and (
+                    unit[1] == PRE_BLANK_SIZE or (counts(unit, progress) and agrees(middle, unit))
+                ):
                     low = middle + 1
                 else:
                     high = middle
-            if low > first and self.units(low - 1, 1)[0][1] != PRE_BLANK_SIZE:
-                return low
-        return 0
+            while low > first and (unit := self.unit(low - 1)) is not None:
+                if unit[1] != PRE_BLANK_SIZE:
+                    return low, unit
+                low -= 1
+        return 0, None
+
+    # The beginning.
 
     def min(self, commit_log_offset_min: int, end: int) -> int:
         """Return the queue offset of the first unit whose record is still in the log; *end* if none is."""
@@ -125,18 +163,38 @@ class ConsumeQueue:
             low, high = (begins[0] // UNIT_SIZE if begins else 0), end
             while low < high:
                 middle = (low + high) // 2
-                unit = self.units(middle, 1)
-                if unit and unit[0][1] != PRE_BLANK_SIZE and unit[0][0] >= commit_log_offset_min:
+                real = self.first_real(middle, high)
+                if real is None or self.points_behind(real, commit_log_offset_min):
                     high = middle
                 else:
-                    low = middle + 1
-            self.known_min, self.known_log_min = low, commit_log_offset_min
+                    low = real + 1
+            # Pre-blank units lead to the first real one.
+            real = self.first_real(low, end)
+            self.known_min = end if real is None else real
+            self.known_log_min = commit_log_offset_min
         return min(self.known_min, end)
 
+    def first_real(self, queue_offset: int, end: int) -> int | None:
+        """Return the first queue offset below *end*, from *queue_offset* on, of a unit that is no pre-blank."""
+        while queue_offset < end:
+            units = self.units(queue_offset, end - queue_offset)
+            if not units:
+                return None
+            for unit in units:
+                if unit[1] != PRE_BLANK_SIZE:
+                    return queue_offset
+                queue_offset += 1
+        return None
 
-def counts(commit_log_offset: int, record_size: int, progress: int) -> bool:
+    def points_behind(self, queue_offset: int, commit_log_offset_min: int) -> bool:
+        """Tell whether the record of this unit is still in the log."""
+        unit = self.unit(queue_offset)
+        return unit is not None and unit[0] >= commit_log_offset_min
+
+
+def counts(unit: Unit, progress: int) -> bool:
     """Whether a unit says of a record that the builder has come past it."""
-    return record_size > 0 and commit_log_offset >= 0 and commit_log_offset + record_size <= progress
+    return unit[1] > 0 and unit[0] >= 0 and unit[0] + unit[1] <= progress
 
 
 def holds_unit_of(record: Record, topic: str, queue_id: int, queue_offset: int) -> bool:

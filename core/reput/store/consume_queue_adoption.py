@@ -77,7 +77,7 @@ class QueueLog:
 
 
 def find_end(directory: Path, file_size: int, log: QueueLog) -> tuple[QueueEnd | None, bool]:
-    """Return how far one queue reaches, None if it has no unit; and whether none of its units disagrees with the log."""
+    """Return how far one queue reaches, None if it has no unit; and whether none disagrees with the log."""
     agrees = True
     begins = queue_file_begins(directory)
     if begins and begins != list(range(begins[0], begins[-1] + 1, file_size)):

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from reput.errors import DamagedStore
 from reput.store.consume_queue import UNIT_SIZE
-from reput.store.consume_queue_files import ConsumeQueueFiles, QueueEnd, queue_file_begins
+from reput.store.consume_queue_files import ConsumeQueueFiles, QueueEnd
 from reput.store.delay_level import SCHEDULE_TOPIC
-from reput.store.file_name import file_name
+from reput.store.file_name import file_name, parse_file_name
 from reput.store.files import Files
 from reput.store.record import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE
 from reput_hooks import DispatchBatch
@@ -36,6 +36,7 @@ LEFT_OUT = TRANSACTION_PREPARED_TYPE | INNER_BATCH_FLAG
 LMQ_PREFIX = "%LMQ%"
 NO_MULTI_DISPATCH = ("%RETRY%", "rmq_sys_")
 NAME_SIZE_MAX = 255
+SIZES_SEEN = 16
 LOGIC_OFFSET_MAX = 2**63 - UNIT_SIZE
 # Queue offsets that may be missing before a record. More is no loss of records but a wrong number.
 LOST_UNITS_MAX = 5_000_000
@@ -376,13 +377,17 @@ def queue_directories(directory: Path) -> Iterator[tuple[str, int, Path]]:
 
 
 def shown_queue_file_size(directory: Path) -> int | None:
-    """Return the size that the files below a ``consumequeue`` directory have, None if there is none."""
+    """Return the size of the files below a ``consumequeue`` directory, None if there is none.
+
+    One that was cut short does not mislead: the most frequent size of some holds.
+    """
+    sizes: list[int] = []
     for _, _, queue_directory in queue_directories(directory):
-        for begin in queue_file_begins(queue_directory):
-            size = (queue_directory / file_name(begin)).stat().st_size
-            if size and size % UNIT_SIZE == 0:
-                return size
-    return None
+        found = (path.stat().st_size for path in queue_directory.iterdir() if parse_file_name(path.name) is not None)
+        sizes += [size for size in found if size]
+        if len(sizes) >= SIZES_SEEN:
+            break
+    return max(sizes, key=lambda size: (sizes.count(size), size)) if sizes else None
 
 
 def open_files_max() -> int:

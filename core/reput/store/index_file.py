@@ -24,14 +24,15 @@ Source: RocketMQ store, IndexHeader, IndexFile.putKey, IndexFile.selectPhyOffset
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
 
 import msgspec
 
+from reput.errors import DamagedStore
 from reput.filter.string_hash import string_hash
-from reput.store.open_files import OpenFiles
+from reput.store.open_files import DirectoryStamp, OpenFiles
 
 __all__ = [
     "ENTRY",
@@ -84,30 +85,41 @@ def key_hash(topic: str, key: str) -> int:
 class Index:
     """All index files of a store."""
 
-    def __init__(self, directory: Path, slot_count: int, files: OpenFiles) -> None:
+    def __init__(self, directory: Path, slot_count: int, entry_count: int, files: OpenFiles) -> None:
+        """*slot_count* and *entry_count* as configured; files that show others are read by those."""
         self.directory = directory
         self.slot_count = slot_count
+        self.entry_count = entry_count
         self.files = files
+        self.stamp = DirectoryStamp(directory)
+        self.listed: list[tuple[str, int]] = []
+        self.unfinished = False
 
-    def query(self, topic: str, key: str, count_max: int, begin: int, end: int, progress: int) -> FoundOffsets:
-        """Return the commit-log offsets below *progress* under this key's hash, newest first, at most *count_max*.
+    def query(
+        self, topic: str, key: str, count_max: int, begin: int, end: int, progress: int, agrees: Callable[[int], bool]
+    ) -> FoundOffsets:
+        """Return the commit-log offsets below *progress* of records with this key, newest first, at most *count_max*.
 
         Args:
             begin, end: store time in ms, both included; the index knows it to the second.
+            agrees: tells whether the record at a commit-log offset has the key.
         """
         found = FoundOffsets()
         wanted = key_hash(topic, key)
-        for path in reversed(index_paths(self.directory)):
+        for path, slot_count in self.newest_first():
             try:
                 header = HEADER.unpack(self.files.read(path, HEADER.size, 0))
             except FileNotFoundError:
                 continue
             begin_timestamp, end_timestamp, _, end_offset, _, index_count = header
+            if index_count <= 1:
+                # Made, but without an entry: RocketMQ leaves it with the times of the file before, reput with none.
+                continue
             if found.last_update_timestamp == 0:
                 found.last_update_timestamp, found.last_update_offset = end_timestamp, end_offset
             if overlaps(begin, end, begin_timestamp, end_timestamp):
-                for offset in self.select(path, wanted, begin_timestamp, index_count, begin, end):
-                    if offset < progress:
+                for offset in self.select(path, slot_count, wanted, begin_timestamp, begin, end):
+                    if offset < progress and offset not in found.offsets and agrees(offset):
                         found.offsets.append(offset)
                         if len(found.offsets) >= count_max:
                             return found
@@ -115,21 +127,55 @@ class Index:
                 break
         return found
 
+    def newest_first(self) -> list[tuple[str, int]]:
+        """Return the files and their numbers of slots, newest first; those without an entry are left out."""
+        if self.stamp.changed() or self.unfinished:
+            sizes = [(str(path), self.slot_count_of(path)) for path in reversed(index_paths(self.directory))]
+            self.listed = [(path, slot_count) for path, slot_count in sizes if slot_count is not None]
+            self.unfinished = len(self.listed) < len(sizes)
+        return self.listed
+
+    def slot_count_of(self, path: Path) -> int | None:
+        """Return how many slots a file has, None if it shows none yet.
+
+        Raises:
+            DamagedStore: it has entries, and another size than these can be found in.
+        """
+        configured = HEADER.size + SLOT.size * self.slot_count + ENTRY.size * self.entry_count
+        if path.stat().st_size == configured:
+            return self.slot_count
+        from reput.store.index_sizes import IndexSizes, find_index_sizes
+
+        shown = find_index_sizes(path, IndexSizes(self.slot_count, self.entry_count))
+        if shown is None and read_header(path).index_count > 1:
+            raise DamagedStore(
+                f"index file has another size than the settings give it: path={path} size={path.stat().st_size} "
+                f"max_hash_slot_num={self.slot_count} max_index_num={self.entry_count}"
+            )
+        return None if shown is None else shown.slot_count
+
     def select(
-        self, path: Path, wanted: int, begin_timestamp: int, index_count: int, begin: int, end: int
+        self, path: str, slot_count: int, wanted: int, begin_timestamp: int, begin: int, end: int
     ) -> Iterator[int]:
-        """Yield the offsets of one file's entries under *wanted*, newest first."""
+        """Yield the offsets of one file's entries under *wanted*, newest first.
+
+        The header's count is no bound: beside a live builder a slot may lead to an entry that came after it was read.
+        """
         read = self.files.read
-        number = int(SLOT.unpack(read(path, SLOT.size, HEADER.size + SLOT.size * (wanted % self.slot_count)))[0])
-        entries_at = HEADER.size + SLOT.size * self.slot_count
-        while 0 < number <= index_count and index_count > 1:
-            code, offset, seconds, previous = ENTRY.unpack(read(path, ENTRY.size, entries_at + ENTRY.size * number))
+        (number,) = SLOT.unpack(read(path, SLOT.size, HEADER.size + SLOT.size * (wanted % slot_count)))
+        entries_at = HEADER.size + SLOT.size * slot_count
+        while number > 0:
+            data = read(path, ENTRY.size, entries_at + ENTRY.size * number)
+            if len(data) < ENTRY.size:
+                return
+            code, offset, seconds, previous = ENTRY.unpack(data)
             if seconds < 0:
                 return
             timestamp = begin_timestamp + seconds * 1000
             if code == wanted and begin <= timestamp <= end:
                 yield offset
-            if previous == number or timestamp < begin:
+            # A chain only leads back; whatever does not is left over from a crash.
+            if previous >= number or timestamp < begin:
                 return
             number = previous
 

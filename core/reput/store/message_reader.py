@@ -1,37 +1,58 @@
 """MessageReader: messages by queue position and by key, with RocketMQ's answers to every case.
 
 It reads beside a live writer, in the writer's process or another, and on a store that nobody has open. A unit of a
-queue or an entry of the index is believed only below its view's progress, and only if the record there says the same.
+queue or an entry of the index is believed only below its view's progress, and only if the record there says the same:
+topic, queue and queue offset, or the key.
 
-Source: RocketMQ store, DefaultMessageStore.getMessage and queryMessage.
+Source: RocketMQ store, DefaultMessageStore.getMessage, queryMessage and getOffsetInQueueByTime.
 """
 
 from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from struct import Struct
+from struct import error as StructError
 from typing import overload
 
 import msgspec
 
 from reput.errors import DamagedStore, OffsetOutOfRange
-from reput.filter import parse_tags
+from reput.filter import MessageFilter, TagMessageFilter, parse_tags
 from reput.settings import Settings
-from reput.store.consume_queue import ConsumeQueue, Unit
+from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE, ConsumeQueue, Unit, holds_unit_of
+from reput.store.consume_queue_builder import shown_queue_file_size
 from reput.store.consume_queue_ext import ConsumeQueueExt, is_address
 from reput.store.index_file import Index
-from reput.store.open_files import OpenFiles
-from reput.store.record import decode_record
+from reput.store.open_files import DirectoryStamp, OpenFiles
+from reput.store.record import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, decode_record
 from reput.store.segments import Segments
 from reput_hooks import Record
 
-__all__ = ["GetMessageResult", "GetMessageStatus", "MessageReader", "QueryMessageResult", "TransferLimits"]
+__all__ = [
+    "BoundaryType",
+    "GetMessageResult",
+    "GetMessageStatus",
+    "MessageReader",
+    "QueryMessageResult",
+    "Records",
+    "TransferLimits",
+]
 
 TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 RUN_SIZE_MAX = 1 << 20
 UNIT_COUNT_MAX = 800
+
+# Of a record: size, magic code, queue id, queue offset, commit-log offset, sys flag.
+HEAD = Struct(">iI4xi4xqqi")
+BODY_SIZE = Struct(">i")
+MAGIC_CODES = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
+# Where the body begins, by the two bits of the sys flag that make the hosts longer.
+BODY_AT = (88, 100, 100, 112)
+# Mostly a whole record.
+FIRST_READ_SIZE = 2048
 
 
 class GetMessageStatus(enum.Enum):
@@ -47,6 +68,52 @@ class GetMessageStatus(enum.Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
+class BoundaryType(enum.Enum):
+    """Which of two messages around a time is meant."""
+
+    LOWER = "LOWER"
+    UPPER = "UPPER"
+
+
+class Records(Sequence[Record]):
+    """Records as they were read, each decoded when it is asked for.
+
+    Raises:
+        DamagedStore: where a record is asked for whose bytes are none.
+    """
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: list[bytes]) -> None:
+        """*data*: the bytes of each record."""
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        if isinstance(index, slice):
+            return [decode_record(data) for data in self._data[index]]
+        return decode_record(self._data[index])
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(decode_record, self._data)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
 class GetMessageResult(msgspec.Struct, frozen=True):
     """Messages of one queue, in its order: a sequence of them, with what else RocketMQ says.
 
@@ -59,7 +126,7 @@ class GetMessageResult(msgspec.Struct, frozen=True):
     next_queue_offset: int
     queue_offset_min: int
     queue_offset_max: int
-    records: list[Record] = []
+    records: Records = Records([])
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
@@ -118,7 +185,7 @@ class TransferLimits(msgspec.Struct, frozen=True):
 
 
 class MessageReader:
-    """Reads one store. Any number of threads, as long as each uses a queue by itself or through one lock."""
+    """Reads one store. Use it from one thread at a time."""
 
     def __init__(self, store_directory: Path, settings: Settings, progress: Callable[[str], int]) -> None:
         """*progress* gives the commit-log offset up to which the view of that name is readable now."""
@@ -127,8 +194,10 @@ class MessageReader:
         self.progress = progress
         self.files = OpenFiles()
         self.segments: Segments | None = None
-        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
-        self.index = Index(store_directory / "index", settings.max_hash_slot_num, self.files)
+        self.log_stamp = DirectoryStamp(store_directory / "commitlog")
+        self.queues: dict[tuple[str, int], QueueReader] = {}
+        self.index = Index(store_directory / "index", settings.max_hash_slot_num, settings.max_index_num, self.files)
+        self.file_sizes: tuple[int, int] | None = None
 
     def close(self) -> None:
         """Close the files."""
@@ -138,21 +207,35 @@ class MessageReader:
         """Take nothing for granted that was read so far: a view was rebuilt or truncated."""
         self.files.forget()
         self.queues.clear()
+        self.file_sizes = None
 
     def log(self) -> Segments:
-        """Return the segments, listed when they are needed first."""
-        if self.segments is None:
+        """Return the segments, as the directory has them now."""
+        if self.log_stamp.changed() or self.segments is None:
             self.segments = Segments(self.directory / "commitlog")
+            self.files.forget(str(self.directory / "commitlog"))
         return self.segments
 
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def queue(self, topic: str, queue_id: int) -> QueueReader:
         """Return one queue, whether it exists or not."""
         found = self.queues.get((topic, queue_id))
         if found is None:
-            size = -(-self.settings.mapped_file_size_consume_queue // 20) * 20
-            directory = self.directory / "consumequeue" / topic / str(queue_id)
-            found = self.queues[topic, queue_id] = ConsumeQueue(directory, size, self.files)
+            found = self.queues[topic, queue_id] = QueueReader(self, topic, queue_id, *self.queue_file_sizes())
         return found
+
+    def queue_file_sizes(self) -> tuple[int, int]:
+        """Return the size of the queues' files and of their ext files: as they show it, or else as configured."""
+        if self.file_sizes is None:
+            shown = shown_queue_file_size(self.directory / "consumequeue")
+            ext_shown = shown_queue_file_size(self.directory / "consumequeue_ext")
+            sizes = (
+                shown or self.settings.mapped_file_size_consume_queue,
+                ext_shown or self.settings.mapped_file_size_consume_queue_ext,
+            )
+            if shown is None:
+                return sizes
+            self.file_sizes = sizes
+        return self.file_sizes
 
     def topics(self) -> dict[str, list[int]]:
         """Return the queue ids of every topic that has a consume queue."""
@@ -167,17 +250,7 @@ class MessageReader:
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
-        queue = self.queue(topic, queue_id)
-        end = queue.end(self.progress("consume_queue"))
-        log_min = self.log().offset_min
-        while end > queue.verified_end:
-            (unit,) = queue.units(end - 1, 1)
-            # A unit that a RocketMQ left behind its queue's end points at some other record.
-            if unit[0] < log_min or self.record_of(topic, queue_id, end - 1, unit) is not None:
-                break
-            end -= 1
-        queue.known_end = queue.verified_end = end
-        return queue.min(log_min, end), end
+        return self.queue(topic, queue_id).range()
 
     def get_message(
         self,
@@ -187,117 +260,95 @@ class MessageReader:
         count_max: int = 32,
         *,
         tags: str | None = None,
+        message_filter: MessageFilter | None = None,
         limits: TransferLimits | None = None,
     ) -> GetMessageResult:
         """Return up to *count_max* messages from *queue_offset* on.
 
         Args:
             tags: ``a || b``; a message counts if its tag's hash is one of theirs, as in RocketMQ's store.
+            message_filter: instead of *tags*; is asked with each unit, and then with each record.
             limits: None hands out what was asked for.
 
         Raises:
-            DamagedStore: a record is not what its unit says.
+            DamagedStore: the bytes of a record are none.
             FilterSyntaxError: *tags* does not parse.
         """
-        low, high = self.queue_range(topic, queue_id)
+        queue = self.queue(topic, queue_id)
+        low, high = queue.range()
         status = empty_status(queue_offset, low, high)
         if status is not None:
             following = {GetMessageStatus.OFFSET_TOO_SMALL: low, GetMessageStatus.OFFSET_OVERFLOW_BADLY: high}
             where = 0 if status is GetMessageStatus.NO_MESSAGE_IN_QUEUE else following.get(status, queue_offset)
             return GetMessageResult(status, where, low, high)
-        tag_filter = parse_tags(tags) if tags is not None else None
-        queue = self.queue(topic, queue_id)
-        log_end = self.progress("consume_queue")
-        chosen: list[Unit] = []
+        if tags is not None:
+            message_filter = TagMessageFilter(parse_tags(tags))
+        # A filter by tags has said all that it can when it has seen the unit.
+        record_filter = None if isinstance(message_filter, TagMessageFilter) else message_filter
+        file_units = queue.units.file_size // UNIT_SIZE
+        end = min(high, queue_offset + max(UNIT_COUNT_MAX, count_max))
+        if limits is not None:
+            # RocketMQ hands out of one queue file at a time.
+            end = min(end, queue_offset - queue_offset % file_units + file_units)
+        taken: list[bytes] = []
         size = 0
         at = queue_offset
         status = GetMessageStatus.NO_MATCHED_MESSAGE
-        scanned = 0
-        scan_max = max(UNIT_COUNT_MAX, count_max)
-        while at < high and scanned < scan_max and len(chosen) < count_max:
-            wanted = scan_max - scanned if tag_filter is not None else count_max - len(chosen)
-            units = queue.units(at, min(high - at, wanted))
+        full = False
+        while at < end and not full and len(taken) < count_max:
+            wanted = end - at if message_filter is not None else min(end - at, count_max - len(taken))
+            units = queue.units.units(at, wanted)
             if not units:
-                if not chosen:
+                if not taken:
                     status = GetMessageStatus.OFFSET_FOUND_NULL
-                    file_units = queue.file_size // 20
                     at += file_units - at % file_units
                 break
-            full = False
+            chosen: list[tuple[int, Unit]] = []
             for unit in units:
-                offset, record_size, tags_code = unit
-                if len(chosen) >= count_max or (
-                    limits is not None and limits.reached(len(chosen), size, record_size, log_end - offset)
+                count = len(taken) + len(chosen)
+                if count >= count_max or (
+                    limits is not None and limits.reached(count, size, unit[1], queue.units.known_progress - unit[0])
                 ):
                     full = True
                     break
                 at += 1
-                scanned += 1
-                if tag_filter is not None and not tag_filter.matches_tags_code(
-                    self.tags_code(topic, queue_id, tags_code) if is_address(tags_code) else tags_code
-                ):
-                    continue
-                chosen.append(unit)
-                size += record_size
-            if full or limits is not None:
-                # RocketMQ hands out of one queue file at a time.
-                break
-        records = self.read_units(topic, queue_id, chosen)
-        if records:
-            status = GetMessageStatus.FOUND
-        elif chosen:
-            status = GetMessageStatus.MESSAGE_WAS_REMOVING
-        return GetMessageResult(status, at, low, high, records)
-
-    def tags_code(self, topic: str, queue_id: int, address: int) -> int | None:
-        """Return the tags code behind an ext address, None where the ext files are gone: unknown, so it matches."""
-        directory = self.directory / "consumequeue_ext" / topic / str(queue_id)
-        unit = ConsumeQueueExt(directory, self.settings.mapped_file_size_consume_queue_ext, self.files).get(address)
-        return None if unit is None else unit.tags_code
-
-    def read_units(self, topic: str, queue_id: int, units: list[Unit]) -> list[Record]:
-        """Return the records of *units*, neighbours with one read; those that the log no longer has are missing."""
-        records: list[Record] = []
-        minimum = self.log().offset_min
-        run: list[Unit] = []
-        end = 0
-        for unit in units:
-            if unit[0] < minimum:
+                if message_filter is None or queue.may_be_wanted(unit, message_filter):
+                    chosen.append((at - 1, unit))
+                    size += unit[1]
+                    if record_filter is not None:
+                        break
+            found = queue.read(chosen)
+            if chosen and not found and not taken:
+                status = GetMessageStatus.MESSAGE_WAS_REMOVING
+            if found and record_filter is not None and not matches_record(record_filter, found[0]):
+                size -= len(found[0])
                 continue
-            if run and (unit[0] != end or end + unit[1] - run[0][0] > RUN_SIZE_MAX):
-                records += self.read_run(topic, queue_id, run)
-                run = []
-            run.append(unit)
-            end = unit[0] + unit[1]
-        if run:
-            records += self.read_run(topic, queue_id, run)
-        return records
+            taken += found
+        if taken:
+            status = GetMessageStatus.FOUND
+        return GetMessageResult(status, at, low, high, Records(taken))
 
-    def read_run(self, topic: str, queue_id: int, run: list[Unit]) -> list[Record]:
-        """Return records that lie one behind the other."""
-        begin = run[0][0]
-        data = self.read_log(begin, run[-1][0] + run[-1][1] - begin)
-        records = [decode_record(data, unit[0] - begin) for unit in run]
-        for record, unit in zip(records, run, strict=True):
-            if record.commit_log_offset != unit[0] or (record.topic != topic and not is_dispatched_to(record, topic)):
-                raise DamagedStore(
-                    f"the record is not what its unit says: topic={topic} queue_id={queue_id} "
-                    f"commit_log_offset={unit[0]} record_topic={record.topic}",
-                    "See `reput check`.",
-                )
-        return records
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
+    ) -> int:
+        """Return the queue offset that belongs to a store time (ms), within the queue's range.
 
-    def record_of(self, topic: str, queue_id: int, queue_offset: int, unit: Unit) -> Record | None:
-        """Return the record of a unit, None if there is another one there, or none."""
-        try:
-            record = decode_record(self.read_log(unit[0], unit[1]))
-        except (DamagedStore, OffsetOutOfRange):
-            return None
-        if record.commit_log_offset != unit[0]:
-            return None
-        if (record.topic, record.queue_id, record.queue_offset) == (topic, queue_id, queue_offset):
-            return record
-        return record if is_dispatched_to(record, topic) else None
+        LOWER: of the first message stored then or later, one behind the last if there is none. UPPER: of the last one
+        stored then or before, the first if there is none.
+
+        Source: RocketMQ 5 store, ConsumeQueue.getOffsetInQueueByTime; 4.x goes by the times of the queue's files.
+        """
+        queue = self.queue(topic, queue_id)
+        low, high = queue.range()
+        first, end = low, high
+        while first < end:
+            middle = (first + end) // 2
+            stored = queue.store_timestamp(middle)
+            if stored < timestamp or (stored == timestamp and boundary is BoundaryType.UPPER):
+                first = middle + 1
+            else:
+                end = middle
+        return first if boundary is BoundaryType.LOWER else max(first - 1, low)
 
     def read_log(self, commit_log_offset: int, size: int) -> bytes:
         """Return *size* bytes of one segment.
@@ -305,11 +356,11 @@ class MessageReader:
         Raises:
             OffsetOutOfRange: the log does not hold them all.
         """
-        segments = self.log()
+        segments = self.segments or self.log()
         segment = segments.find(commit_log_offset)
         data = b""
         if segment is not None:
-            data = self.files.read(segment.path, size, commit_log_offset - segment.begin)
+            data = self.files.read(str(segment.path), size, commit_log_offset - segment.begin)
         if len(data) < size:
             raise OffsetOutOfRange(
                 f"the log does not hold these bytes: commit_log_offset={commit_log_offset} size={size} "
@@ -327,27 +378,169 @@ class MessageReader:
         Args:
             begin, end: store time in ms, both included; the index knows it to the second.
         """
-        found = self.index.query(
-            topic,
-            key,
-            min(count_max, self.settings.max_msgs_num_batch),
-            begin,
-            end,
-            self.progress("index"),
-        )
-        records: list[Record] = []
-        for offset in sorted(set(found.offsets)):
-            try:
-                size = int.from_bytes(self.read_log(offset, 4), "big")
-                record = decode_record(self.read_log(offset, size))
-            except OffsetOutOfRange:
-                # Retention has trimmed the log; the index follows.
-                continue
-            if record.topic == topic and (key in record.keys or record.uniq_key == key):
-                records.append(record)
+        records: dict[int, Record] = {}
+        log_min = self.log().offset_min
+
+        def agrees(commit_log_offset: int) -> bool:
+            # Retention has trimmed the log; the index follows.
+            if commit_log_offset < log_min:
+                return False
+            record = self.record_at(commit_log_offset)
+            if record is None or record.topic != topic or not (key in record.keys or record.uniq_key == key):
+                return False
+            records[commit_log_offset] = record
+            return True
+
+        count_max = min(count_max, self.settings.max_msgs_num_batch)
+        found = self.index.query(topic, key, count_max, begin, end, self.progress("index"), agrees)
         if not found.offsets:
             return QueryMessageResult([], 0, 0)
-        return QueryMessageResult(records, found.last_update_timestamp, found.last_update_offset)
+        return QueryMessageResult(
+            [records[offset] for offset in sorted(found.offsets)],
+            found.last_update_timestamp,
+            found.last_update_offset,
+        )
+
+    def record_at(self, commit_log_offset: int) -> Record | None:
+        """Return the record that begins at this offset, None if the log does not hold it.
+
+        Raises:
+            DamagedStore: the bytes there are no record.
+        """
+        try:
+            data = self.read_log(commit_log_offset, FIRST_READ_SIZE)
+        except OffsetOutOfRange:
+            # Near the end of its segment.
+            data = self.read_log(commit_log_offset, 4)
+        size = int.from_bytes(data[:4], "big")
+        if size > len(data):
+            data = self.read_log(commit_log_offset, size)
+        return decode_record(data[:size])
+
+
+class QueueReader:
+    """One queue of a `MessageReader`: its units, and whether the log agrees with them."""
+
+    def __init__(self, reader: MessageReader, topic: str, queue_id: int, file_size: int, ext_file_size: int) -> None:
+        self.reader = reader
+        self.topic = topic
+        self.queue_id = queue_id
+        directory = reader.directory / "consumequeue" / topic / str(queue_id)
+        self.units = ConsumeQueue(directory, file_size, reader.files)
+        ext_directory = reader.directory / "consumequeue_ext" / topic / str(queue_id)
+        self.ext = ConsumeQueueExt(ext_directory, ext_file_size, reader.files)
+        name = topic.encode("utf-8", "replace")
+        # As a record has it, its size before it: one byte in V1, two in V2.
+        self.topic_fields = (bytes([len(name) & 0xFF]) + name, (len(name) & 0xFFFF).to_bytes(2, "big") + name)
+
+    def range(self) -> tuple[int, int]:
+        """Return the first queue offset that can be read, and the one behind the last."""
+        log_min = self.reader.log().offset_min
+        end = self.units.end(self.reader.progress("consume_queue"), self.agrees)
+        return self.units.min(log_min, end), end
+
+    def agrees(self, queue_offset: int, unit: Unit) -> bool:
+        """Tell whether the log has the record of a unit, or has it no more."""
+        if unit[0] < self.reader.log().offset_min:
+            return True
+        try:
+            data = self.reader.read_log(unit[0], unit[1])
+            return self.is_record(data, 0, queue_offset, unit)
+        except (DamagedStore, OffsetOutOfRange):
+            return False
+
+    def is_record(self, data: bytes, at: int, queue_offset: int, unit: Unit) -> bool:
+        """Tell whether ``data[at:]`` begins with the record of a unit.
+
+        Raises:
+            DamagedStore: it begins with no record at all.
+        """
+        try:
+            size, magic_code, queue_id, own_queue_offset, commit_log_offset, sys_flag = HEAD.unpack_from(data, at)
+            if commit_log_offset != unit[0] or magic_code not in MAGIC_CODES:
+                raise DamagedStore(
+                    f"the log has no record where the queue says: topic={self.topic} queue_id={self.queue_id} "
+                    f"queue_offset={queue_offset} commit_log_offset={unit[0]}",
+                    "See `reput check`.",
+                )
+            if size != unit[1]:
+                return False
+            if queue_id == self.queue_id and own_queue_offset == queue_offset:
+                body_at = at + BODY_AT[sys_flag >> 4 & 3]
+                (body_size,) = BODY_SIZE.unpack_from(data, body_at - BODY_SIZE.size)
+                topic_field = self.topic_fields[magic_code == MESSAGE_MAGIC_CODE_V2]
+                if body_size >= 0 and data.startswith(topic_field, body_at + body_size):
+                    return True
+        except StructError:
+            return False
+        return holds_unit_of(decode_record(data[at : at + size]), self.topic, self.queue_id, queue_offset)
+
+    def may_be_wanted(self, unit: Unit, message_filter: MessageFilter) -> bool:
+        """Ask a filter with what the queue knows of a message. What the ext files have lost counts as unknown."""
+        tags_code = unit[2]
+        if not is_address(tags_code):
+            return message_filter.is_matched_by_consume_queue(tags_code)
+        ext = self.ext.get(tags_code)
+        if ext is None:
+            return message_filter.is_matched_by_consume_queue(None)
+        return message_filter.is_matched_by_consume_queue(ext.tags_code, ext.store_timestamp, ext.filter_bit_map)
+
+    def read(self, chosen: Sequence[tuple[int, Unit]]) -> list[bytes]:
+        """Return the bytes of the records of units, each with its queue offset; neighbours are read at once.
+
+        Those that the log no longer has, or never had, are missing.
+        """
+        records: list[bytes] = []
+        log_min = self.reader.log().offset_min
+        run: list[tuple[int, Unit]] = []
+        begin = end = 0
+        for number_and_unit in chosen:
+            offset, size, _ = number_and_unit[1]
+            if offset < log_min or size == PRE_BLANK_SIZE:
+                continue
+            if run and (offset != end or end + size - begin > RUN_SIZE_MAX):
+                records += self.read_run(run, begin, end)
+                run = []
+            if not run:
+                begin = offset
+            run.append(number_and_unit)
+            end = offset + size
+        if run:
+            records += self.read_run(run, begin, end)
+        return records
+
+    def read_run(self, run: list[tuple[int, Unit]], begin: int, end: int) -> list[bytes]:
+        """Return the bytes of records that lie one behind the other in [begin, end)."""
+        try:
+            data = self.reader.read_log(begin, end - begin)
+        except OffsetOutOfRange:
+            # Two segments, or the log was trimmed just now.
+            return (
+                [found for item in run for found in self.read_run([item], item[1][0], item[1][0] + item[1][1])]
+                if (len(run) > 1)
+                else []
+            )
+        is_record = self.is_record
+        records = []
+        for queue_offset, unit in run:
+            at = unit[0] - begin
+            if is_record(data, at, queue_offset, unit):
+                records.append(data[at : at + unit[1]])
+        return records
+
+    def store_timestamp(self, queue_offset: int) -> int:
+        """Return the store time of a message in ms; of one that the log lacks, that of the one before it, or 0."""
+        while (unit := self.units.unit(queue_offset)) is not None and unit[1] == PRE_BLANK_SIZE and queue_offset:
+            queue_offset -= 1
+        if unit is None or unit[1] == PRE_BLANK_SIZE:
+            return 0
+        record = self.reader.record_at(unit[0])
+        return 0 if record is None else record.store_timestamp
+
+
+def matches_record(message_filter: MessageFilter, data: bytes) -> bool:
+    """Ask a filter with a record at hand."""
+    return message_filter.is_matched_by_commit_log(decode_record(data).properties or None)
 
 
 def empty_status(queue_offset: int, low: int, high: int) -> GetMessageStatus | None:
@@ -361,8 +554,3 @@ def empty_status(queue_offset: int, low: int, high: int) -> GetMessageStatus | N
     if queue_offset > high:
         return GetMessageStatus.OFFSET_OVERFLOW_BADLY
     return None
-
-
-def is_dispatched_to(record: Record, queue_name: str) -> bool:
-    """Whether multi-dispatch puts *record* into the queue of that name."""
-    return queue_name in record.properties.get("INNER_MULTI_DISPATCH", "").split(",")

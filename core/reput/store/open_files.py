@@ -1,13 +1,20 @@
-"""OpenFiles: descriptors of files that are read again and again, the least used closed first."""
+"""OpenFiles: descriptors of files that are read again and again, the least used closed first.
+
+DirectoryStamp: whether a directory was changed since it was listed.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
 
-__all__ = ["OpenFiles"]
+__all__ = ["DirectoryStamp", "OpenFiles"]
+
+# The kernel stamps with a clock that ticks every few milliseconds, so two changes may bear the same time.
+TICK_NS = 20_000_000
 
 
 class OpenFiles:
@@ -18,7 +25,7 @@ class OpenFiles:
 
     def __init__(self, count_max: int = 128) -> None:
         self.count_max = count_max
-        self.descriptors: OrderedDict[str | Path, int] = OrderedDict()
+        self.descriptors: OrderedDict[str, int] = OrderedDict()
         self.lock = Lock()
 
     def read(self, path: str | Path, size: int, at: int) -> bytes:
@@ -27,6 +34,8 @@ class OpenFiles:
         Raises:
             FileNotFoundError: there is no such file.
         """
+        if type(path) is not str:
+            path = str(path)
         # Under the lock: another thread might close the descriptor, and a third get its number.
         with self.lock:
             descriptor = self.descriptors.get(path)
@@ -40,11 +49,32 @@ class OpenFiles:
                 self.descriptors.move_to_end(path)
             return os.pread(descriptor, size, at)
 
-    def forget(self) -> None:
-        """Close all, so that the next read opens what stands under the name then."""
+    def forget(self, prefix: str = "") -> None:
+        """Close all whose path begins with *prefix*; the next read opens what stands under the name then."""
         with self.lock:
-            for descriptor in self.descriptors.values():
-                os.close(descriptor)
-            self.descriptors.clear()
+            for path in [path for path in self.descriptors if path.startswith(prefix)]:
+                os.close(self.descriptors.pop(path))
 
-    close = forget
+    def close(self) -> None:
+        """Close all."""
+        self.forget()
+
+
+class DirectoryStamp:
+    """Remembers when a directory was changed last. One system call says whether it has to be listed again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.seen = -1
+
+    def changed(self) -> bool:
+        """Tell whether names may have come or gone since the last call; True the first time, and where it is absent."""
+        try:
+            changed_ns = os.stat(self.path).st_mtime_ns
+        except FileNotFoundError:
+            self.seen = -1
+            return True
+        if changed_ns == self.seen:
+            return False
+        self.seen = changed_ns if time.time_ns() - changed_ns > TICK_NS else -1
+        return True
