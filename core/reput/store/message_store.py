@@ -269,7 +269,7 @@ class MessageStore:
         self.commit_log = CommitLog(log_directory, self.segment_size, end, self.files)
 
     def write_own_files(self, identity: StoreIdentity | None) -> None:
-        """Write who we are, before the first put: identity, epochs, writer, abort."""
+        """Write who we are, before the first put: identity, epochs, writer, abort; and claim the store."""
         if identity is None:
             sizes = {name: getattr(self.settings, name) for name in FILE_SIZE_SETTINGS}
             self.files.replace(
@@ -280,6 +280,7 @@ class MessageStore:
         writer = Writer(os.getpid(), process_start_time(os.getpid()))
         self.files.replace(self.own / "writer.json", msgspec.json.encode(writer))
         self.files.replace(self.directory / "abort", str(os.getpid()).encode())
+        self.store_lock.claim()
 
     @property
     def appended(self) -> int:

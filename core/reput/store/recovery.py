@@ -23,7 +23,7 @@ from reput.store.queue_file_ends import next_offset_of_files
 from reput.store.queue_offsets import QueueOffsets, read_queue_offsets
 from reput.store.sealed_file import read_sealed
 from reput.store.segments import Segments
-from reput.store.store_lock import Writer
+from reput.store.store_lock import is_claimed
 
 __all__ = ["DamageList", "DamagedRange", "RecoveredLog", "read_damage", "recover"]
 
@@ -73,7 +73,6 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
     snapshot = read_queue_offsets(store_directory)
     ours_before = (store_directory / "reput" / "epochs").exists()
     aborted = (store_directory / "abort").exists()
-    by_us = aborted and abort_is_ours(store_directory)
     begin: int | None = None
     walk = LogWalk(segments, unclean=aborted)
     if snapshot is not None and snapshot.epoch == epochs.epoch:
@@ -105,7 +104,7 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
     if begin is None:
         raise_from_queue_files(store_directory, walk.queue_offsets, end)
     if ours_before:
-        if aborted and by_us:
+        if aborted and is_claimed(store_directory):
             epochs = epochs.begin(end, now_ms)
         elif begin is None or end != epochs.clean_end or aborted:
             held = [mark.offset for mark in epochs.marks if mark_holds(segments, mark)]
@@ -118,15 +117,6 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
         epochs,
         DamageList(damage),
     )
-
-
-def abort_is_ours(store_directory: Path) -> bool:
-    """Tell whether ``abort`` was left by the reput that wrote last, and not by a RocketMQ since."""
-    try:
-        writer = msgspec.json.decode((store_directory / "reput" / "writer.json").read_bytes(), type=Writer)
-        return (store_directory / "abort").read_text() == str(writer.pid)
-    except (OSError, msgspec.MsgspecError):
-        return False
 
 
 def refuse_unaccepted(damage: list[DamagedRange], log_end: int, store_directory: Path) -> None:

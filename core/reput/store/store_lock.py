@@ -4,6 +4,9 @@ An open-file-description lock on byte 0 of ``lock``. A classic POSIX lock is los
 that file; this one is not, and still excludes RocketMQ's. It names nobody, so the holder's process id and start time
 stand in ``reput/writer.json``; for RocketMQ's lock the system knows the process.
 
+The file's four bytes tell who wrote the store last, also after a kill: RocketMQ writes ``lock`` when it starts, reput
+``rput``. Neither reads what the other wrote for anything else.
+
 Source: RocketMQ store, DefaultMessageStore.start (``lock`` bytes [0, 1)).
 """
 
@@ -19,11 +22,13 @@ import msgspec
 
 from reput.errors import StoreLocked
 
-__all__ = ["StoreLock", "Writer", "process_start_time"]
+__all__ = ["StoreLock", "Writer", "is_claimed", "process_start_time"]
 
 F_OFD_GETLK = 36
 F_OFD_SETLK = 37
 FLOCK = struct.Struct("hhqqi")
+# As long as RocketMQ's word, which is written over it.
+CLAIM = b"rput"
 ADVICE = "Stop it, or send through it with `reput serve`; reading works beside it."
 
 
@@ -43,6 +48,14 @@ def process_start_time(pid: int) -> int | None:
     return int(stat.rpartition(")")[2].split()[19])
 
 
+def is_claimed(store_directory: Path) -> bool:
+    """Tell whether no RocketMQ has started on this store since reput wrote it."""
+    try:
+        return (store_directory / "lock").read_bytes() == CLAIM
+    except OSError:
+        return False
+
+
 class StoreLock:
     """Held from construction to `close`."""
 
@@ -56,7 +69,6 @@ class StoreLock:
         self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.fcntl(self.descriptor, F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
-            os.pwrite(self.descriptor, b"lock", 0)
         except OSError as error:
             holder = self.holder(store_directory, self.descriptor)
             os.close(self.descriptor)
@@ -93,6 +105,11 @@ class StoreLock:
         except (OSError, msgspec.MsgspecError):
             return None
         return writer.pid if process_start_time(writer.pid) == writer.start_time else None
+
+    def claim(self) -> None:
+        """Have it known from now on that reput wrote this store last."""
+        os.pwrite(self.descriptor, CLAIM, 0)
+        os.fdatasync(self.descriptor)
 
     def close(self) -> None:
         """Give the lock back."""
