@@ -1,7 +1,9 @@
-"""Fixtures for all tests: the golden stores."""
+"""For all tests: the golden stores, and what to do without Spark."""
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,16 @@ from golden_sets import (
 # A slow machine is no failure: no example has a time limit.
 settings.register_profile("reput", deadline=None)
 settings.load_profile("reput")
+
+
+HAS_SPARK = all(importlib.util.find_spec(name) for name in ("pyspark", "deltalake")) and shutil.which("java")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs Spark where it is missing."""
+    for item in items:
+        if not HAS_SPARK and item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.skip(reason="needs Java and the extra spark"))
 
 
 @pytest.fixture(scope="session")

@@ -40,8 +40,12 @@ def first_cells(page: Path) -> set[str]:
 
 
 def with_blocks(language: str) -> list[object]:
-    """Return every page that has code of *language*, as parameters."""
-    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if blocks(page, language)]
+    """Return every page that has code of *language*, as parameters; one about Spark needs it."""
+    return [
+        pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.spark] if page.stem == "spark" else [])
+        for page in PAGES
+        if blocks(page, language)
+    ]
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
@@ -145,6 +149,14 @@ def test_every_state_is_documented():
     assert {state.name for state in State} <= first_cells(ROOT / "docs" / "operators.md")
     picture = (ROOT / "core" / "README.md").read_text("utf-8")
     assert [state.name for state in State if state.name not in picture] == []
+
+
+@pytest.mark.spark
+def test_every_option_of_a_spark_read_is_documented():
+    """So that nobody has to read the source of the source."""
+    from pyspark_reput.read_options import OPTION_NAMES
+
+    assert set(OPTION_NAMES) <= first_cells(ROOT / "docs" / "spark.md")
 
 
 def public_methods(interface: type) -> set[str]:

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-HAS_SPARK = all(importlib.util.find_spec(name) for name in ("pyspark", "deltalake")) and shutil.which("java")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs Spark where it is missing."""
-    if not HAS_SPARK:
-        for item in items:
-            if item.get_closest_marker("spark"):
-                item.add_marker(pytest.mark.skip(reason="needs Java and the extra spark"))
 
 
 @pytest.fixture(scope="session")
