@@ -36,6 +36,7 @@ class Context(DispatcherContext):
         self.options = options
         self.store_directory = store
         self.store_id = LogTable(store).store_id
+        self.settings = {"spark_options": {}}
         self.logger = logging.getLogger("test")
         self.counters: dict[str, Number] = {}
 
@@ -221,7 +222,7 @@ def test_every_record_is_in_the_lake_once_whatever_is_killed(tmp_path: Path):
     configuration.write_text(
         '[dispatchers]\nenabled = ["consume_queue", "spark_export"]\n'
         f'[dispatchers.spark_export]\nlake = "{tmp_path / "lake"}"\ninterval_ms = 100\n'
-        'spark = {"spark.master" = "local[2]"}\n'
+        '[spark]\nmaster = "local[2]"\n'
     )
     with reput.open(tmp_path / "store", config=configuration, flush_disk_type="SYNC_FLUSH") as store:
         end = 0

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from reput.errors import ConfigError
 from reput.store.epochs import read_epochs
 from reput.table import table_options
 from reput_hooks import CommitLogDispatcher, Cursor, DispatchBatch, DispatcherContext, replace_durably
@@ -34,9 +33,6 @@ class SparkExport(CommitLogDispatcher):
 
     def __init__(self, context: DispatcherContext) -> None:
         options: SparkExportOptions = context.options or SparkExportOptions()
-        for name in options.spark:
-            if not name.startswith("spark."):
-                raise ConfigError(f"a setting of Spark's begins with spark.: setting={name}")
         self.context = context
         self.options = options
         self.topics = None if options.topics is None else sorted(set(options.topics))
@@ -97,7 +93,7 @@ class SparkExport(CommitLogDispatcher):
         """
         context, options = self.context, self.options
         context.alive()
-        session = self.running.enter_context(spark_session(options.spark, f"reput {context.name}"))
+        session = self.running.enter_context(spark_session(context.settings["spark_options"], f"reput {context.name}"))
         context.alive()
         plan = SinkPlan(str(context.store_directory), str(self.lake_directory), options.name, self.table_options)
         self.query = StreamingQuery(

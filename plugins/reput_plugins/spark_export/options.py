@@ -1,4 +1,7 @@
-"""Options of the dispatcher ``spark_export``, as in ``[dispatchers.spark_export]`` of the configuration."""
+"""Options of the dispatcher ``spark_export``, as in ``[dispatchers.spark_export]`` of the configuration.
+
+What Spark itself is told stands in the table ``[spark]``, for everything that uses Spark.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,6 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         split_bytes: bytes of the log that one task decodes.
         compact_interval_ms: how often small files are merged; 0: never.
         vacuum_hours: files that no transaction names are removed when they are older; 0: never.
-        spark: ``spark.*`` settings, such as ``spark.master`` or ``spark.remote``.
     """
 
     lake: str | None = None
@@ -33,4 +35,3 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     split_bytes: Positive = 32 << 20
     compact_interval_ms: Annotated[int, msgspec.Meta(ge=0)] = 600_000
     vacuum_hours: Annotated[int, msgspec.Meta(ge=0)] = 168
-    spark: dict[str, str] = {}
