@@ -141,7 +141,7 @@ def test_a_log_goes_on_though_the_clock_went_back_a_little(log):
 
 @pytest.mark.parametrize("torn", range(1, 40))
 def test_a_record_torn_in_its_texts_is_the_tail_of_an_unclean_log(tmp_path, torn):
-    """Lengths and body CRC of such a record fit, so RocketMQ keeps it with zeros inside. After a clean close it stays."""
+    """Lengths and body CRC of such a record fit, so RocketMQ keeps it, with zeros inside."""
     for properties in (b"TAGS\x01tag\x02KEYS\x01key\x02", b""):
         log = WrittenLog(tmp_path / f"{len(properties)}", SEGMENT_SIZE)
         log.append(b"first")

@@ -18,7 +18,7 @@ import numpy as np
 from reput.store.check_report import Findings, Ranges, ViewReport, points_into
 from reput.store.index_file import HEADER, IndexHeader, index_paths
 from reput.store.index_keys import KeyHashes
-from reput.store.index_sizes import ENTRY_DTYPE, SLOT_DTYPE, IndexSizes, find_index_sizes
+from reput.store.index_sizes import ENTRY_DTYPE, SLOT_DTYPE, IndexSizes, find_common_sizes
 from reput.store.record import TRANSACTION_ROLLBACK_TYPE
 from reput_hooks import DispatchColumns
 
@@ -81,21 +81,17 @@ class IndexCheck:
         self.ahead: list[Array] = []
         paths = index_paths(store_directory / "index")
         self.absent = not paths
+        sizes = find_common_sizes(paths, configured)
         for path in paths:
-            self.open(path, configured)
-
-    def open(self, path: Path, configured: IndexSizes) -> None:
-        """Take in one file, if its sizes can be found."""
-        likely = self.files[-1].sizes if self.files else configured
-        sizes = find_index_sizes(path, likely)
-        if sizes is not None:
-            self.files.append(IndexFileView(path, sizes))
-        elif has_entries(path):
-            self.findings.differ(
-                "index file has not the size of the settings, nor any that its bytes agree with: "
-                f"file={path.name} size={path.stat().st_size} max_hash_slot_num={configured.slot_count} "
-                f"max_index_num={configured.entry_count}"
-            )
+            if sizes is not None and path.stat().st_size == sizes.file_size:
+                self.files.append(IndexFileView(path, sizes))
+            elif has_entries(path):
+                expected = sizes or configured
+                self.findings.differ(
+                    f"index file has another size: file={path.name} size={path.stat().st_size} "
+                    f"expected={expected.file_size} max_hash_slot_num={expected.slot_count} "
+                    f"max_index_num={expected.entry_count}"
+                )
 
     def take(self, rows: Array, columns: DispatchColumns, until: int) -> None:
         """Take in records, in log order, that end at *until*; *rows* are those of *columns*."""

@@ -16,7 +16,7 @@ from reput.store.consume_queue_builder import queue_directories
 from reput.store.consume_queue_ext import ConsumeQueueExt
 from reput.store.identity import require_store
 from reput.store.index_file import index_paths
-from reput.store.index_sizes import IndexSizes, find_index_sizes, read_entries
+from reput.store.index_sizes import IndexSizes, find_common_sizes, read_entries
 from reput.store.open_files import OpenFiles
 from reput.store.queue_file_units import QueueFileUnits
 
@@ -110,12 +110,11 @@ def ext_rows(topic: str, queue_id: int, directory: Path, open_files: OpenFiles) 
 
 def index_rows(store_directory: Path, configured: IndexSizes) -> Iterator[IndexRow]:
     """Yield the entries of all index files."""
-    sizes = configured
-    for path in index_paths(store_directory / "index"):
-        found = find_index_sizes(path, sizes)
-        if found is None:
-            continue
-        sizes = found
+    paths = index_paths(store_directory / "index")
+    sizes = find_common_sizes(paths, configured)
+    if sizes is None:
+        return
+    for path in paths:
         for first, entries in read_entries(path, sizes):
             for number, entry in enumerate(entries.tolist()):
                 yield IndexRow(path.name, first + number, *entry)

@@ -1,18 +1,18 @@
-"""How many slots and entries an index file has. Its bytes do not say so, but they give it away.
+"""How many slots and entries the index files of a store have. Their bytes do not say so, but they give it away.
 
     size = 40 + 4 * slots + 20 * entries      one equation for two numbers
     header: index_count, end_offset           so the last entry is number index_count - 1, and names end_offset
     slot[key_hash mod slots] leads to it
 
 Every place at which an entry could lie that names the header's end_offset stands for one number of slots; it is the
-right one if the slots and chains that follow from it are in order.
+right one if most of the slots and chains that follow from it are in order. With any other, hardly one is.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from reput.store.index_file import ENTRY, HEADER, SLOT
 
-__all__ = ["ENTRY_DTYPE", "SLOT_DTYPE", "IndexSizes", "find_index_sizes", "read_entries"]
+__all__ = ["ENTRY_DTYPE", "SLOT_DTYPE", "IndexSizes", "find_common_sizes", "find_index_sizes", "read_entries"]
 
 Array = np.ndarray[Any, Any]
 SLOT_DTYPE = np.dtype(">i4")
@@ -49,13 +49,23 @@ class IndexSizes(NamedTuple):
 
 
 def find_index_sizes(path: Path, configured: IndexSizes) -> IndexSizes | None:
-    """Return the sizes of the file at *path*: those *configured* if they fit, else those that its bytes give away.
+    """Return the sizes of the file at *path*: those *configured* if they fit, else those that its bytes show.
 
-    None if they do not; so it is of a file without entries.
+    None if they show none; so it is of a file without entries.
     """
-    size = path.stat().st_size
-    if size == configured.file_size:
+    return configured if path.stat().st_size == configured.file_size else shown_sizes(path)
+
+
+def find_common_sizes(paths: Sequence[Path], configured: IndexSizes) -> IndexSizes | None:
+    """Return the sizes of the index files of one store, found in whichever shows them; None if none does."""
+    if any(path.stat().st_size == configured.file_size for path in paths):
         return configured
+    return next((sizes for path in paths if (sizes := shown_sizes(path)) is not None), None)
+
+
+def shown_sizes(path: Path) -> IndexSizes | None:
+    """Return the sizes that the bytes of one file show."""
+    size = path.stat().st_size
     if size < HEADER.size:
         return None
     with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as memory:
@@ -68,7 +78,7 @@ def find_index_sizes(path: Path, configured: IndexSizes) -> IndexSizes | None:
             if slots_size <= 0 or entries_size < ENTRY.size * index_count or entries_size % ENTRY.size:
                 continue
             sizes = IndexSizes(slots_size // SLOT.size, entries_size // ENTRY.size)
-            if fits(memory, sizes, index_count):
+            if share_in_order(memory, sizes, index_count) > 0.5:
                 return sizes
     return None
 
@@ -93,20 +103,19 @@ def places_of(descriptor: int, memory: mmap.mmap, end_offset: int) -> Iterator[i
             yield begin + SLOT.size * number
 
 
-def fits(memory: mmap.mmap, sizes: IndexSizes, index_count: int) -> bool:
-    """Tell whether the newest entries are where their slots and chains say."""
+def share_in_order(memory: mmap.mmap, sizes: IndexSizes, index_count: int) -> float:
+    """Return how many of the newest entries, of one, are where slots and chains of these sizes lead."""
     slots: Array = np.frombuffer(memory, SLOT_DTYPE, sizes.slot_count, HEADER.size)
     entries: Array = np.frombuffer(memory, ENTRY_DTYPE, index_count, sizes.entries_at)
     numbers = np.arange(max(1, index_count - ENTRIES_TRIED), index_count)
     hashes, previous = entries["key_hash"][numbers].astype(np.int64), entries["previous"][numbers].astype(np.int64)
-    if (hashes < 0).any() or (previous < 0).any() or (previous >= numbers).any():
-        return False
     slot_of = hashes % sizes.slot_count
-    linked = previous > 0
-    if (entries["key_hash"][previous[linked]].astype(np.int64) % sizes.slot_count != slot_of[linked]).any():
-        return False
     heads = slots[slot_of].astype(np.int64)
-    return bool((heads >= numbers).all() and (heads < index_count).all())
+    right = (hashes >= 0) & (previous >= 0) & (previous < numbers) & (heads >= numbers) & (heads < index_count)
+    linked = np.flatnonzero(right & (previous > 0))
+    of_previous = entries["key_hash"][previous[linked]].astype(np.int64) % sizes.slot_count
+    right[linked] = of_previous == slot_of[linked]
+    return float(right.mean())
 
 
 def read_entries(path: Path, sizes: IndexSizes) -> Iterator[tuple[int, Array]]:
