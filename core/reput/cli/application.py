@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import reput
-from reput.cli import bench, check, demo, doctor, dump, export, get, plugin, query, rebuild, send, status
+from reput.cli import bench, check, consume, demo, doctor, dump, export, get, plugin, query, rebuild, send, status
 
 __all__ = ["application"]
 
@@ -48,6 +48,7 @@ def epilog(example: str) -> str:
 for name, verb, example in (
     ("demo", demo.demo, demo.EXAMPLE),
     ("send", send.send, send.EXAMPLE),
+    ("consume", consume.consume, consume.EXAMPLE),
     ("get", get.get, get.EXAMPLE),
     ("query", query.query, query.EXAMPLE),
     ("dump", dump.dump, dump.EXAMPLE),

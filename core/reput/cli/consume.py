@@ -1,0 +1,160 @@
+"""`reput consume`: messages of a topic, from all of its queues."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reput.cli.failure import ANSWER_IS_NO
+from reput.cli.options import (
+    BodyOption,
+    ConfigOption,
+    CountOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StoreArgument,
+    TopicArgument,
+    parse_time,
+    refuse_address,
+    settings_of,
+)
+from reput.cli.output import RecordPrinter
+from reput_hooks import Record
+
+if TYPE_CHECKING:
+    from reput.consume import Beginning, GroupOffsets, MessageSource, TopicReader
+    from reput.settings import Settings
+
+__all__ = ["EXAMPLE", "consume"]
+
+EXAMPLE = "reput send store orders --count 3 && reput consume store orders --group billing"
+CONSUME_QUEUE = "consume_queue"
+VIEW_WAIT_S = 0.01
+WRITER_WAIT_S = 1.0
+
+
+def consume(
+    store: StoreArgument,
+    topic: TopicArgument,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="G", help="Go on where this group left off, and commit.")
+    ] = None,
+    start: Annotated[
+        str, typer.Option("--from", metavar="earliest|latest|TIME", help="Where to begin what no group has consumed.")
+    ] = "earliest",
+    tags: Annotated[str | None, typer.Option("--tags", metavar="EXPR", help="Tags wanted, like 'a || b'.")] = None,
+    sql: Annotated[str | None, typer.Option("--sql", metavar="EXPR", help="SQL92 on properties, like 'a > 5'.")] = None,
+    count: CountOption = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for further messages, until Ctrl-C.")] = False,
+    body: BodyOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> int:
+    """Print the messages of a topic in the order of the log.
+
+    With --group offsets are committed in the store's consumerOffset.json; nobody else may write the store meanwhile. A
+    time is a number of milliseconds since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there is no message.
+    """
+    from reput.consume import GroupOffsets, TopicReader, first_queue_offset
+    from reput.filter import parse, parse_tags
+    from reput.opened_store import ReadOnlyStore
+
+    refuse_address(store)
+    if tags is not None and sql is not None:
+        raise typer.BadParameter("--tags and --sql exclude each other")
+    if group is not None and follow:
+        raise typer.BadParameter("--group and --follow exclude each other: with a group nobody else writes the store")
+    beginning = parse_beginning(start)
+    tag_filter = parse_tags(tags) if tags is not None else None
+    sql_filter = parse(sql) if sql is not None else None
+    settings = settings_of(store, config, assignments).settings
+    with ExitStack() as stack:
+        opened = stack.enter_context(ReadOnlyStore(store, settings))
+        offsets = stack.enter_context(GroupOffsets(store, group, topic, settings)) if group is not None else None
+
+        def begin(source: MessageSource, queue_id: int) -> int:
+            committed = offsets.next_queue_offset(queue_id) if offsets else None
+            return first_queue_offset(source, topic, queue_id, beginning) if committed is None else committed
+
+        reader = TopicReader(topic, begin, tag_filter=tag_filter, sql_filter=sql_filter)
+        records = followed(store, settings, reader) if follow else reader.records(opened)
+        output = Output(reader, offsets, settings.flush_consumer_offset_interval / 1000)
+        found = output.print(records, RecordPrinter(output_format, body), count)
+    return 0 if found else ANSWER_IS_NO
+
+
+def parse_beginning(text: str) -> Beginning:
+    """Return where to begin: ``earliest``, ``latest``, or a time in ms since 1970.
+
+    Raises:
+        typer.BadParameter: it is none of them.
+    """
+    match text:
+        case "earliest" | "latest":
+            return text
+    try:
+        return parse_time(text)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"{error.message}, nor earliest or latest", param_hint="'--from'") from None
+
+
+def followed(store: Path, settings: Settings, reader: TopicReader) -> Iterator[Record]:
+    """Yield what is there, and then what comes, whoever writes the store by then. It never ends."""
+    from reput.opened_store import ReadOnlyStore
+
+    waiting = threading.Event()
+    while True:
+        with ReadOnlyStore(store, settings) as opened:
+            while True:
+                readable = opened.readable_up_to(CONSUME_QUEUE)
+                yield from reader.records(opened)
+                sys.stdout.flush()
+                if not opened.wait_for_growth(readable):
+                    break
+                # The log has grown; its queues take a moment longer.
+                waiting.wait(VIEW_WAIT_S)
+        waiting.wait(WRITER_WAIT_S)
+
+
+class Output:
+    """Prints records and commits what was printed: now and then, at the end, and when it is interrupted."""
+
+    def __init__(self, reader: TopicReader, offsets: GroupOffsets | None, commit_interval_s: float) -> None:
+        self.reader = reader
+        self.offsets = offsets
+        self.commit_interval_s = commit_interval_s
+        self.commit_due = time.monotonic() + commit_interval_s
+
+    def print(self, records: Iterator[Record], printer: RecordPrinter, count: int | None) -> int:
+        """Print at most *count* records, and return how many there were."""
+        found = 0
+        try:
+            for record in records:
+                printer.record(record)
+                found += 1
+                if found == count:
+                    break
+                if self.offsets is not None and time.monotonic() >= self.commit_due:
+                    self.commit()
+        except KeyboardInterrupt:
+            self.commit()
+            raise
+        self.reader.acknowledge()
+        self.commit()
+        return found
+
+    def commit(self) -> None:
+        """Commit, for the group if there is one, what has reached whoever reads stdout."""
+        if self.offsets is not None:
+            sys.stdout.flush()
+            self.offsets.commit(self.reader.positions)
+            self.commit_due = time.monotonic() + self.commit_interval_s

@@ -1,0 +1,38 @@
+"""`reput bench`: each measurement runs, small, and prints one JSON object with the machine's facts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reput.cli import bench, main
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["append", "read", "rebuild"])
+def test_a_measurement_of_a_scratch_store(name, tmp_path, monkeypatch, capsys):
+    """Which is gone afterwards."""
+    module = __import__(f"reput.bench.{name}", fromlist=[name])
+    if name == "append":
+        # The open loop runs for seconds, which nobody wants to wait for here.
+        monkeypatch.setattr(module, "put_to_readable", lambda *arguments: {})
+    code = main(["bench", name, "--directory", str(tmp_path), "--count", "640", "--size", "10", "--format", "json"])
+    assert code == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["bench"] == name
+    assert report["machine"]["cores"] >= 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_is_json_for_people(capsys):
+    """A field a line."""
+    bench.print_report({"bench": "x", "machine": {"cores": 2}}, bench.OutputFormat.TEXT)
+    assert capsys.readouterr().out == '{\n  "bench": "x",\n  "machine": {\n    "cores": 2\n  }\n}\n'
+
+
+@pytest.mark.parametrize("arguments", [("append", "--count", "none"), ("ring", "--rounds", "0"), ("swim",)])
+def test_a_wrong_request_is_refused(arguments, capsys):
+    """By its name."""
+    assert main(["bench", *arguments]) == 2
+    assert arguments[-1] in capsys.readouterr().err

@@ -1,0 +1,186 @@
+"""`reput consume` on a store directory."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import REPUT
+from reput.cli import main
+from reput.cli.consume import Output
+from reput.store.config_json import parse_config
+
+TOPIC = "Meadow_orders-12"
+
+
+@pytest.fixture
+def consume(capsys):
+    """Run a consume and return the rows it printed."""
+
+    def run(store: Path, *options: object, code: int = 0) -> list[dict[str, Any]]:
+        assert main(["consume", str(store), *map(str, options), "--format", "json"]) == code
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def test_a_topic_is_printed_in_the_order_of_the_log(consume, golden_read_only, golden_listing):
+    """Without a group nothing is changed; the fixture compares checksums."""
+    expected = [line["physicalOffset"] for line in golden_listing("basic-5.3") if line["topic"] == TOPIC]
+    store = golden_read_only("basic-5.3") / "store"
+    assert [row["commit_log_offset"] for row in consume(store, TOPIC)] == expected
+    assert [row["commit_log_offset"] for row in consume(store, TOPIC, "--count", 3)] == expected[:3]
+    assert consume(store, TOPIC, "--from", "latest", code=1) == []
+    assert consume(store, "absent", code=1) == []
+
+
+def test_filters_choose(consume, golden_read_only):
+    """By tag and by expression."""
+    store = golden_read_only("basic-5.3") / "store"
+    assert {row["properties"]["TAGS"] for row in consume(store, TOPIC, "--tags", "TagA||TagC")} == {"TagA", "TagC"}
+    assert all(int(row["properties"]["a"]) > 3 for row in consume(store, TOPIC, "--sql", "a > 3"))
+
+
+def test_a_time_begins_in_the_middle(consume, golden_read_only):
+    """As a number or as text."""
+    store = golden_read_only("basic-5.3") / "store"
+    whole = consume(store, TOPIC)
+    time = whole[50]["store_timestamp"]
+    assert consume(store, TOPIC, "--from", time) == [row for row in whole if row["store_timestamp"] >= time]
+
+
+def test_a_group_reads_every_message_once(consume, golden):
+    """It goes on where it left off; --from holds for what it never consumed only."""
+    store = golden("basic-5.3") / "store"
+    whole = consume(store, TOPIC)
+    first = consume(store, TOPIC, "--group", "billing", "--count", 30)
+    rest = consume(store, TOPIC, "--group", "billing", "--from", "latest")
+    assert first + rest == whole
+    assert consume(store, TOPIC, "--group", "billing", code=1) == []
+    assert consume(store, TOPIC, "--group", "audit", "--from", "latest", code=1) == []
+    assert consume(store, TOPIC, "--group", "audit", code=1) == []
+    table = parse_config((store / "config" / "consumerOffset.json").read_text())["offsetTable"]
+    assert table[f"{TOPIC}@billing"] == table[f"{TOPIC}@audit"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--tags", "a", "--sql", "a > 1"), "--tags and --sql"),
+        (("--group", "g", "--follow"), "--group and --follow"),
+        (("--sql", "a >"), "position="),
+        (("--from", "yesterday"), "'yesterday' is neither"),
+        (("--count", "0"), "--count"),
+    ],
+)
+def test_a_wrong_request_is_refused(options, named, golden_read_only, capsys):
+    """Exit code 2, the name in the sentence."""
+    assert main(["consume", str(golden_read_only("basic-5.3") / "store"), TOPIC, *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert named in err
+
+
+WRITER = """
+import sys, reput
+with reput.open(sys.argv[1]) as store:
+    for line in sys.stdin:
+        store.put(reput.Message("orders", line.strip().encode()))
+        print(flush=True)
+"""
+
+
+@pytest.mark.processes
+def test_following_shows_what_another_process_writes(tmp_path):
+    """Until Ctrl-C: exit code 130, and no traceback. A group on that store is refused, with the writer's process id."""
+    store = tmp_path / "store"
+    command = [sys.executable, "-c", WRITER, str(store)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+
+        def put(text: str) -> None:
+            writer.stdin.write(f"{text}\n")
+            writer.stdin.flush()
+            writer.stdout.readline()
+
+        put("one")
+        follow = [str(REPUT), "consume", str(store), "orders", "--follow", "--format", "json", "--body", "text"]
+        with subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+            assert following.stdout is not None
+            assert json.loads(following.stdout.readline())["body"] == "one"
+            for text in ("two", "three"):
+                put(text)
+                assert json.loads(following.stdout.readline())["body"] == text
+            refused = subprocess.run(
+                [str(REPUT), "consume", str(store), "orders", "--group", "g"], capture_output=True, text=True
+            )
+            assert refused.returncode == 3
+            assert f"pid={writer.pid}" in refused.stderr
+            following.send_signal(signal.SIGINT)
+            _, error = following.communicate()
+            assert following.returncode == 130
+            assert "Traceback" not in error
+        writer.communicate()
+    assert writer.returncode == 0
+
+
+class Offsets:
+    """Offsets that are only noted."""
+
+    def __init__(self) -> None:
+        self.commits: list[dict[int, int]] = []
+
+    def commit(self, positions: dict[int, int]) -> None:
+        self.commits.append(dict(positions))
+
+
+class Reader:
+    """A reader whose position is the number of records that were read."""
+
+    def __init__(self) -> None:
+        self.positions = {0: 0}
+
+    def records(self, count: int, interrupted_at: int | None = None):
+        for number in range(count):
+            if number == interrupted_at:
+                raise KeyboardInterrupt
+            yield number
+            self.acknowledge()
+
+    def acknowledge(self) -> None:
+        self.positions[0] += 1
+
+
+class Printer:
+    """Nobody looks."""
+
+    def record(self, record: int) -> None:
+        pass
+
+
+def test_offsets_are_committed_now_and_then_and_at_the_end():
+    """What is committed never includes a record that is still being printed."""
+    reader, offsets = Reader(), Offsets()
+    assert Output(reader, offsets, 0.0).print(reader.records(3), Printer(), 3) == 3
+    assert offsets.commits == [{0: 0}, {0: 1}, {0: 3}]
+
+
+def test_ctrl_c_keeps_what_was_printed():
+    """The next run goes on from there."""
+    reader, offsets = Reader(), Offsets()
+    with pytest.raises(KeyboardInterrupt):
+        Output(reader, offsets, 60.0).print(reader.records(9, interrupted_at=4), Printer(), None)
+    assert offsets.commits == [{0: 4}]
+
+
+def test_without_a_group_nothing_is_committed():
+    """There is nowhere to."""
+    reader = Reader()
+    assert Output(reader, None, 0.0).print(reader.records(2), Printer(), 2) == 2
