@@ -88,3 +88,48 @@ def test_an_offset_is_not_negative(store, capsys):
     """The option is named."""
     assert main(["dump", str(store), "--from", "-1"]) == 2
     assert "--from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("view", "fields"),
+    [
+        ("consume_queue", ["topic", "queue_id", "queue_offset", "commit_log_offset", "record_size", "tags_code"]),
+        ("consume_queue_ext", ["topic", "queue_id", "address", "tags_code", "store_timestamp", "filter_bit_map"]),
+        ("index", ["file", "position", "key_hash", "commit_log_offset", "seconds", "previous"]),
+    ],
+)
+def test_a_view_is_dumped_unit_by_unit(golden_read_only, view, fields, capsys):
+    """As it stands in its files; bit maps are base64."""
+    store = str(golden_read_only("ext-4.9") / "store")
+    assert main(["dump", store, "--view", view, "--count", "5", "--format", "json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [list(row) for row in rows] == [fields] * 5
+    assert main(["dump", store, "--view", view, "--count", "5"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{fields[0]}={rows[0][fields[0]]}  {fields[1]}=")
+
+
+def test_units_of_one_queue_are_its_records(rows):
+    """In its order."""
+    [record] = rows("--count", 1)
+    where = ("--topic", record["topic"], "--queue-id", record["queue_id"])
+    units = rows("--view", "consume_queue", *where)
+    records = [row for row in rows("--topic", record["topic"]) if row["queue_id"] == record["queue_id"]]
+    assert [unit["commit_log_offset"] for unit in units] == [row["commit_log_offset"] for row in records]
+    assert [unit["queue_offset"] for unit in units] == list(range(len(records)))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--view", "colour"), "colour"),
+        (("--view", "index", "--topic", "t"), "topic='t'"),
+        (("--view", "index", "--from", "0"), "--from does not go with --view"),
+        (("--view", "index", "--body", "none"), "--body does not go with --view"),
+        (("--queue-id", "0"), "--queue-id does not go with a dump of the log"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(store, options, named, capsys):
+    """By their names, with exit code 2."""
+    assert main(["dump", str(store), *options]) == 2
+    assert named in capsys.readouterr().err

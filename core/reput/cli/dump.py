@@ -1,11 +1,14 @@
-"""`reput dump`: what the log holds, in its order."""
+"""`reput dump`: what the log holds, in its order, or what a view holds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from reput.cli.failure import ANSWER_IS_NO
 from reput.cli.options import (
@@ -19,10 +22,12 @@ from reput.cli.options import (
     settings_of,
     whole_number,
 )
-from reput.cli.output import RecordPrinter
+from reput.cli.output import Printer, RecordPrinter
+from reput.cli.rows import Body
 from reput_hooks import Record
 
 if TYPE_CHECKING:
+    from reput.settings import Settings
     from reput.store.log_walk import Extent
 
 __all__ = ["EXAMPLE", "dump"]
@@ -38,20 +43,59 @@ def dump(
     until: Annotated[
         int | None, typer.Option("--until", metavar="O", parser=whole_number(), help="Up to this commit-log offset.")
     ] = None,
-    topic: Annotated[str | None, typer.Option("--topic", metavar="T", help="Records of this topic only.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="T", help="Records or units of this topic only.")
+    ] = None,
     count: CountOption = None,
     body: BodyOption = None,
+    view: Annotated[
+        str | None,
+        typer.Option("--view", metavar="V", help="What a view holds: consume_queue, consume_queue_ext or index."),
+    ] = None,
+    queue_id: Annotated[
+        int | None,
+        typer.Option("--queue-id", metavar="Q", parser=whole_number(), help="Of a view: units of this queue only."),
+    ] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Print the records of the log in commit-log order, with rows for what is no record: blanks, damage, stale bytes.
 
-    Exit code 1: there is damage. It is a row of its own, and the dump goes on behind it.
+    With --view, print what a view's files hold instead. Exit code 1: there is damage in the log. It is a row of its
+    own, and the dump goes on behind it.
     """
+    settings = settings_of(store, config, assignments).settings
+    if view is not None:
+        refuse_together("--view", {"--from": begin, "--until": until, "--body": body})
+        return dump_units(store, view, settings, topic, queue_id, count, output_format)
+    refuse_together("a dump of the log", {"--queue-id": queue_id})
+    return dump_records(store, begin, until, topic, count, body, output_format)
+
+
+def refuse_together(what: str, options: Mapping[str, object]) -> None:
+    """Refuse those of *options* that were given: they do not go with *what*.
+
+    Raises:
+        typer.BadParameter: there is one.
+    """
+    for name, value in options.items():
+        if value is not None:
+            raise typer.BadParameter(f"{name} does not go with {what}")
+
+
+def dump_records(
+    store: Path,
+    begin: int | None,
+    until: int | None,
+    topic: str | None,
+    count: int | None,
+    body: Body | None,
+    output_format: OutputFormat,
+) -> int:
+    """Print the log, and return the exit code."""
     from reput.store.dump import dump_log
 
-    settings_of(store, config, assignments)
     printer = DumpPrinter(output_format, body)
     is_damaged = False
     for found in dump_log(store, begin=begin, until=until, topic=topic, count=count):
@@ -61,6 +105,29 @@ def dump(
             printer.printer.row(extent_row(found))
             is_damaged |= found.kind == "damage"
     return ANSWER_IS_NO if is_damaged else 0
+
+
+def dump_units(
+    store: Path,
+    view: str,
+    settings: Settings,
+    topic: str | None,
+    queue_id: int | None,
+    count: int | None,
+    output_format: OutputFormat,
+) -> int:
+    """Print a view, and return the exit code."""
+    from reput.store.dump_view import dump_view
+
+    printer = Printer(output_format, unit_text)
+    for row in islice(dump_view(store, view, settings, topic=topic, queue_id=queue_id), count):
+        printer.row(to_builtins(row))
+    return 0
+
+
+def unit_text(row: Mapping[str, Any]) -> str:
+    """Return what a view holds, as names and values; where it stands comes first."""
+    return "  ".join(f"{name}={value}" for name, value in row.items() if value is not None)
 
 
 def extent_row(extent: Extent) -> dict[str, Any]:
