@@ -15,6 +15,7 @@ import msgspec
 from reput.errors import DamagedStore
 from reput.store.consume_queue_adoption import adopt_queues
 from reput.store.consume_queue_builder import ConsumeQueueBuilder, QueueTable, shown_queue_file_size
+from reput.store.files import Files
 from reput.store.identity import was_clean_when_adopted
 from reput.store.sealed_file import read_sealed, seal
 from reput.store.topic_config_manager import TopicConfigManager
@@ -27,7 +28,6 @@ from reput_hooks import (
     RebuildNeeded,
     RetryLater,
     hookimpl,
-    replace_durably,
 )
 
 __all__ = ["ConsumeQueueDispatcher"]
@@ -47,15 +47,18 @@ class ConsumeQueueState(msgspec.Struct, frozen=True):
 class ConsumeQueueDispatcher(CommitLogDispatcher):
     """Builds the consume queues of one store."""
 
-    def __init__(self, context: DispatcherContext) -> None:
+    def __init__(self, context: DispatcherContext, files: Files | None = None) -> None:
         self.context = context
+        self.files = files or Files()
         self.path = context.directory / "cursor"
         folder = context.folder(FOLDER)
         # The files of a store show their size; what the settings say is for a store without any.
         file_size = shown_queue_file_size(folder) or context.settings["mapped_file_size_consume_queue"]
         self.left_alone = context.counter("left_alone")
         self.batch: DispatchBatch | None = None
-        self.builder = ConsumeQueueBuilder(folder, file_size, has_batch_queue=self.has_batch_queue, refuse=self.reject)
+        self.builder = ConsumeQueueBuilder(
+            folder, file_size, files=self.files, has_batch_queue=self.has_batch_queue, refuse=self.reject
+        )
         self.end: Cursor | None = None
 
     def start(self) -> Cursor | None:
@@ -107,7 +110,7 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
     def keep(self, table: QueueTable) -> None:
         """Write the cursor and *table* durably."""
         assert self.end is not None
-        replace_durably(self.path, seal(ConsumeQueueState(self.end, table)))
+        self.files.replace(self.path, seal(ConsumeQueueState(self.end, table)))
 
     def truncate(self, cursor: Cursor) -> None:
         # The shorter ends are kept before anything is cut: a crash in the middle is then one behind them.
@@ -124,13 +127,14 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
             # Files go only after the ends that do not need them are on disk.
             self.flush()
             for path in expired:
-                path.unlink(missing_ok=True)
+                self.files.remove(path)
 
     def delete_topic(self, topic: str) -> None:
         directories = self.builder.delete_topic(topic)
         self.flush()
         for directory in directories:
-            self.builder.remove_directory(directory)
+            self.builder.remove_queue(directory)
+        self.builder.remove_empty_topics()
 
     def close(self) -> None:
         self.builder.close()

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import msgspec
 
 from reput.errors import DamagedStore
+from reput.store.files import Clock, Files
 from reput.store.identity import was_clean_when_adopted
 from reput.store.index_builder import IndexBuilder, IndexState
 from reput.store.index_file import IndexHeader
@@ -29,7 +30,6 @@ from reput_hooks import (
     RebuildNeeded,
     RetryLater,
     hookimpl,
-    replace_durably,
 )
 
 __all__ = ["IndexDispatcher"]
@@ -49,11 +49,16 @@ class IndexCursor(msgspec.Struct, frozen=True):
 class IndexDispatcher(CommitLogDispatcher):
     """Builds the key index of one store."""
 
-    def __init__(self, context: DispatcherContext) -> None:
+    def __init__(self, context: DispatcherContext, files: Files | None = None, clock: Clock | None = None) -> None:
         self.context = context
+        self.files = files or Files()
         self.path = context.directory / "cursor"
         self.builder = IndexBuilder(
-            context.folder(FOLDER), context.settings["max_hash_slot_num"], context.settings["max_index_num"]
+            context.folder(FOLDER),
+            context.settings["max_hash_slot_num"],
+            context.settings["max_index_num"],
+            files=self.files,
+            clock=clock,
         )
         self.end: Cursor | None = None
 
@@ -105,7 +110,7 @@ class IndexDispatcher(CommitLogDispatcher):
     def keep(self, state: IndexState) -> None:
         """Write the cursor and *state* durably."""
         assert self.end is not None
-        replace_durably(self.path, seal(IndexCursor(self.end, state)))
+        self.files.replace(self.path, seal(IndexCursor(self.end, state)))
 
     def truncate(self, cursor: Cursor) -> None:
         # The shorter state is kept before anything is cut: a crash in the middle is then one behind it.
@@ -128,7 +133,7 @@ class IndexDispatcher(CommitLogDispatcher):
             # Files go only after the state that does not need them is on disk.
             self.flush()
             for path in expired:
-                path.unlink(missing_ok=True)
+                self.files.remove(path)
 
     def close(self) -> None:
         self.builder.close()

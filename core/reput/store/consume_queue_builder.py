@@ -276,7 +276,7 @@ class ConsumeQueueBuilder:
         for topic, queue_id, directory in queue_directories(self.directory):
             known = table.get(topic, {}).get(queue_id)
             if known is None:
-                self.remove_directory(directory)
+                self.remove_queue(directory)
                 continue
             missing.discard((topic, queue_id))
             queue = ConsumeQueueFiles(directory, self.file_size, self.files, known)
@@ -286,6 +286,7 @@ class ConsumeQueueBuilder:
             self.names[queue] = (topic, queue_id)
             if queue.dirty:
                 self.dirty[queue] = None
+        self.remove_empty_topics()
         if missing:
             topic, queue_id = min(missing)
             raise DamagedStore(f"consume queue is gone: topic={topic!r} queue_id={queue_id} count={len(missing)}")
@@ -334,15 +335,20 @@ class ConsumeQueueBuilder:
         self.batch_topics.pop(topic, None)
         return directories
 
-    def remove_directory(self, directory: Path) -> None:
-        """Remove a queue's directory, and its topic's when that was the last."""
+    def remove_queue(self, directory: Path) -> None:
+        """Remove a queue's directory."""
         for path in sorted(directory.iterdir()):
             self.files.remove(path)
         self.files.remove_directory(directory)
         self.changed_directories.discard(directory)
-        if not any(directory.parent.iterdir()):
-            self.files.remove_directory(directory.parent)
-            self.changed_directories.discard(directory.parent)
+
+    def remove_empty_topics(self) -> None:
+        """Remove the directories of topics that have no queue any more."""
+        if self.directory.is_dir():
+            for topic in sorted(self.directory.iterdir()):
+                if topic.is_dir() and not any(topic.iterdir()):
+                    self.files.remove_directory(topic)
+                    self.changed_directories.discard(topic)
 
 
 def further_queues(name: tuple[str, int], text: bytes) -> Iterator[tuple[tuple[str, int], int]]:

@@ -430,18 +430,20 @@ class QueueReader:
         ext_directory = reader.directory / "consumequeue_ext" / topic / str(queue_id)
         self.ext = ConsumeQueueExt(ext_directory, ext_file_size, reader.files)
         name = topic.encode("utf-8", "replace")
+        # Commit-log offset of the first record that is still there, as of the last `range`.
+        self.log_min = 0
         # As a record has it, its size before it: one byte in V1, two in V2.
         self.topic_fields = (bytes([len(name) & 0xFF]) + name, (len(name) & 0xFFFF).to_bytes(2, "big") + name)
 
     def range(self) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
-        log_min = self.reader.log().offset_min
+        self.log_min = self.reader.log().offset_min
         end = self.units.end(self.reader.progress("consume_queue"), self.agrees)
-        return self.units.min(log_min, end), end
+        return self.units.min(self.log_min, end), end
 
     def agrees(self, queue_offset: int, unit: Unit) -> bool:
         """Tell whether the log has the record of a unit, or has it no more."""
-        if unit[0] < self.reader.log().offset_min:
+        if unit[0] < self.log_min:
             return True
         try:
             data = self.reader.read_log(unit[0], unit[1])
@@ -491,7 +493,7 @@ class QueueReader:
         Those that the log no longer has, or never had, are missing.
         """
         records: list[bytes] = []
-        log_min = self.reader.log().offset_min
+        log_min = self.log_min
         run: list[tuple[int, Unit]] = []
         begin = end = 0
         for number_and_unit in chosen:
