@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import random
+import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from interop.put_questions import put_question
 from interop.rocketmq_store import RocketMQStore
 from reput.settings import Settings
 from reput.store.delay_level import SCHEDULE_TOPIC
@@ -21,7 +23,15 @@ from reput.store.message import Message, PutMessageResult
 from reput.store.properties import decode_properties
 from reput_hooks import Record
 
-__all__ = ["Ledger", "assert_read_by_reput", "assert_read_by_rocketmq", "comparable", "random_messages"]
+__all__ = [
+    "Ledger",
+    "assert_read_by_reput",
+    "assert_read_by_rocketmq",
+    "comparable",
+    "put_by_reput",
+    "put_by_rocketmq",
+    "random_messages",
+]
 
 QUERY_COUNT_MAX = 64
 V6_FLAGS = {"born_host": 0x10, "store_host": 0x20}
@@ -174,6 +184,28 @@ def assert_read_by_reput(store: Any, ledger: Ledger) -> None:
         assert (found.queue_offset_min, found.queue_offset_max) == (0, len(expected))
     for (topic, key), expected in ledger.keys().items():
         assert comparable(store.query(topic, key)) == expected
+
+
+def put_by_reput(store: Any, ledger: Ledger, messages: list[Message]) -> None:
+    """Have reput put *messages*, a third of them in one batch, and take them down."""
+    batch, alone = messages[: len(messages) // 3], messages[len(messages) // 3 :]
+    for message, result in zip(batch, store.put_batch(batch), strict=True):
+        ledger.add_put(message, result)
+    for message in alone:
+        ledger.add_put(message, store.put(message))
+
+
+def put_by_rocketmq(store: RocketMQStore, ledger: Ledger, messages: list[Message], clock_ms: int | None = None) -> None:
+    """Have RocketMQ put *messages*, without the delayed ones, which it would change in its own way; take them down.
+
+    Args:
+        clock_ms: store time of the first; each further one is stored a minute later. None: the machine's clock.
+    """
+    for number, message in enumerate(message for message in messages if not message.delay_level):
+        if clock_ms is not None:
+            store.set_clock(clock_ms + 60_000 * number)
+        question = put_question(message, ledger.settings, time.time_ns() // 1_000_000)
+        ledger.add_answer(question, store.ask(**question))
 
 
 def random_messages(rng: random.Random, count: int) -> list[Message]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
-import time
 
 import pytest
 
 import reput
-from interop.ledger import Ledger, assert_read_by_reput, assert_read_by_rocketmq, random_messages
-from interop.put_questions import put_question
+from interop.ledger import (
+    Ledger,
+    assert_read_by_reput,
+    assert_read_by_rocketmq,
+    put_by_reput,
+    put_by_rocketmq,
+    random_messages,
+)
 from interop.reput_writer import ReputWriter
-from interop.rocketmq_store import RocketMQStore
 from reput.settings import Settings
 
 pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
@@ -28,27 +32,6 @@ FILE_SIZES = {
 IPV6 = {"store_host": "[::1]:10911", "born_host": "[2001:db8::17]:40001"}
 # With queues of one file each, version 4 finds messages by their time, too.
 ONE_QUEUE_FILE = {**FILE_SIZES, **IPV6, "mapped_file_size_consume_queue": 20_000}
-
-
-def plain(messages):
-    """Return *messages* without those that a RocketMQ would rewrite in a way of its own."""
-    return [message for message in messages if not message.delay_level]
-
-
-def put_by_rocketmq(store: RocketMQStore, ledger: Ledger, messages) -> None:
-    """Have RocketMQ put *messages* and take them down."""
-    for message in plain(messages):
-        question = put_question(message, ledger.settings, time.time_ns() // 1_000_000)
-        ledger.add_answer(question, store.ask(**question))
-
-
-def put_by_reput(store: reput.Store, ledger: Ledger, messages) -> None:
-    """Have reput put *messages*, a third of them in one batch, and take them down."""
-    alone, batch = messages[len(messages) // 3 :], messages[: len(messages) // 3]
-    for message, result in zip(batch, store.put_batch(batch), strict=True):
-        ledger.add_put(message, result)
-    for message in alone:
-        ledger.add_put(message, store.put(message))
 
 
 def epoch_starts(store: reput.Store) -> list[int]:
