@@ -53,6 +53,7 @@ from reput.store.record import (
 )
 from reput.store.sealed_file import seal
 from reput.store.segments import Segments
+from reput.store.store_checkpoint import write_checkpoint
 from reput.store.store_lock import StoreLock, Writer, process_start_time
 from reput_hooks.dispatch import ROW
 
@@ -269,7 +270,7 @@ class MessageStore:
         self.commit_log = CommitLog(log_directory, self.segment_size, end, self.files)
 
     def write_own_files(self, identity: StoreIdentity | None) -> None:
-        """Write who we are, before the first put: identity, epochs, writer, abort; and claim the store."""
+        """Write who we are, before the first put: identity, epochs, writer, checkpoint, abort; and claim the store."""
         if identity is None:
             sizes = {name: getattr(self.settings, name) for name in FILE_SIZE_SETTINGS}
             self.files.replace(
@@ -279,6 +280,9 @@ class MessageStore:
         self.files.replace(self.own / "epochs", self.epochs.seal())
         writer = Writer(os.getpid(), process_start_time(os.getpid()))
         self.files.replace(self.own / "writer.json", msgspec.json.encode(writer))
+        # What a checkpoint says of the views holds no more, now that they change: after a crash RocketMQ is to build
+        # them from the log, and not to trust what it, or we, had built up to some time.
+        write_checkpoint(self.directory, self.store_timestamp, 0, self.files)
         self.files.replace(self.directory / "abort", str(os.getpid()).encode())
         self.store_lock.claim()
 
