@@ -458,6 +458,7 @@ def test_nothing_is_left_in_the_owner(log, plugins, context, processes):
     assert is_gone(supervisor)
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_of_the_owner_has_no_group(log, plugins, context, processes):
     """It forgets the group and ends; the parent's goes on."""
     plugins.add("probe")

@@ -10,6 +10,10 @@ def main() -> None:
     """Run the role that the command line names."""
     path, role, *arguments = sys.argv[1:]
     known = set(sys.path)
+    ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if ours not in known:
+        # Not installed, but found through the environment of the program: this very reput, and no other.
+        sys.path.insert(0, ours)
     sys.path += [entry for entry in path.split(os.pathsep) if entry and entry not in known]
     # Each role loads only its own modules.
     if role == "describe":

@@ -42,6 +42,7 @@ from reput_hooks import (
     RebuildNeeded,
     RetryLater,
 )
+from reput_hooks.dispatch import ROW_SIZE
 
 __all__ = ["DispatcherLoop", "StartRefused", "Stop"]
 
@@ -58,6 +59,8 @@ RETRY_MIN_S = 0.02
 RETRY_MAX_S = 5.0
 # How often accepted damage is looked for, while the loop stands before some.
 DAMAGE_RETRY_S = 1.0
+# ``properties_size`` of a row without them, -1; the row's last field.
+NO_PROPERTIES = b"\xff\xff"
 # Flush intervals after which a loop waits for the durable cursors of those it comes after, and how often it looks.
 FLUSH_PATIENCE = 5
 HOLD_S = 0.01
@@ -126,6 +129,7 @@ class DispatcherLoop:
         self.proceeds = description.after_failed == "proceed"
         self.durable_only = description.reads == "durable"
         self.positions_only = description.feeds == "positions"
+        self.needs_properties = description.needs_properties
         self.log_feed = log_feed
         self.load_epochs = load_epochs
         self.flush_interval_s = flush_interval_s
@@ -447,7 +451,7 @@ class DispatcherLoop:
                 self.change(dispatcher, frame)
                 return 1
             columns = frame.columns
-            if frame.begin > end:
+            if frame.begin > end or (self.needs_properties and lacks_properties(columns)):
                 hole = True
                 break
             if frame.end <= end:
@@ -586,3 +590,8 @@ class DispatcherLoop:
         self.deletions_here += 1
         self.dirty = True
         self.cell.set_phase(Phase.IDLE)
+
+
+def lacks_properties(columns: DispatchColumns) -> bool:
+    """Whether the frame was made before the writer knew that somebody wants the properties. The log has them."""
+    return columns.rows[ROW_SIZE - 2 : ROW_SIZE] == NO_PROPERTIES

@@ -33,9 +33,8 @@ from types import FrameType
 
 import msgspec
 
-import reput
 from reput.errors import ConfigError, DispatcherError, ReputError
-from reput.process.catalogue import CatalogueEntry, installed_dispatchers, select_dispatchers
+from reput.process.catalogue import CatalogueEntry, installed_dispatchers
 from reput.process.channel import JsonChannel
 from reput.process.control_socket import ControlSocket
 from reput.process.describe import Answer, DescribeProcess, Question
@@ -50,10 +49,11 @@ from reput.process.dispatcher_process import (
 from reput.process.group_lock import GroupLock
 from reput.process.log_merger import LinePipe, LogMerger, RubbishPipe
 from reput.process.member import Member
-from reput.process.messages import GroupStatus, Notice, Reply, Request, Setup, WriterRow
+from reput.process.messages import Notice, Reply, Setup
 from reput.process.order import enabled_predecessors, in_order
+from reput.process.reactor import Reactor
+from reput.process.requests import Clients, RequestDesk
 from reput.process.states import State
-from reput.process.status import dispatcher_row
 from reput.ring import RingMemory
 
 __all__ = ["Supervisor", "main"]
@@ -80,13 +80,10 @@ class Supervisor:
         self.memory = RingMemory.from_descriptors(setup.descriptors)
         self.lock = GroupLock(self.context.view_directory)
         self.merger = LogMerger(self.context.view_directory / "reput" / "log", setup.log_format)
-        self.writer_state: tuple[str, str | None] = ("RUNNING", None)
         self.members: dict[str, Member] = {}
         self.describing: dict[str, tuple[DescribeProcess, Callable[[Answer], None], float]] = {}
-        self.control: ControlSocket | None = None
-        self.clients: dict[int, JsonChannel] = {}
-        self.poll = select.poll()
-        self.handlers: dict[int, Callable[[], None]] = {}
+        self.reactor = Reactor()
+        self.clients = Clients(self.reactor, channel, RequestDesk(self))
         self.signals: list[int] = []
         settings = self.settings
         shortest_ms = min(
@@ -97,47 +94,28 @@ class Supervisor:
         )
         self.look_interval_s = shortest_ms / 1000 / LOOKS_PER_TIME_LIMIT
         self.ending = False
-        self.drain_reports: list[Reporter] = []
         self.finished = False
-
-    # The one place to wait.
-
-    def watch(self, descriptor: int, handler: Callable[[], None], events: int = select.POLLIN) -> None:
-        """Have *handler* called when *descriptor* is ready."""
-        self.handlers[descriptor] = handler
-        self.poll.register(descriptor, events)
-
-    def unwatch(self, descriptor: int) -> None:
-        """Take back `watch`, which may not have been called."""
-        if self.handlers.pop(descriptor, None) is not None:
-            self.poll.unregister(descriptor)
 
     def run(self) -> None:
         """Run until the group has ended."""
         self.install_signals()
-        self.watch(self.owner_pidfd, self.on_owner_death)
-        self.watch(self.channel.fileno(), self.on_owner_says)
+        self.reactor.watch(self.owner_pidfd, self.on_owner_death)
+        self.reactor.watch(self.channel.fileno(), self.on_owner_says)
         if not self.take_lock():
             return
-        self.control = ControlSocket(self.context.view_directory)
-        self.watch(self.control.fileno(), self.on_client)
+        self.clients.listen(ControlSocket(self.context.view_directory))
         self.begin()
         while not self.finished:
             self.do_work()
 
     def do_work(self) -> int:
         """Wait for what is due next, and do it; return the number of things that were ready."""
-        ready = self.poll.poll(max(0.0, self.seconds_to_next()) * 1000)
-        for descriptor, _ in ready:
-            # An earlier handler may have closed it.
-            handler = self.handlers.get(descriptor)
-            if handler is not None:
-                handler()
+        ready_count = self.reactor.wait(self.seconds_to_next())
         self.take_signals()
         self.start_due()
         self.enforce_time_limits()
-        self.flush_channels()
-        return len(ready)
+        self.clients.flush()
+        return ready_count
 
     def seconds_to_next(self) -> float:
         """Return how long nothing is due."""
@@ -156,7 +134,7 @@ class Supervisor:
         """Have SIGTERM and SIGHUP end the poll."""
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        self.watch(reader, lambda: drain_pipe(reader))
+        self.reactor.watch(reader, lambda: drain_pipe(reader))
         signal.signal(signal.SIGTERM, self.on_signal)
         signal.signal(signal.SIGHUP, self.on_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -187,8 +165,7 @@ class Supervisor:
                     )
                 )
                 return False
-            for descriptor, _ in self.poll.poll(LOCK_RETRY_S * 1000):
-                self.handlers[descriptor]()
+            self.reactor.wait(LOCK_RETRY_S)
         return True
 
     # The group's beginning.
@@ -243,16 +220,16 @@ class Supervisor:
             return
         deadline = time.monotonic() + self.settings.dispatcher_start_time_max / 1000
         self.describing[member.name] = (asked, done, deadline)
-        self.watch(asked.descriptor, lambda: self.on_describe_readable(member.name))
+        self.reactor.watch(asked.descriptor, lambda: self.on_describe_readable(member.name))
 
     def on_describe_readable(self, name: str, reason: str = "") -> None:
         asked, done, _ = self.describing[name]
         descriptor = asked.descriptor
         if reason:
-            self.unwatch(descriptor)
+            self.reactor.unwatch(descriptor)
             asked.end(reason)
         elif asked.receive():
-            self.unwatch(descriptor)
+            self.reactor.unwatch(descriptor)
         if asked.answer is not None:
             del self.describing[name]
             done(asked.answer)
@@ -312,8 +289,20 @@ class Supervisor:
         """Fork the process of a dispatcher."""
         assert member.description is not None
         predecessors = enabled_predecessors(self.after())[member.name]
-        log_reader, log_writer = os.pipe2(os.O_CLOEXEC)
-        print_reader, print_writer = os.pipe2(os.O_CLOEXEC)
+        member.set_state(State.STARTING)
+        try:
+            self.fork(member, predecessors)
+        except OSError as error:
+            # No descriptors, no memory, no processes: what has them may end.
+            self.fail(member, f"dispatcher cannot be started: dispatcher={member.name} error={error.strerror}")
+
+    def fork(self, member: Member, predecessors: Sequence[str]) -> None:
+        """Make the process.
+
+        Raises:
+            OSError: the system has not enough of something; nothing was made.
+        """
+        log_reader, log_writer, print_reader, print_writer = descriptors = make_pipes(2)
         assignment = Assignment(
             member.entry,
             member.cell.slot,
@@ -321,15 +310,20 @@ class Supervisor:
             log_writer,
             print_writer,
         )
-        member.set_state(State.STARTING)
         member.spawned_ns = time.monotonic_ns()
         member.killed_for = ""
         # A signal must not meet the supervisor's handler in the child.
         signal.pthread_sigmask(signal.SIG_BLOCK, {DRAIN_SIGNAL, STOP_SIGNAL})
-        pid = os.fork()
-        if pid == 0:
-            run_dispatcher(self.context, self.memory, self.lock, assignment, self.pid)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {DRAIN_SIGNAL, STOP_SIGNAL})
+        try:
+            pid = os.fork()
+            if pid == 0:
+                run_dispatcher(self.context, self.memory, self.lock, assignment, self.pid)
+        except OSError:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {DRAIN_SIGNAL, STOP_SIGNAL})
         os.close(log_writer)
         os.close(print_writer)
         member.pid, member.pidfd = pid, os.pidfd_open(pid)
@@ -338,13 +332,13 @@ class Supervisor:
             log_reader, self.merger, member.name, lambda event: self.on_event(member, event)
         )
         rubbish = member.rubbish = RubbishPipe(print_reader, self.merger, member.name, pid)
-        self.watch(member.pidfd, lambda: self.on_end(member))
-        self.watch(log_reader, lambda: self.read_pipe(lines))
-        self.watch(print_reader, lambda: self.read_pipe(rubbish))
+        self.reactor.watch(member.pidfd, lambda: self.on_end(member))
+        self.reactor.watch(log_reader, lambda: self.read_pipe(lines))
+        self.reactor.watch(print_reader, lambda: self.read_pipe(rubbish))
 
     def read_pipe(self, pipe: LinePipe | RubbishPipe) -> None:
         if pipe.read() is None:
-            self.unwatch(pipe.descriptor)
+            self.reactor.unwatch(pipe.descriptor)
 
     def on_event(self, member: Member, event: str) -> None:
         if event == "running" and member.state is State.STARTING:
@@ -364,7 +358,7 @@ class Supervisor:
         assert member.lines is not None
         assert member.rubbish is not None
         for descriptor in (member.pidfd, member.lines.descriptor, member.rubbish.descriptor):
-            self.unwatch(descriptor)
+            self.reactor.unwatch(descriptor)
         member.release_process()
         if member.state is State.STOPPING:
             self.on_stopped(member, code)
@@ -394,17 +388,23 @@ class Supervisor:
             member.cell.set_error(text)
         if code == BROKEN_STATUS and member.state is State.STARTING:
             member.set_state(State.BROKEN)
+            self.merger.say("ERROR", f"{text} state=BROKEN")
         elif code == REFUSED_STATUS:
             member.set_state(State.FATAL)
+            self.merger.say("ERROR", f"{text} state=FATAL")
         else:
-            pause = member.backoff.failed(member.cell.progress)
-            if pause is None:
-                member.set_state(State.FATAL)
-                text += f" restarts={member.backoff.failure_count - 1} state=FATAL"
-            else:
-                member.start_at = time.monotonic() + pause
-                member.set_state(State.BACKOFF)
-                text += f" restart_in_ms={round(pause * 1000)}"
+            self.fail(member, text)
+
+    def fail(self, member: Member, text: str) -> None:
+        """Try again later, or give up."""
+        pause = member.backoff.failed(member.cell.progress)
+        if pause is None:
+            member.set_state(State.FATAL)
+            text += f" restarts={member.backoff.failure_count - 1} state=FATAL"
+        else:
+            member.start_at = time.monotonic() + pause
+            member.set_state(State.BACKOFF)
+            text += f" restart_in_ms={round(pause * 1000)}"
         self.merger.say("ERROR", text)
 
     def start_due(self) -> None:
@@ -481,216 +481,16 @@ class Supervisor:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        self.channel.flush()
-        for client in self.clients.values():
-            client.flush()
-        if self.control is not None:
-            self.control.close()
+        self.clients.close()
         self.lock.release()
 
-    # Requests.
+    # Coming and going.
 
     def on_owner_says(self) -> None:
-        for line in self.channel.receive():
-            self.handle(line, lambda reply: self.channel.send(Notice("reply", reply=reply)), None)
+        self.clients.owner_says()
         if self.channel.closed:
             # Its pidfd says whether the owner is dead; without a channel it cannot be served either way.
             self.on_owner_death()
-
-    def on_client(self) -> None:
-        assert self.control is not None
-        client = self.control.accept()
-        if client is not None:
-            descriptor = client.fileno()
-            self.clients[descriptor] = client
-            self.watch(descriptor, lambda: self.on_client_says(descriptor, client))
-
-    def on_client_says(self, descriptor: int, client: JsonChannel) -> None:
-        for line in client.receive():
-            self.handle(line, client.send, client)
-        if client.closed:
-            self.drop_client(descriptor, client)
-
-    def drop_client(self, descriptor: int, client: JsonChannel) -> None:
-        self.unwatch(descriptor)
-        del self.clients[descriptor]
-        client.close()
-
-    def flush_channels(self) -> None:
-        """Send on what a receiver did not take at once."""
-        self.channel.flush()
-        for descriptor, client in list(self.clients.items()):
-            client.flush()
-            if client.closed:
-                self.drop_client(descriptor, client)
-            else:
-                self.poll.modify(descriptor, select.POLLIN | (select.POLLOUT if client.unsent else 0))
-
-    def handle(self, line: bytes, report: Reporter, client: JsonChannel | None) -> None:
-        """Do what a line asks for, and have *report* called with the outcome, now or later."""
-        request_id = 0
-        try:
-            request = msgspec.json.decode(line, type=Request)
-            request_id = request.id
-            self.carry_out(request, report, client)
-        except msgspec.MsgspecError as error:
-            report(Reply(request_id, error=f"no request: reason={error}"))
-        except ReputError as error:
-            report(Reply.refusal(request_id, error))
-
-    def carry_out(self, request: Request, report: Reporter, client: JsonChannel | None) -> None:
-        """Do one request.
-
-        Raises:
-            DispatcherError: it cannot be done now.
-            ConfigError: the dispatcher's name or options are wrong.
-        """
-        match request.verb:
-            case "status":
-                report(result(request, self.status()))
-            case "observe":
-                members = [member.info for member in self.members.values()]
-                if client is None or client.unsent:
-                    raise DispatcherError("descriptors are handed over on a connection of their own")
-                descriptors = self.memory.open_observer_descriptors()
-                client.send_descriptors(result(request, members), descriptors)
-                for number in descriptors:
-                    os.close(number)
-            case "drain":
-                self.drain_reports.append(report)
-                self.drain()
-                report(result(request, None))
-            case "writer_state":
-                self.writer_state = (request.state, request.reason)
-                report(result(request, None))
-            case "attach":
-                self.attach(request, report)
-            case "pause":
-                self.pause(self.member(request.name))
-                report(result(request, None))
-            case "resume":
-                self.resume(self.member(request.name), request, report)
-            case "restart":
-                self.restart(self.member(request.name), request, report)
-            case "detach":
-                self.detach(self.member(request.name))
-                report(result(request, None))
-
-    def member(self, name: str) -> Member:
-        """Return one dispatcher.
-
-        Raises:
-            DispatcherError: it is not in the group, or the group is ending.
-        """
-        if self.ending:
-            raise DispatcherError("the group is ending")
-        if name not in self.members:
-            raise DispatcherError(f"dispatcher is not enabled: dispatcher={name} enabled={','.join(self.members)}")
-        return self.members[name]
-
-    def status(self) -> GroupStatus:
-        """Return the group as `reput status` shows it."""
-        header = self.memory.header
-        state, reason = self.writer_state
-        return GroupStatus(
-            store=str(self.context.store_directory),
-            store_id=self.context.store_id,
-            version=reput.__version__,
-            started=self.setup.started,
-            writer=WriterRow(
-                pid=self.setup.owner_pid,
-                appended=header.appended,
-                durable=header.durable,
-                commit_log_offset_min=header.commit_log_offset_min,
-                epoch=header.epoch,
-                state=state,
-                reason=reason,
-            ),
-            dispatchers=[
-                dispatcher_row(
-                    member.name,
-                    member.entry.distribution,
-                    member.entry.version,
-                    member.cell,
-                    header,
-                    self.context.store_directory,
-                )
-                for member in self.members.values()
-            ],
-            supervisor_pid=self.pid,
-        )
-
-    def pause(self, member: Member) -> None:
-        """Stop a dispatcher until it is resumed. Its view stays as it is."""
-        if member.pid is not None:
-            self.stop(member, State.PAUSED)
-        elif member.state is not State.PAUSED:
-            member.set_state(State.PAUSED)
-        self.wake_all()
-
-    def resume(self, member: Member, request: Request, report: Reporter) -> None:
-        """Start a dispatcher that does not run, whatever the reason; describe it again if it was broken."""
-        if member.pid is not None:
-            if member.state is State.STOPPING:
-                member.following_state = State.STARTING
-            report(result(request, None))
-            return
-        member.backoff.forgive()
-        if member.description is not None:
-            self.start(member)
-            report(result(request, None))
-            return
-
-        def described(answer: Answer) -> None:
-            self.take_description(member, answer)
-            if answer.description is not None:
-                self.start(member)
-                self.announce()
-                report(result(request, None))
-            else:
-                report(Reply(request.id, error=f"dispatcher is broken: dispatcher={member.name}"))
-
-        self.describe(member, described)
-
-    def restart(self, member: Member, request: Request, report: Reporter) -> None:
-        """End the process, if there is one, and start another."""
-        if member.pid is None:
-            self.resume(member, request, report)
-            return
-        self.stop(member, State.STARTING)
-        report(result(request, None))
-
-    def attach(self, request: Request, report: Reporter) -> None:
-        """Take an installed dispatcher into the group.
-
-        Raises:
-            ConfigError: it is not installed, or all slots are taken.
-            DispatcherError: it is in the group already.
-        """
-        if self.ending:
-            raise DispatcherError("the group is ending")
-        if request.name in self.members:
-            raise DispatcherError(f"dispatcher is attached already: dispatcher={request.name}")
-        importlib.invalidate_caches()
-        (entry,) = select_dispatchers([request.name])
-        member = self.add_member(entry)
-
-        def described(answer: Answer) -> None:
-            try:
-                answer.declared()
-                member.description = answer.description
-                in_order(self.after())
-            except ReputError as error:
-                self.forget_member(member)
-                report(Reply.refusal(request.id, error))
-                return
-            # The owner first: its frames must carry what the newcomer needs.
-            self.announce()
-            self.start(member)
-            self.restart_successors(member.name)
-            report(result(request, None))
-
-        self.describe(member, described)
 
     def detach(self, member: Member) -> None:
         """Take a dispatcher out of the group, when its process has ended; its view stays as it is."""
@@ -747,9 +547,21 @@ class Supervisor:
             self.start(member)
 
 
-def result(request: Request, value: object) -> Reply:
-    """Return the reply that *request* was done."""
-    return Reply(request.id, result=msgspec.Raw(msgspec.json.encode(value)))
+def make_pipes(count: int) -> list[int]:
+    """Return reading and writing ends of *count* pipes.
+
+    Raises:
+        OSError: there are not enough descriptors; none is open.
+    """
+    descriptors: list[int] = []
+    try:
+        for _ in range(count):
+            descriptors += os.pipe2(os.O_CLOEXEC)
+    except OSError:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+    return descriptors
 
 
 def exit_text(code: int) -> str:

@@ -1,0 +1,282 @@
+"""RequestDesk: carries out what the owner and the clients of the control socket ask the supervisor for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import reput
+from reput.errors import DispatcherError, ReputError
+from reput.process.catalogue import select_dispatchers
+from reput.process.channel import JsonChannel
+from reput.process.control_socket import ControlSocket
+from reput.process.describe import Answer
+from reput.process.member import Member
+from reput.process.messages import GroupStatus, Notice, Reply, Request, WriterRow
+from reput.process.order import in_order
+from reput.process.reactor import Reactor
+from reput.process.states import State
+from reput.process.status import dispatcher_row
+
+if TYPE_CHECKING:
+    from reput.process.supervisor import Supervisor
+
+__all__ = ["Clients", "RequestDesk"]
+
+Reporter = Callable[[Reply], None]
+
+
+class Clients:
+    """The connections to the control socket, and the owner's channel."""
+
+    def __init__(self, reactor: Reactor, channel: JsonChannel, desk: RequestDesk) -> None:
+        self.reactor = reactor
+        self.channel = channel
+        self.desk = desk
+        self.control: ControlSocket | None = None
+        self.connected: dict[int, JsonChannel] = {}
+
+    def listen(self, control: ControlSocket) -> None:
+        """Take clients on *control*."""
+        self.control = control
+        self.reactor.watch(control.fileno(), self.accept)
+
+    def owner_says(self) -> None:
+        """Carry out what the owner asks for."""
+        for line in self.channel.receive():
+            self.desk.handle(line, lambda reply: self.channel.send(Notice("reply", reply=reply)), None)
+
+    def accept(self) -> None:
+        """Take up a client that has come."""
+        assert self.control is not None
+        client = self.control.accept()
+        if client is not None:
+            descriptor = client.fileno()
+            self.connected[descriptor] = client
+            self.reactor.watch(descriptor, lambda: self.client_says(descriptor, client))
+
+    def client_says(self, descriptor: int, client: JsonChannel) -> None:
+        """Carry out what a client asks for."""
+        for line in client.receive():
+            self.desk.handle(line, client.send, client)
+        if client.closed:
+            self.drop(descriptor, client)
+
+    def drop(self, descriptor: int, client: JsonChannel) -> None:
+        """Let go of a client that is gone."""
+        self.reactor.unwatch(descriptor)
+        del self.connected[descriptor]
+        client.close()
+
+    def flush(self) -> None:
+        """Send on what a receiver did not take at once."""
+        self.channel.flush()
+        for descriptor, client in list(self.connected.items()):
+            client.flush()
+            if client.closed:
+                self.drop(descriptor, client)
+            else:
+                self.reactor.want_room(descriptor, bool(client.unsent))
+
+    def close(self) -> None:
+        """Send what can be sent, and stop listening."""
+        self.flush()
+        for client in self.connected.values():
+            client.close()
+        if self.control is not None:
+            self.control.close()
+
+
+class RequestDesk:
+    """Carries out requests on a supervisor's group.
+
+    Attributes:
+        writer_state: state and reason, as the owner last said.
+    """
+
+    def __init__(self, group: Supervisor) -> None:
+        self.group = group
+        self.writer_state: tuple[str, str | None] = ("RUNNING", None)
+
+    def handle(self, line: bytes, report: Reporter, client: JsonChannel | None) -> None:
+        """Do what a line asks for, and have *report* called with the outcome, now or later."""
+        request_id = 0
+        try:
+            request = msgspec.json.decode(line, type=Request)
+            request_id = request.id
+            self.carry_out(request, report, client)
+        except msgspec.MsgspecError as error:
+            report(Reply(request_id, error=f"no request: reason={error}"))
+        except ReputError as error:
+            report(Reply.refusal(request_id, error))
+
+    def carry_out(self, request: Request, report: Reporter, client: JsonChannel | None) -> None:
+        """Do one request.
+
+        Raises:
+            DispatcherError: it cannot be done now.
+            ConfigError: the dispatcher's name or options are wrong.
+        """
+        match request.verb:
+            case "status":
+                report(result(request, self.status()))
+            case "observe":
+                self.hand_over(request, client)
+            case "drain":
+                report(result(request, None))
+                self.group.drain()
+            case "writer_state":
+                self.writer_state = (request.state, request.reason)
+                report(result(request, None))
+            case "attach":
+                self.attach(request, report)
+            case "pause":
+                self.pause(self.member(request.name))
+                report(result(request, None))
+            case "resume":
+                self.resume(self.member(request.name), request, report)
+            case "restart":
+                self.restart(self.member(request.name), request, report)
+            case "detach":
+                self.group.detach(self.member(request.name))
+                report(result(request, None))
+
+    def hand_over(self, request: Request, client: JsonChannel | None) -> None:
+        """Give a client what it needs to look at ring and cells.
+
+        Raises:
+            DispatcherError: it asked for something else before, and has not taken that.
+        """
+        if client is None or client.unsent:
+            raise DispatcherError("descriptors are handed over on a connection of their own")
+        members = [member.info for member in self.group.members.values()]
+        descriptors = self.group.memory.open_observer_descriptors()
+        client.send_descriptors(result(request, members), descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def member(self, name: str) -> Member:
+        """Return one dispatcher.
+
+        Raises:
+            DispatcherError: it is not in the group, or the group is ending.
+        """
+        if self.group.ending:
+            raise DispatcherError("the group is ending")
+        members = self.group.members
+        if name not in members:
+            raise DispatcherError(f"dispatcher is not enabled: dispatcher={name} enabled={','.join(members)}")
+        return members[name]
+
+    def status(self) -> GroupStatus:
+        """Return the group as `reput status` shows it."""
+        header = self.group.memory.header
+        state, reason = self.writer_state
+        return GroupStatus(
+            store=str(self.group.context.store_directory),
+            store_id=self.group.context.store_id,
+            version=reput.__version__,
+            started=self.group.setup.started,
+            writer=WriterRow(
+                pid=self.group.setup.owner_pid,
+                appended=header.appended,
+                durable=header.durable,
+                commit_log_offset_min=header.commit_log_offset_min,
+                epoch=header.epoch,
+                state=state,
+                reason=reason,
+            ),
+            dispatchers=[
+                dispatcher_row(
+                    member.name,
+                    member.entry.distribution,
+                    member.entry.version,
+                    member.cell,
+                    header,
+                    self.group.context.store_directory,
+                )
+                for member in self.group.members.values()
+            ],
+            supervisor_pid=self.group.pid,
+        )
+
+    def pause(self, member: Member) -> None:
+        """Stop a dispatcher until it is resumed. Its view stays as it is."""
+        if member.pid is not None:
+            self.group.stop(member, State.PAUSED)
+        elif member.state is not State.PAUSED:
+            member.set_state(State.PAUSED)
+        self.group.wake_all()
+
+    def resume(self, member: Member, request: Request, report: Reporter) -> None:
+        """Start a dispatcher that does not run, whatever the reason; describe it again if it was broken."""
+        if member.pid is not None:
+            if member.state is State.STOPPING:
+                member.following_state = State.STARTING
+            report(result(request, None))
+            return
+        member.backoff.forgive()
+        if member.description is not None:
+            self.group.start(member)
+            report(result(request, None))
+            return
+
+        def described(answer: Answer) -> None:
+            self.group.take_description(member, answer)
+            if answer.description is not None:
+                self.group.start(member)
+                self.group.announce()
+                report(result(request, None))
+            else:
+                report(Reply(request.id, error=f"dispatcher is broken: dispatcher={member.name}"))
+
+        self.group.describe(member, described)
+
+    def restart(self, member: Member, request: Request, report: Reporter) -> None:
+        """End the process, if there is one, and start another."""
+        if member.pid is None:
+            self.resume(member, request, report)
+            return
+        self.group.stop(member, State.STARTING)
+        report(result(request, None))
+
+    def attach(self, request: Request, report: Reporter) -> None:
+        """Take an installed dispatcher into the group.
+
+        Raises:
+            ConfigError: it is not installed, or all slots are taken.
+            DispatcherError: it is in the group already.
+        """
+        if self.group.ending:
+            raise DispatcherError("the group is ending")
+        if request.name in self.group.members:
+            raise DispatcherError(f"dispatcher is attached already: dispatcher={request.name}")
+        importlib.invalidate_caches()
+        (entry,) = select_dispatchers([request.name])
+        member = self.group.add_member(entry)
+
+        def described(answer: Answer) -> None:
+            try:
+                answer.declared()
+                member.description = answer.description
+                in_order(self.group.after())
+            except ReputError as error:
+                self.group.forget_member(member)
+                report(Reply.refusal(request.id, error))
+                return
+            # The owner first: its frames must carry what the newcomer needs.
+            self.group.announce()
+            self.group.start(member)
+            self.group.restart_successors(member.name)
+            report(result(request, None))
+
+        self.group.describe(member, described)
+
+
+def result(request: Request, value: object) -> Reply:
+    """Return the reply that *request* was done."""
+    return Reply(request.id, result=msgspec.Raw(msgspec.json.encode(value)))

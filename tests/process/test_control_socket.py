@@ -1,0 +1,60 @@
+"""Where the control socket lies, and what is said when nobody listens."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from reput.errors import DispatcherError
+from reput.process.control_socket import connect_observer, control_socket_path, group_status, request
+
+
+@pytest.fixture(autouse=True)
+def runtime_directory(tmp_path, monkeypatch):
+    """A runtime directory of the test's own."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+def test_its_name_is_short_whatever_the_stores_path(tmp_path, runtime_directory):
+    """A socket's name has about a hundred bytes."""
+    store = tmp_path / ("x" * 200) / ("y" * 200)
+    store.mkdir(parents=True)
+    path = control_socket_path(store)
+    assert path.parent == runtime_directory / "reput"
+    assert len(path.name) == 21
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_all_ways_to_a_store_lead_to_one_socket(tmp_path):
+    """The real path counts."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    assert control_socket_path(tmp_path / "link") == control_socket_path(tmp_path / "store")
+    assert control_socket_path(tmp_path) != control_socket_path(tmp_path / "store")
+
+
+def test_without_a_runtime_directory_a_private_folder_serves(tmp_path, monkeypatch):
+    """Below the temporary directory, for this user alone."""
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = control_socket_path(tmp_path)
+    assert path.parent == tmp_path / f"reput-{os.getuid()}"
+    assert path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_that_others_may_enter_is_refused(tmp_path, runtime_directory):
+    """Somebody could have put a socket of his own there."""
+    (runtime_directory / "reput").mkdir(parents=True)
+    (runtime_directory / "reput").chmod(0o755)
+    with pytest.raises(DispatcherError, match="not private"):
+        control_socket_path(tmp_path)
+
+
+def test_without_a_group_nothing_answers(tmp_path):
+    """Status and observer are None, a command is refused."""
+    assert group_status(tmp_path) is None
+    assert connect_observer(tmp_path) is None
+    with pytest.raises(DispatcherError, match="no process group runs"):
+        request(tmp_path, "pause", "index")

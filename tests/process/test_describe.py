@@ -1,0 +1,134 @@
+"""What a plugin declares, asked in a process apart."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from reput.errors import ConfigError, DispatcherError
+from reput.process.catalogue import installed_dispatchers
+from reput.process.describe import describe
+
+pytestmark = pytest.mark.processes
+
+SOURCE = """
+import pathlib
+with open({marker!r}, "a") as file:
+    file.write("imported\\n")
+print("rubbish on stdout")
+import msgspec
+from reput_hooks import *
+
+class Options(msgspec.Struct):
+    path: str
+    limit: int = 10
+    names: list[str] = []
+
+@hookimpl
+def reput_create_dispatcher(context):
+    raise NotImplementedError
+
+@hookimpl
+def reput_describe_dispatcher():
+    return DispatcherDescription(
+        after=("index",), after_failed="proceed", reads="appended", feeds="positions", needs_properties=True,
+        options=Options, store_folders=("folder",),
+    )
+"""
+
+
+@pytest.fixture
+def plugin(plugins, tmp_path):
+    """A plugin that counts its imports; the function returns its catalogue entry."""
+    marker = tmp_path / "imports"
+
+    def entry(name="plugin", source=SOURCE):
+        plugins.add(name, source=source.format(marker=str(marker)))
+        return installed_dispatchers()[name]
+
+    entry.imports = lambda: marker.read_text().count("imported") if marker.exists() else 0
+    return entry
+
+
+def test_a_description_comes_back_whole(plugin):
+    """With the options as names, types and defaults; nothing is imported here."""
+    entry = plugin()
+    found = describe(entry, {"path": "x"}).declared()
+    assert (found.after, found.after_failed) == (("index",), "proceed")
+    assert (found.reads, found.feeds) == ("appended", "positions")
+    assert (found.needs_properties, found.store_folders, found.api_version) == (True, ("folder",), 1)
+    assert [(option.name, option.type, option.required, option.default) for option in found.options] == [
+        ("path", "str", True, None),
+        ("limit", "int", False, 10),
+        ("names", "list[str]", False, []),
+    ]
+    assert entry.module not in sys.modules
+
+
+def test_it_is_asked_once_per_version_and_options(plugin, plugins):
+    """The answer is kept in the user's cache directory."""
+    entry = plugin()
+    for _ in range(3):
+        describe(entry, {"path": "x"})
+    assert plugin.imports() == 1
+    plugins.version = "2.0"
+    describe(plugin(), {"path": "x"})
+    assert plugin.imports() == 2
+    describe(plugin(), {"path": "y"})
+    assert plugin.imports() == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"path": "x", "limit": "many"}, r"dispatchers\.plugin\.limit .*'many'"),
+        ({"path": "x", "limt": 1}, r"dispatchers\.plugin\.limt known=path,limit,names"),
+        ({}, r"dispatchers\.plugin.*`path`"),
+        ({"path": "x", "names": ["a", 3]}, r"dispatchers\.plugin\.names"),
+    ],
+    ids=["wrong type", "unknown", "missing", "wrong element"],
+)
+def test_wrong_options_are_refused_by_name(plugin, options, text):
+    """Before anything runs; the field is named."""
+    with pytest.raises(ConfigError, match=text):
+        describe(plugin(), options).declared()
+
+
+def test_texts_are_taken_for_numbers_where_such_are_declared(plugin):
+    """Some sources of settings know texts only."""
+    assert describe(plugin(), {"path": "x", "limit": "7"}).declared()
+
+
+def test_what_cannot_be_imported_is_broken_with_its_traceback_and_asked_again(plugin):
+    """A missing library may be installed in the next minute."""
+    entry = plugin(source=SOURCE.replace("import msgspec", "import no_such_module"))
+    for _ in range(2):
+        answer = describe(entry, {})
+        assert "ModuleNotFoundError: No module named 'no_such_module'" in answer.broken
+    assert plugin.imports() == 2
+    with pytest.raises(DispatcherError, match="no_such_module"):
+        answer.declared()
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("import os; os._exit(3)", "exit_status=3"),
+        ("import os; os.kill(os.getpid(), 9)", "signal=9"),
+        ("import time; time.sleep(60)", "timeout="),
+        ("raise SystemExit('enough')", "SystemExit: enough"),
+        (
+            "from reput_hooks import *\n@hookimpl\ndef reput_describe_dispatcher():\n"
+            "    return DispatcherDescription(api_version=2)",
+            "api_version=2 expected=1",
+        ),
+        ("from reput_hooks import *\n@hookimpl\ndef reput_describe_dispatcher():\n    return 7", "type=int"),
+        ("from reput_hooks import *\n@hookimpl\ndef reput_create_dispatcher(contxt):\n    pass", "contxt"),
+    ],
+    ids=["exits", "is killed", "hangs", "leaves", "other version", "wrong type", "wrong argument"],
+)
+def test_whatever_a_stranger_does_is_an_answer(plugin, source, text):
+    """The process that asks goes on."""
+    answer = describe(plugin(source=source), {}, timeout=1.5)
+    assert text in answer.broken

@@ -1,0 +1,21 @@
+"""The order of dispatchers."""
+
+from __future__ import annotations
+
+import pytest
+
+from reput.errors import ConfigError
+from reput.process.order import enabled_predecessors, in_order
+
+
+def test_predecessors_come_first_and_absent_ones_do_not_count():
+    """`after` names what may not be enabled."""
+    after = {"lake": ("queue",), "queue": ("ext", "index"), "index": ()}
+    assert enabled_predecessors(after) == {"lake": ("queue",), "queue": ("index",), "index": ()}
+    assert in_order(after) == ["index", "queue", "lake"]
+
+
+def test_a_circle_is_named():
+    """Nobody would ever begin."""
+    with pytest.raises(ConfigError, match=r"(a after b|b after a)"):
+        in_order({"a": ("b",), "b": ("a",)})

@@ -1,0 +1,77 @@
+"""The row of a dispatcher in `reput status`."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from process.log_writer import STORE_TIMESTAMP
+from reput.process.inline import InlineCell, InlineRing
+from reput.process.status import dispatcher_row, store_timestamp_at
+from reput.process.stopped_status import stopped_status
+from reput.settings import load_settings
+
+
+def row_of(log, *, progress=None, ordinal=None):
+    """Return the row of a dispatcher that stands somewhere."""
+    ring = InlineRing(capacity=1 << 16, **log.header())
+    cell = InlineCell("index", 0, ring)
+    if progress is not None:
+        cell.set_progress(progress, ordinal)
+    return dispatcher_row("index", "reput", "1", cell, ring, log.store_directory)
+
+
+def test_what_is_not_known_is_none(log):
+    """Never 0, never -1."""
+    row = row_of(log)
+    assert (row.pid, row.progress, row.durable_cursor, row.error) == (None,) * 4
+    assert (row.lag_bytes, row.lag_messages, row.lag_seconds) == (None,) * 3
+    assert (row.heartbeat_age_ms, row.rss_bytes) == (None, None)
+
+
+def test_lag_is_told_in_bytes_messages_and_seconds(log):
+    """The seconds are the age of the oldest record that is missing."""
+    log.put(10)
+    row = row_of(log, progress=log.offsets[4], ordinal=4)
+    assert row.lag_bytes == log.end - log.offsets[4]
+    assert row.lag_messages == 6
+    assert row.lag_seconds == pytest.approx(time.time() - (STORE_TIMESTAMP + 4) / 1000, abs=5)
+
+
+def test_messages_are_not_known_while_the_log_is_read(log):
+    """Nobody has counted the records below."""
+    log.put(10)
+    row = row_of(log, progress=log.offsets[4])
+    assert row.lag_messages is None
+    assert row.lag_bytes > 0
+
+
+def test_no_lag_is_zero_in_every_unit(log):
+    """That is known without counting."""
+    log.put(10)
+    row = row_of(log, progress=log.end)
+    assert (row.lag_bytes, row.lag_messages, row.lag_seconds) == (0, 0, 0.0)
+
+
+def test_the_time_of_a_record_is_read_off_the_log(log):
+    """None where there is none."""
+    log.put(3)
+    assert store_timestamp_at(log.store_directory, log.offsets[2]) == STORE_TIMESTAMP + 2
+    assert store_timestamp_at(log.store_directory, 1 << 40) is None
+    assert store_timestamp_at(log.store_directory / "nothing", 0) is None
+
+
+def test_a_store_that_nobody_has_open_shows_what_is_on_disk(log, tmp_path, monkeypatch):
+    """State STOPPED, the log's end, and no number that is not known."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    log.put(10)
+    status = stopped_status(log.store_directory, load_settings().settings)
+    assert (status.writer.state, status.writer.pid, status.started) == ("STOPPED", None, None)
+    assert (status.writer.appended, status.writer.commit_log_offset_min) == (log.end, 0)
+    assert [(row.name, row.state, row.progress) for row in status.dispatchers] == [
+        ("consume_queue", "STOPPED", None),
+        ("index", "STOPPED", None),
+    ]
+    assert os.listdir(log.store_directory / "reput") == []
