@@ -185,7 +185,7 @@ def encode_record(
     )
 
 
-def decode_record(data: bytes | memoryview, at: int = 0) -> Record:
+def decode_record(data: bytes | bytearray | memoryview, at: int = 0) -> Record:
     """Return the record whose first byte is ``data[at]``. Its body is not checked against its CRC.
 
     Raises:
