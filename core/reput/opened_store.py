@@ -243,8 +243,8 @@ class Store(Reading):
             self.publisher, needs_properties=self.group.needs_properties, reads_durable=self.group.reads_durable
         )
 
-    def tell_read_only(self, reason: str) -> None:
-        """Have `reput status` in other processes show that nothing is put any more, and why."""
+    def tell_read_only(self, reason: str | None) -> None:
+        """Have `reput status` in other processes show whether anything can be put, and why not."""
         if isinstance(self.group, ProcessGroup):
             self.group.tell_writer_state(self.writer.state, reason)
 
@@ -376,7 +376,7 @@ class Store(Reading):
                 commit_log_offset_min=writer.commit_log_offset_min,
                 epoch=writer.epochs.epoch,
                 state=writer.state,
-                reason=writer.read_only_reason,
+                reason=writer.reason,
             ),
             dispatchers=self.group.status(),
         )
@@ -453,7 +453,7 @@ class ReadOnlyStore(Reading):
 
             self.end = find_log_end(directory, Segments(directory / "commitlog"))
         self.reader = MessageReader(directory, settings, self.readable_up_to)
-        self.closed = False
+        self.closing = threading.Event()
 
     def readable_up_to(self, view: str) -> int:
         """Return the progress of a view."""
@@ -470,9 +470,8 @@ class ReadOnlyStore(Reading):
         if self.observed is None:
             return False
         while self.log_end() <= end:
-            if self.closed or self.observed.memory.header.closed:
+            if self.observed.memory.header.closed or self.closing.wait(FOLLOW_WAIT_S):
                 return False
-            time.sleep(FOLLOW_WAIT_S)
         return True
 
     def status(self) -> GroupStatus:
@@ -483,7 +482,7 @@ class ReadOnlyStore(Reading):
 
     def close(self) -> None:
         """Close the files."""
-        self.closed = True
+        self.closing.set()
         self.reader.close()
         if self.observed is not None:
             self.observed.memory.close()

@@ -30,10 +30,12 @@ class FramePublisher:
 
     Args:
         epoch: number of the log's history.
-        on_read_only: is told why the store takes nothing any more.
+        on_read_only: is told why the store takes nothing any more, None once it takes messages again.
     """
 
-    def __init__(self, writer: FrameWriter, epoch: int, on_read_only: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, writer: FrameWriter, epoch: int, on_read_only: Callable[[str | None], None] | None = None
+    ) -> None:
         self.writer = writer
         self.epoch = epoch
         self.on_read_only = on_read_only
@@ -89,8 +91,8 @@ class FramePublisher:
         """The log is forced to disk up to *offset*."""
         self.writer.set_durable(offset)
 
-    def read_only(self, reason: str) -> None:
-        """The store takes nothing any more."""
+    def read_only(self, reason: str | None) -> None:
+        """The store takes nothing any more, and why; None: it takes messages again."""
         if self.on_read_only is not None:
             self.on_read_only(reason)
 

@@ -21,11 +21,21 @@ from typing import Protocol
 
 import msgspec
 
-from reput.errors import ConfigError, DamagedStore, MessageIllegal, NotAStore, StoreClosed, StoreError, StoreReadOnly
+from reput.errors import (
+    ConfigError,
+    DamagedStore,
+    MessageIllegal,
+    NotAStore,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+)
 from reput.filter.string_hash import string_hash
 from reput.settings import Settings
 from reput.store.commit_log import CommitLog
 from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
+from reput.store.disk_space import DiskSpace
 from reput.store.epochs import Epoch, Epochs, make_mark
 from reput.store.files import Clock, Files
 from reput.store.flush_service import FlushService
@@ -51,6 +61,7 @@ from reput.store.record import (
     crc_property,
     encode_host,
 )
+from reput.store.retention import Retention
 from reput.store.sealed_file import seal
 from reput.store.segments import Segments
 from reput.store.store_checkpoint import write_checkpoint
@@ -96,8 +107,11 @@ class Publisher(Protocol):
     def durable(self, offset: int) -> None:
         """The log is forced to disk up to *offset*."""
 
-    def read_only(self, reason: str) -> None:
-        """The store takes nothing any more."""
+    def read_only(self, reason: str | None) -> None:
+        """The store takes nothing any more, and why; None: it takes messages again."""
+
+    def expire(self, commit_log_offset_min: int, appended: int, ordinal: int) -> None:
+        """The log begins at *commit_log_offset_min* now; it still ends at *appended*. Under the put lock."""
 
 
 class NobodyListens:
@@ -109,7 +123,10 @@ class NobodyListens:
     def durable(self, offset: int) -> None:
         """Nobody is told."""
 
-    def read_only(self, reason: str) -> None:
+    def read_only(self, reason: str | None) -> None:
+        """Nobody is told."""
+
+    def expire(self, commit_log_offset_min: int, appended: int, ordinal: int) -> None:
         """Nobody is told."""
 
 
@@ -155,6 +172,7 @@ class MessageStore:
         *,
         files: Files | None = None,
         clock: Clock | None = None,
+        disk_space: DiskSpace | None = None,
     ) -> None:
         """Take the lock, recover the log, and be ready to put.
 
@@ -167,6 +185,7 @@ class MessageStore:
         self.directory = directory
         self.files = files or Files()
         self.clock = clock or Clock()
+        self.disk_space = disk_space or DiskSpace()
         fresh = not is_store(directory)
         if fresh and directory.exists() and not (directory.is_dir() and is_unfinished(directory)):
             raise NotAStore(
@@ -218,6 +237,7 @@ class MessageStore:
         # Store time of a record that is on disk, as are all before it.
         self.durable_timestamp = self.store_timestamp
         self.read_only_reason: str | None = None
+        self.disk_full_reason: str | None = None
         self.snapshot_at = self.clock.monotonic()
         self.snapshot_offset = self.commit_log.appended
         self.write_own_files(identity)
@@ -233,6 +253,7 @@ class MessageStore:
             on_idle=self.snapshot_when_due,
         )
         self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
+        self.retention = Retention(self.directory, settings, self, self.clock, self.disk_space)
 
     def set_hosts(self, settings: Settings) -> None:
         """Have the stored form of both hosts and the record's header that goes with their sizes."""
@@ -301,7 +322,12 @@ class MessageStore:
         """``RUNNING``, ``READ_ONLY`` or ``STOPPED``."""
         if self.closed is not None:
             return "STOPPED"
-        return "RUNNING" if self.read_only_reason is None else "READ_ONLY"
+        return "RUNNING" if self.reason is None else "READ_ONLY"
+
+    @property
+    def reason(self) -> str | None:
+        """Why nothing can be put, None if something can."""
+        return self.read_only_reason or self.disk_full_reason
 
     def attach(self, publisher: Publisher, *, needs_properties: bool, reads_durable: bool = False) -> None:
         """Have *publisher* told from now on.
@@ -441,7 +467,7 @@ class MessageStore:
         """Store one message as `put` does, without waiting for the disk."""
         prepared = self.prepare(message)
         with self.put_lock:
-            if self.closed is not None or self.read_only_reason is not None:
+            if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
                 raise self.refusal()
             commit_log = self.commit_log
             before = commit_log.appended
@@ -487,7 +513,7 @@ class MessageStore:
             return []
         placed: list[tuple[Prepared, int, int]] = []
         with self.put_lock:
-            if self.closed is not None or self.read_only_reason is not None:
+            if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
                 raise self.refusal()
             timestamp = self.now()
             try:
@@ -618,6 +644,11 @@ class MessageStore:
         """Return why nothing can be put."""
         if self.closed is not None:
             return StoreClosed(f"{self.closed}: store={self.directory}")
+        if self.read_only_reason is None:
+            return StoreFull(
+                f"the store takes no writes: reason={self.disk_full_reason!r} store={self.directory}",
+                "Free room on the disk; the store takes messages again by itself. Nothing was stored.",
+            )
         return StoreReadOnly(
             f"the store takes no writes: reason={self.read_only_reason!r} store={self.directory}",
             "Mend the disk, then close and open the store again: it recovers from what is on disk.",
@@ -660,6 +691,22 @@ class MessageStore:
             self.read_only_reason = reason
         self.publisher.read_only(reason)
 
+    def trim(self, path: Path, commit_log_offset_min: int) -> None:
+        """Remove the oldest segment; the log begins at *commit_log_offset_min* then."""
+        self.files.remove(path)
+        self.files.force_directory(path.parent)
+        with self.put_lock:
+            self.commit_log_offset_min = commit_log_offset_min
+            self.publisher.expire(commit_log_offset_min, self.commit_log.appended, self.ordinal)
+
+    def set_disk_full(self, reason: str | None) -> None:
+        """Refuse puts because the disk is too full, or take them again."""
+        with self.put_lock:
+            changed = (reason is None) != (self.disk_full_reason is None)
+            self.disk_full_reason = reason
+        if changed and self.read_only_reason is None:
+            self.publisher.read_only(reason)
+
     def snapshot_when_due(self) -> None:
         """Called by the flusher: keep what a recovery would otherwise have to scan for."""
         now = self.clock.monotonic()
@@ -696,6 +743,7 @@ class MessageStore:
             if self.closed is not None:
                 return
             self.closed = "the store is closed"
+        self.retention.stop()
         self.flush_service.stop()
 
     def close(self, *, views_complete: bool) -> None:

@@ -1,0 +1,171 @@
+"""Retention: removes old segments of the log, a few at a time, and stops the puts while the disk is too full.
+
+An agent on a thread of its own. Every ``clean_resource_interval`` it looks how full the disk is and whether anything
+may go; then up to ``delete_file_batch_max`` segments go, ``delete_commit_log_files_interval`` apart. Before each one
+the whole situation is looked at again, so that nothing goes once there is room.
+
+The file goes first, durably; only then is anybody told where the log begins now. A crash in between leaves a log that
+begins later than its views, which is what they can deal with.
+
+Source: RocketMQ store, DefaultMessageStore.CleanCommitLogService.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from reput.errors import StoreError
+from reput.settings import Settings
+from reput.store.disk_space import DiskLevel, DiskLevels, DiskSpace
+from reput.store.files import Clock
+from reput.store.retention_plan import SegmentFate, Situation, kept_segments, plan_retention
+from reput.store.segments import Segments
+
+__all__ = ["RetainedLog", "Retention"]
+
+# RocketMQ waits as long after a start, which has enough to do.
+FIRST_LOOK_S = 60.0
+
+logger = logging.getLogger("reput.store")
+
+
+class RetainedLog(Protocol):
+    """What retention asks of the writer."""
+
+    @property
+    def durable(self) -> int:
+        """Commit-log offset up to which the log is forced to disk."""
+
+    def trim(self, path: Path, commit_log_offset_min: int) -> None:
+        """Remove the oldest segment, and have everybody know where the log begins now."""
+
+    def set_disk_full(self, reason: str | None) -> None:
+        """Refuse puts, and say why; None: take them again."""
+
+
+class Retention:
+    """Watches over one store's log. Until `start`, nothing happens by itself."""
+
+    def __init__(
+        self, store_directory: Path, settings: Settings, log: RetainedLog, clock: Clock, disk_space: DiskSpace
+    ) -> None:
+        self.directory = store_directory
+        self.settings = settings
+        self.log = log
+        self.clock = clock
+        self.disk_space = disk_space
+        self.levels = DiskLevels.of(settings)
+        self.cursors: Callable[[], Mapping[str, int | None]] = dict
+        self.level = DiskLevel.FINE
+        self.asked = False
+        self.look_at = clock.monotonic() + FIRST_LOOK_S
+        self.delete_at = self.look_at
+        self.left = 0
+        self.complaint = ""
+        self.stopping = False
+        self.wake = threading.Event()
+        self.thread = threading.Thread(target=self.run, name="reput-retention", daemon=True)
+
+    # The thread.
+
+    def start(self, cursors: Callable[[], Mapping[str, int | None]]) -> None:
+        """Begin to watch; *cursors* tells up to where the view of each enabled dispatcher is durable, None: unknown."""
+        self.cursors = cursors
+        self.thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self.stopping = True
+        self.wake.set()
+        if self.thread.ident is not None:
+            self.thread.join()
+
+    def run(self) -> None:
+        """Work until stopped."""
+        while not self.stopping:
+            if not self.do_work():
+                self.wake.wait(self.seconds_to_next())
+                self.wake.clear()
+
+    def clean(self) -> list[SegmentFate]:
+        """Have go what may, now and whatever the hour; return what is going to become of every segment."""
+        fates = self.plan(asked=True)
+        self.asked = True
+        self.look_at = self.clock.monotonic()
+        self.wake.set()
+        return fates
+
+    # The agent.
+
+    def do_work(self) -> int:
+        """Do what is due, and return how many segments went."""
+        now = self.clock.monotonic()
+        try:
+            if now >= self.look_at:
+                self.look_at = now + self.settings.clean_resource_interval / 1000
+                self.left = self.settings.delete_file_batch_max
+                self.look()
+            if not self.left or now < self.delete_at:
+                return 0
+            return self.delete_one(now)
+        except (OSError, StoreError) as error:
+            # The next look tries again; one complaint of a kind is enough.
+            self.left = 0
+            if str(error) != self.complaint:
+                self.complaint = str(error)
+                logger.error("retention cannot do its work: store=%s error=%s", self.directory, error)
+            return 0
+
+    def seconds_to_next(self) -> float:
+        """Return how long nothing is due."""
+        now = self.clock.monotonic()
+        return max(0.0, (min(self.delete_at, self.look_at) if self.left else self.look_at) - now)
+
+    def look(self) -> None:
+        """See how full the disk is, and stop the puts or let them go on."""
+        used = self.used_percent()
+        level = self.levels.level(used)
+        if level is DiskLevel.WARNING:
+            reason = f"the disk is too full: used_percent={used} disk_space_warning_level_ratio={self.levels.warning}"
+            self.log.set_disk_full(reason)
+        elif self.level is DiskLevel.WARNING:
+            self.log.set_disk_full(None)
+        self.level = level
+
+    def used_percent(self) -> int:
+        """Return how full the disks of the log and of the queues are."""
+        return self.disk_space.used_percent([self.directory / "commitlog", self.directory / "consumequeue"])
+
+    def delete_one(self, now: float) -> int:
+        """Remove the oldest segment if it may go; return how many went."""
+        fates = self.plan(asked=self.asked)
+        oldest = fates[0]
+        if not oldest.goes:
+            self.left = 0
+            self.asked = False
+            return 0
+        logger.log(
+            logging.WARNING if oldest.missed_by else logging.INFO,
+            "segment goes: path=%s reason=%s",
+            oldest.segment.path,
+            oldest.reason,
+        )
+        # The last segment never goes, so there is a next one; where the log has a hole, it begins behind it.
+        self.log.trim(oldest.segment.path, fates[1].segment.begin)
+        self.complaint = ""
+        self.left -= 1
+        self.delete_at = now + self.settings.delete_commit_log_files_interval / 1000
+        return 1
+
+    def plan(self, *, asked: bool) -> list[SegmentFate]:
+        """Return what becomes of each segment as things stand."""
+        used = self.used_percent()
+        situation = Situation(
+            self.clock.now_ms(), self.log.durable, self.levels.level(used), used, self.cursors(), asked
+        )
+        segments = kept_segments(Segments(self.directory / "commitlog").list)
+        return list(plan_retention(segments, self.settings, situation))
