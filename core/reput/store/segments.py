@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from bisect import bisect_right
 from pathlib import Path
@@ -42,11 +43,14 @@ class Segments:
             entries = list(os.scandir(self.directory))
         except OSError as error:
             raise NotAStore(f"no commit log here: directory={self.directory} error={error.strerror}") from None
-        found = sorted(
-            (begin, entry.path, entry.stat().st_size)
-            for entry in entries
-            if (begin := parse_file_name(entry.name)) is not None and entry.is_file()
-        )
+        found = []
+        for entry in entries:
+            begin = parse_file_name(entry.name)
+            # Retention may remove a segment while it is being listed.
+            with contextlib.suppress(FileNotFoundError):
+                if begin is not None and entry.is_file():
+                    found.append((begin, entry.path, entry.stat().st_size))
+        found.sort()
         # A first creation that was interrupted leaves an empty last file, which holds nothing yet.
         while found and found[-1][2] == 0:
             found.pop()
