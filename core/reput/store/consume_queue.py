@@ -115,9 +115,9 @@ class ConsumeQueue:
             end += 1
         step = FORWARD_COUNT
         # Far behind: twice as far each time, and then halfway back.
-        while (unit := self.unit(end + step)) is not None and counts(unit, progress):
+        while (further := self.unit(end + step)) is not None and counts(further, progress):
             end += step + 1
-            last = unit
+            last = further
             step *= 2
         low, high = end, end + step
         while low < high:
