@@ -1,0 +1,411 @@
+"""The dispatcher `index`: RocketMQ's bytes, whatever happens on the way."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatcher_host import Context, cut_into_batches, log_batch, view_bytes
+from faulty_files import FullDisk, Killed, KilledFiles, PowerCutFiles
+from golden_sets import CLEAN_SETS
+from reput.settings import Settings, load_settings
+from reput.store.files import Clock, Files
+from reput.store.identity import StoreIdentity, read_store_id
+from reput.store.index_builder import next_name
+from reput.store.sealed_file import seal
+from reput_hooks import Cursor, DispatchBatch, RebuildNeeded, RetryLater
+from reput_plugins.index import IndexDispatcher, reput_create_dispatcher, reput_describe_dispatcher
+from written_log import WrittenLog
+
+FOLDER = "index"
+# Few slots make long chains, few entries make many files, which end inside of records.
+SMALL = Settings(max_hash_slot_num=7, max_index_num=24)
+
+
+def index_bytes(root: Path) -> list[bytes]:
+    """Return the files in the order of their names, which nobody can foresee."""
+    return list(view_bytes(root / FOLDER).values())
+
+
+def run(
+    store: Path, root: Path, settings: Settings, batches: Iterator[DispatchBatch], files: Files | None = None
+) -> list[bytes]:
+    """Build the index of *store* below *root* from where it is, and return its files."""
+    dispatcher = IndexDispatcher(Context("index", store, root, settings), files)
+    dispatcher.start()
+    for batch in batches:
+        dispatcher.dispatch(batch)
+    dispatcher.flush()
+    dispatcher.close()
+    return index_bytes(root)
+
+
+def batches_from(store: Path, cursor: Cursor | None, size: int) -> Iterator[DispatchBatch]:
+    """Yield the log behind *cursor* in batches of *size* records."""
+    begin = None if cursor is None else cursor.commit_log_offset
+    return cut_into_batches(log_batch(store, begin), itertools.repeat(size))
+
+
+@pytest.fixture
+def small_log(tmp_path: Path) -> Path:
+    """A log of 60 records with none to seven keys each, rolled back and prepared ones among them."""
+    log = WrittenLog(tmp_path / "small", segment_size=4096)
+    chance = random.Random(5)
+    for number in range(60):
+        keys = " ".join(f"k{chance.randrange(30)}" for _ in range(chance.choice([0, 0, 1, 2, 6])))
+        uniq = f"UNIQ_KEY\x01u{number}\x02" if chance.random() < 0.7 else ""
+        log.append(
+            b"x",
+            properties=f"{uniq}KEYS\x01{keys}\x02".encode() if keys else uniq.encode(),
+            sys_flag=chance.choice([0, 0, 0, 0x4, 0x8, 0xC]),
+            store_timestamp=1_700_000_000_000 + number * 700,
+        )
+    return log.save()
+
+
+@pytest.mark.parametrize("how", ["whole", "one by one", "at random"])
+@pytest.mark.parametrize("name", CLEAN_SETS)
+def test_the_index_equals_that_of_rocketmq(name, how, golden_read_only, broker_properties, tmp_path):
+    """Built from the log again, each file has the bytes that the broker left, however the log is cut into batches."""
+    store = golden_read_only(name) / "store"
+    settings = load_settings(broker_properties(name)).settings
+    chance = random.Random(name)
+    sizes = {
+        "whole": itertools.repeat(1 << 30),
+        "one by one": itertools.repeat(1),
+        "at random": iter(lambda: chance.choice([1, 2, 3, 25, 100]), None),
+    }[how]
+    batches = cut_into_batches(log_batch(store, settings=settings), sizes)
+    assert run(store, tmp_path / "target", settings, batches) == index_bytes(store)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 20])
+def test_batches_of_any_size_make_the_same_files(size, small_log, tmp_path):
+    """Key by key or thousands at a time, with a file's end inside of a record or behind one without keys."""
+    expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
+    assert len(expected) > 3
+    assert run(small_log, tmp_path / "target", SMALL, batches_from(small_log, None, size)) == expected
+
+
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
+    """What was dispatched behind the last flush is taken back at the next start, and comes again."""
+    expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
+    root = tmp_path / "target"
+    for stop in itertools.count(1):
+        dispatcher = IndexDispatcher(Context("index", small_log, root, SMALL))
+        cursor = dispatcher.start()
+        batches = list(batches_from(small_log, cursor, size))
+        for number, batch in enumerate(batches[: stop % 4 + 1]):
+            dispatcher.dispatch(batch)
+            if number == 0:
+                assert dispatcher.flush() == batch.end
+        # Neither flushed nor closed: the process is gone.
+        if len(batches) <= 1:
+            break
+    assert index_bytes(root) == expected
+
+
+@pytest.mark.parametrize("size", [4, 25])
+def test_a_kill_at_any_file_call_loses_nothing(size, small_log, tmp_path):
+    """Killed in the n-th call, for every n, and started again: the same bytes."""
+    expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
+    for calls in itertools.count():
+        root = tmp_path / str(calls)
+        files = KilledFiles(calls)
+        context = Context("index", small_log, root, SMALL)
+        try:
+            dispatcher = IndexDispatcher(context, files)
+            for number, batch in enumerate(batches_from(small_log, dispatcher.start(), size)):
+                dispatcher.dispatch(batch)
+                if number % 2:
+                    dispatcher.flush()
+        except Killed:
+            pass
+        dispatcher = IndexDispatcher(context)
+        cursor = dispatcher.start()
+        for batch in batches_from(small_log, cursor, size):
+            dispatcher.dispatch(batch)
+        dispatcher.close()
+        assert index_bytes(root) == expected
+        if not files.killed:
+            break
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
+    """Slots and entries may be as they were at any time since the last force: the entries that are sure are enough."""
+    expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
+    chance = random.Random(seed)
+    root = tmp_path / "target"
+    context = Context("index", small_log, root, SMALL)
+    files = PowerCutFiles()
+    for _ in range(8):
+        dispatcher = IndexDispatcher(context, files)
+        for batch in itertools.islice(batches_from(small_log, dispatcher.start(), chance.randrange(1, 12)), 6):
+            dispatcher.dispatch(batch)
+            if chance.random() < 0.4:
+                dispatcher.flush()
+        dispatcher.close()
+        files.cut(chance)
+    dispatcher = IndexDispatcher(context)
+    for batch in batches_from(small_log, dispatcher.start(), 5):
+        dispatcher.dispatch(batch)
+    dispatcher.close()
+    assert index_bytes(root) == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_kill_between_any_two_words_loses_nothing(seed, small_log, tmp_path):
+    """Of what was written since the last flush, any word may have come through and any other not."""
+    expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
+    chance = random.Random(seed)
+    root = tmp_path / "target"
+    context = Context("index", small_log, root, SMALL)
+    dispatcher = IndexDispatcher(context)
+    dispatcher.start()
+    batches = list(batches_from(small_log, None, chance.randrange(1, 30)))
+    flushed = chance.randrange(len(batches))
+    for batch in batches[:flushed]:
+        dispatcher.dispatch(batch)
+    dispatcher.flush()
+    before = view_bytes(root / FOLDER)
+    for batch in batches[flushed : flushed + 2]:
+        dispatcher.dispatch(batch)
+    dispatcher.close()
+    for name, data in before.items():
+        path = root / FOLDER / name
+        after = path.read_bytes()
+        path.write_bytes(b"".join(chance.choice((data, after))[at : at + 4] for at in range(0, len(data), 4)))
+    dispatcher = IndexDispatcher(context)
+    for batch in batches_from(small_log, dispatcher.start(), 5):
+        dispatcher.dispatch(batch)
+    dispatcher.close()
+    assert index_bytes(root) == expected
+
+
+def test_a_full_disk_pauses_the_view(small_log, tmp_path):
+    """Room is made before anything changes: the same batch comes again, and nothing is indexed twice or left out."""
+    expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
+    disk = FullDisk(1)
+    root = tmp_path / "target"
+    dispatcher = IndexDispatcher(Context("index", small_log, root, SMALL), disk)
+    dispatcher.start()
+    refused = 0
+    for batch in batches_from(small_log, None, 20):
+        while True:
+            before = index_bytes(root)
+            try:
+                dispatcher.dispatch(batch)
+                break
+            except RetryLater:
+                assert index_bytes(root) == before
+                refused += 1
+                disk.room += 1 + refused % 4
+    dispatcher.close()
+    assert refused
+    assert index_bytes(root) == expected
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cut_history_is_forgotten(seed, small_log, tmp_path):
+    """After `truncate` and the same records again the bytes are the same, also when killed in the middle of it."""
+    whole = log_batch(small_log)
+    cut_at = [request.commit_log_offset for request in whole][[0, 1, 20, 33, 50, 59][seed]]
+    expected = run(small_log, tmp_path / "expected", SMALL, iter([whole]))
+    for calls in itertools.count():
+        root = tmp_path / str(calls)
+        context = Context("index", small_log, root, SMALL)
+        run(small_log, root, SMALL, iter([whole]))
+        files = KilledFiles(calls)
+        cut = Cursor(whole.end.store_id, 2, cut_at, 0)
+        try:
+            dispatcher = IndexDispatcher(context, files)
+            dispatcher.start()
+            dispatcher.truncate(cut)
+            assert dispatcher.flush() == cut
+        except Killed:
+            dispatcher = IndexDispatcher(context)
+            cursor = dispatcher.start()
+            assert cursor is not None
+            if cursor.epoch == 1:
+                dispatcher.truncate(cut)
+        dispatcher = IndexDispatcher(context)
+        assert dispatcher.start() == cut
+        for batch in batches_from(small_log, cut, 9):
+            dispatcher.dispatch(batch)
+        dispatcher.close()
+        assert index_bytes(root) == expected
+        if not files.killed:
+            break
+
+
+def test_a_cut_index_is_as_if_built_from_the_shorter_log(small_log, tmp_path):
+    """Header, slots and entries; a file of which nothing is left is gone until the next record."""
+    requests = list(log_batch(small_log))
+    for request in requests[1:]:
+        cut_at = request.commit_log_offset
+        shorter = log_batch(small_log, until=cut_at)
+        expected = run(small_log, tmp_path / f"expected-{cut_at}", SMALL, iter([shorter]))
+        root = tmp_path / f"cut-{cut_at}"
+        run(small_log, root, SMALL, batches_from(small_log, None, 25))
+        dispatcher = IndexDispatcher(Context("index", small_log, root, SMALL))
+        dispatcher.start()
+        dispatcher.truncate(Cursor(shorter.end.store_id, 2, cut_at, 0))
+        dispatcher.close()
+        while expected and not int.from_bytes(expected[-1][36:40], "big"):
+            expected.pop()
+        assert index_bytes(root) == expected
+
+
+def test_a_trimmed_log_takes_the_files_that_lie_below(small_log, tmp_path):
+    """A file goes when its last record is gone, never the newest; a kill in between leaves it to the next start."""
+    minimum = list(log_batch(small_log))[45].commit_log_offset
+    for calls in itertools.count():
+        root = tmp_path / str(calls)
+        before = run(small_log, root, SMALL, batches_from(small_log, None, 9))
+        kept = [data for data in before if int.from_bytes(data[24:32], "big") >= minimum]
+        assert 0 < len(kept) < len(before)
+        context = Context("index", small_log, root, SMALL)
+        files = KilledFiles(calls)
+        try:
+            dispatcher = IndexDispatcher(context, files)
+            dispatcher.start()
+            dispatcher.expire(minimum)
+        except Killed:
+            dispatcher = IndexDispatcher(context)
+            dispatcher.start()
+            dispatcher.expire(minimum)
+        assert index_bytes(root) == kept
+        if not files.killed:
+            break
+
+
+def adopt(store: Path) -> None:
+    """Write what the writer writes when it finds a store that RocketMQ closed cleanly."""
+    identity = StoreIdentity(1, read_store_id(store), {}, adopted_clean=True)
+    (store / "reput").mkdir(exist_ok=True)
+    (store / "reput" / "store.json").write_bytes(seal(identity))
+
+
+@pytest.mark.parametrize("configured", [True, False])
+@pytest.mark.parametrize("name", CLEAN_SETS)
+def test_a_store_that_rocketmq_closed_is_taken_over(name, configured, golden, broker_properties):
+    """Nothing is built again and no byte changes, also where nobody tells how many slots the files have."""
+    store = golden(name) / "store"
+    settings = load_settings(broker_properties(name)).settings if configured else Settings()
+    adopt(store)
+    before = index_bytes(store)
+    dispatcher = IndexDispatcher(Context("index", store, store, settings))
+    cursor = dispatcher.start()
+    assert cursor is not None
+    requests = list(log_batch(store))
+    assert cursor.commit_log_offset > requests[-10].commit_log_offset
+    for batch in batches_from(store, cursor, 10):
+        dispatcher.dispatch(batch)
+    dispatcher.flush()
+    assert index_bytes(store) == before
+
+
+@pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3"])
+def test_keys_that_a_killed_rocketmq_lost_come_back(name, golden, broker_properties):
+    """It drops its partial file and goes on with a later record; the index is taken over up to that hole."""
+    store = golden(name) / "store"
+    settings = load_settings(broker_properties(name)).settings
+    adopt(store)
+    before = index_bytes(store)
+    paths = sorted((store / FOLDER).iterdir())
+    paths[2].unlink()
+    dispatcher = IndexDispatcher(Context("index", store, store, settings))
+    cursor = dispatcher.start()
+    assert cursor is not None
+    for batch in batches_from(store, cursor, 10):
+        dispatcher.dispatch(batch)
+    dispatcher.flush()
+    assert [path.name for path in sorted((store / FOLDER).iterdir())][:2] == [path.name for path in paths[:2]]
+    assert index_bytes(store) == before
+
+
+def test_a_last_file_that_is_not_whole_is_built_again(golden, broker_properties):
+    """RocketMQ 4.9 leaves forcing it to the system, so a machine may have lost pages of it after a clean end."""
+    store = golden("basic-4.9") / "store"
+    settings = load_settings(broker_properties("basic-4.9")).settings
+    adopt(store)
+    before = index_bytes(store)
+    last = max((store / FOLDER).iterdir())
+    data = bytearray(last.read_bytes())
+    data[40:400] = bytes(360)
+    last.write_bytes(data)
+    dispatcher = IndexDispatcher(Context("index", store, store, settings))
+    for batch in batches_from(store, dispatcher.start(), 10):
+        dispatcher.dispatch(batch)
+    dispatcher.flush()
+    assert index_bytes(store) == before
+
+
+def test_an_index_of_a_killed_rocketmq_is_built_again(golden):
+    """It may lack any entry, so none is trusted."""
+    store = golden("crash-5.3") / "before" / "store"
+    identity = StoreIdentity(1, read_store_id(store), {}, adopted_clean=False)
+    (store / "reput").mkdir()
+    (store / "reput" / "store.json").write_bytes(seal(identity))
+    assert IndexDispatcher(Context("index", store, store, Settings())).start() is None
+    assert index_bytes(store) == []
+
+
+def test_a_view_that_is_gone_is_built_again(small_log, tmp_path):
+    """A cursor without its files, or with an older copy of them, is found out at the start."""
+    run(small_log, tmp_path, SMALL, batches_from(small_log, None, 20))
+    context = Context("index", small_log, tmp_path, SMALL)
+    last = max((tmp_path / FOLDER).iterdir())
+    data = last.read_bytes()
+    last.write_bytes(data[:100] + bytes(len(data) - 100))
+    with pytest.raises(RebuildNeeded):
+        IndexDispatcher(context).start()
+    last.unlink()
+    with pytest.raises(RebuildNeeded):
+        IndexDispatcher(context).start()
+
+
+class StoppedClock(Clock):
+    """A clock that stands still, until somebody turns it."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.time_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+
+def test_files_are_named_in_their_order_whatever_the_clock_does(small_log, tmp_path):
+    """Names are what orders them: at least 1 ms apart, and never back."""
+    clock = StoppedClock(1_700_000_000_999)
+    dispatcher = IndexDispatcher(Context("index", small_log, tmp_path, SMALL), clock=clock)
+    dispatcher.start()
+    ends = []
+    for batch in batches_from(small_log, None, 9):
+        dispatcher.dispatch(batch)
+        clock.time_ms -= 5_000
+    dispatcher.close()
+    names = sorted(path.name for path in (tmp_path / FOLDER).iterdir())
+    assert {len(name) for name in names} == {17}
+    ends = [int.from_bytes((tmp_path / FOLDER / name).read_bytes()[24:32], "big") for name in names]
+    assert ends == sorted(ends)
+
+
+def test_a_name_that_is_no_time_is_followed_too():
+    """RocketMQ takes any number for the name of an index file."""
+    assert next_name("99999999999999999", 0) == "100000000000000000"
+    assert next_name("20261121102843999", 0) == "20261121102844000"
+    assert next_name("20261231235959999", 0) == "20270101000000000"
+
+
+def test_the_plugin_says_what_it_is(small_log, tmp_path):
+    """It reads what is appended, and owns one folder of the store."""
+    described = reput_describe_dispatcher()
+    assert (described.reads, described.after, described.store_folders) == ("appended", (), (FOLDER,))
+    assert isinstance(reput_create_dispatcher(Context("index", small_log, tmp_path, SMALL)), IndexDispatcher)
