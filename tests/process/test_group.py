@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -481,3 +482,29 @@ def test_two_groups_do_not_work_on_one_view(log, plugins, context, processes, mo
     second = ProcessGroup(context("probe"), running.memory)
     with pytest.raises(DispatcherError, match="another process group"):
         second.start()
+
+
+def test_a_dispatcher_that_waits_for_its_restart_is_drained_all_the_same(log, plugins, context, processes, saved):
+    """A store that is closed between two tries leaves no view behind that could have been brought up."""
+    plugins.add("probe")
+    go = log.store_directory / "go"
+    options = {"probe": {"crash_at": 0, "crash_until": str(go)}}
+    running = processes(context("probe", options=options, dispatcher_restart_count_max=50))
+    log.put(5)
+    running.wait_until(lambda: running.row("probe").restart_count >= 5)
+    go.touch()
+    running.stop()
+    assert saved("probe")["offsets"] == log.offsets
+
+
+def test_tasks_wait_for_progress(log, plugins, context, processes, inline):
+    """In an event loop, with either kind of group."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    end = log.put(5)
+    asyncio.run(running.group.wait_for_async("probe", end, TIMEOUT))
+    with pytest.raises(WaitTimeout):
+        asyncio.run(running.group.wait_for_async("probe", end + 1, 0.05))
+    running.stop()
+    group = inline(context("probe"))
+    asyncio.run(group.wait_for_async("probe", end, TIMEOUT))

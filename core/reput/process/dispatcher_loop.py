@@ -380,6 +380,7 @@ class DispatcherLoop:
             bound = min(bound, deletions[0].commit_log_offset)
         if bound <= begin:
             return 0
+        self.cell.set_phase(Phase.DISPATCH)
         try:
             found = self.log_feed.read(begin, bound)
         except DamagedStore as error:
@@ -409,6 +410,7 @@ class DispatcherLoop:
         self.cell.set_error(self.damage)
         self.resume_at = self.now() + DAMAGE_RETRY_S
         self.log_feed.close()
+        self.cell.set_phase(Phase.IDLE)
         return 0
 
     def follow(self, dispatcher: CommitLogDispatcher) -> int:

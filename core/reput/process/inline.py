@@ -7,6 +7,7 @@ holds up the others, one that crashes the interpreter takes the program along.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -180,6 +181,8 @@ class InlineCell:
         self.lapped_count = 0
         self.gap_bytes = 0
         self.rejected_count = 0
+        # The group's thread is woken by every change and has no back-stop that anything could hide behind.
+        self.backstop_count = 0
         self.error: str | None = None
         self._counters: dict[str, InlineCounter] = {}
 
@@ -307,7 +310,7 @@ class InlineGroup:
             )
         except ConfigError:
             raise
-        except Exception:
+        except (Exception, SystemExit):
             member.cell.set_error(traceback.format_exc())
             member.cell.set_state(State.BROKEN)
             logger.exception("dispatcher cannot be imported: dispatcher=%s", member.name)
@@ -356,7 +359,7 @@ class InlineGroup:
             member.cell.set_state(State.STOPPING)
         try:
             work = loop.do_work()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.fail(member, loop, error)
             return 1
         if loop.finished:
@@ -423,7 +426,7 @@ class InlineGroup:
     def predecessors_finished(self, member: Member) -> bool:
         return all(self.members[name].loop is None for name in member.description.after if name in self.members)
 
-    def fail(self, member: Member, loop: DispatcherLoop, error: Exception) -> None:
+    def fail(self, member: Member, loop: DispatcherLoop, error: BaseException) -> None:
         """Take up an exception of the plugin: start again later, or not at all."""
         text = traceback.format_exc()
         logger.exception(
@@ -500,6 +503,10 @@ class InlineGroup:
             f"dispatcher did not come so far in time: dispatcher={name} commit_log_offset={commit_log_offset} "
             f"progress={cell.progress} timeout={timeout}"
         )
+
+    async def wait_for_async(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
+        """As `wait_for`, for a task of any event loop."""
+        await asyncio.to_thread(self.wait_for, name, commit_log_offset, timeout)
 
     def status(self) -> list[DispatcherRow]:
         """Return a row per enabled dispatcher."""

@@ -32,6 +32,8 @@ class DispatcherRow(msgspec.Struct, frozen=True):
         progress, durable_cursor: commit-log offsets: readable up to there, and what a power cut leaves.
         lag_seconds: age of the oldest record that was not dispatched.
         gap_bytes: of the log that retention took before the view had them.
+        rejected_count: records in the dead-letter file.
+        backstop_count: back-stop wake-ups that found work; each is a bug of reput's.
         rss_bytes: anonymous resident memory of the process.
         error: the last one; None: there was none since the last start that succeeded.
     """
@@ -50,6 +52,7 @@ class DispatcherRow(msgspec.Struct, frozen=True):
     lapped_count: int | None
     gap_bytes: int | None
     rejected_count: int | None
+    backstop_count: int | None
     heartbeat_age_ms: int | None
     rss_bytes: int | None
     error: str | None
@@ -77,6 +80,8 @@ class StatusCell(Protocol):
     def gap_bytes(self) -> int: ...
     @property
     def rejected_count(self) -> int: ...
+    @property
+    def backstop_count(self) -> int: ...
     @property
     def heartbeat_ns(self) -> int | None: ...
     @property
@@ -123,6 +128,7 @@ def dispatcher_row(
         lapped_count=cell.lapped_count,
         gap_bytes=cell.gap_bytes,
         rejected_count=cell.rejected_count,
+        backstop_count=cell.backstop_count,
         heartbeat_age_ms=None if heartbeat is None else max(0, time.monotonic_ns() - heartbeat) // 1_000_000,
         rss_bytes=None if pid is None else anonymous_memory(pid),
         error=cell.error,

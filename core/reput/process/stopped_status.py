@@ -14,6 +14,7 @@ from reput.process.messages import GroupStatus, WriterRow
 from reput.process.states import State
 from reput.process.status import DispatcherRow
 from reput.settings import Settings
+from reput.store.dispatcher_cursors import read_dispatcher_cursors
 from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id
 from reput.store.log_end import find_log_end
@@ -37,6 +38,7 @@ def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
     epochs = read_epochs(store_directory, store_id)
     # Somebody who writes without a group that could be asked: an inline one, or RocketMQ.
     holder = StoreLock.holder(store_directory)
+    cursors = read_dispatcher_cursors(store_directory)
     return GroupStatus(
         store=str(store_directory),
         store_id=store_id,
@@ -51,12 +53,12 @@ def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
             state="STOPPED" if holder is None else "RUNNING",
             reason=None,
         ),
-        dispatchers=[stopped_row(store_directory, name) for name in settings.dispatchers],
+        dispatchers=[stopped_row(store_directory, name, cursors.get(name)) for name in settings.dispatchers],
     )
 
 
-def stopped_row(store_directory: Path, name: str) -> DispatcherRow:
-    """Return the row of a dispatcher of which only files are there."""
+def stopped_row(store_directory: Path, name: str, durable_cursor: int | None) -> DispatcherRow:
+    """Return the row of a dispatcher of which only files are there; *durable_cursor* as it was noted last."""
     try:
         entry = installed_dispatchers().get(name)
     except ConfigError:
@@ -69,7 +71,7 @@ def stopped_row(store_directory: Path, name: str) -> DispatcherRow:
         pid=None,
         state=State.STOPPED.name,
         progress=None,
-        durable_cursor=None,
+        durable_cursor=durable_cursor,
         lag_bytes=None,
         lag_messages=None,
         lag_seconds=None,
@@ -77,6 +79,7 @@ def stopped_row(store_directory: Path, name: str) -> DispatcherRow:
         lapped_count=None,
         gap_bytes=Gaps(store_directory, name).size,
         rejected_count=len(DeadLetters(store_directory, name)),
+        backstop_count=None,
         heartbeat_age_ms=None,
         rss_bytes=None,
         error=None,

@@ -64,9 +64,6 @@ POLL_S_MAX = 60.0
 # How often the dispatchers' signs of life are looked at: a phase is ended at most so much later than it should be.
 LOOKS_PER_TIME_LIMIT = 8
 
-Reporter = Callable[[Reply], None]
-
-
 class Supervisor:
     """The supervisor of one store's group."""
 
@@ -441,7 +438,10 @@ class Supervisor:
         if not self.ending:
             self.ending = True
             for member in self.members.values():
-                if member.pid is None and member.state is not State.STOPPED:
+                if member.state is State.BACKOFF:
+                    # Its last chance to take in what there is.
+                    self.start(member)
+                elif member.pid is None and member.state is not State.STOPPED:
                     member.set_state(State.STOPPED)
         self.go_on_draining()
 
@@ -455,6 +455,9 @@ class Supervisor:
             if member.pid is not None and member.state is not State.STOPPING and not running:
                 self.stop(member, State.STOPPED, DRAIN_SIGNAL)
         if all(member.pid is None for member in self.members.values()):
+            for member in self.members.values():
+                if member.state is not State.STOPPED:
+                    member.set_state(State.STOPPED)
             self.channel.send(Notice("drained"))
             self.finished = True
 
