@@ -122,6 +122,12 @@ class Ledger:
         self.records.append(record)
         self.next_offsets[record.topic, record.queue_id] += 1
 
+    def take_back(self) -> Record:
+        """Take the last record off, which the store has lost."""
+        record = self.records.pop()
+        self.next_offsets[record.topic, record.queue_id] -= 1
+        return record
+
     def queues(self) -> dict[tuple[str, int], list[Record]]:
         """Return the records of every queue."""
         queues: dict[tuple[str, int], list[Record]] = defaultdict(list)

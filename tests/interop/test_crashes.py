@@ -19,8 +19,11 @@ from interop.ledger import (
 )
 from interop.reput_writer import ReputWriter
 from reput.settings import Settings
+from reput.store.message import Message
+from reput_hooks import Record
+from small_store import overwrite
 
-pytestmark = [pytest.mark.java, pytest.mark.processes]
+pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
 
 # Index files are large enough for all keys, so that a crash always meets one that is not full.
 FILE_SIZES = {
@@ -31,6 +34,8 @@ FILE_SIZES = {
 }
 SETTINGS = Settings(**FILE_SIZES)
 HOURS_MS = 3_600_000
+# Its last 200 bytes begin in its body, its last 10 in its properties.
+LAST = Message("orders", b"x" * 300, tags="torn", properties={"note": "y" * 40})
 
 
 def hours_ago(hours: int) -> int:
@@ -38,9 +43,8 @@ def hours_ago(hours: int) -> int:
     return time.time_ns() // 1_000_000 - hours * HOURS_MS
 
 
-def kill_after_puts(directory: Path, ledger: Ledger, count: int, seed: int) -> None:
-    """Have a reput of its own process put *count* messages and be killed."""
-    messages = random_messages(random.Random(seed), count)
+def kill_after_puts(directory: Path, ledger: Ledger, messages: list[Message]) -> None:
+    """Have a reput in a process of its own put *messages* and be killed."""
     with ReputWriter(directory, {**FILE_SIZES, "mode": "inline"}) as writer:
         for message, result in zip(messages, writer.put(messages), strict=True):
             ledger.add_put(message, result)
@@ -58,7 +62,7 @@ def test_a_killed_reput_leaves_a_checkpoint_by_which_rocketmq_finds_every_key(tm
     opened = rocketmq(directory, SETTINGS, flushDiskType="SYNC_FLUSH")
     put_by_rocketmq(opened, ledger, random_messages(random.Random(1), 60), hours_ago(5))
     opened.shutdown()
-    kill_after_puts(directory, ledger, 20, seed=2)
+    kill_after_puts(directory, ledger, random_messages(random.Random(2), 20))
     opened = rocketmq(directory, SETTINGS)
     assert_read_by_rocketmq(opened, ledger, by_time=False)
     opened.shutdown()
@@ -82,3 +86,98 @@ def test_keys_that_rocketmq_loses_in_a_crash_are_found_by_reput(tmp_path, rocket
     opened.shutdown()
     with reput.open(directory, mode="inline", **FILE_SIZES) as store:
         assert_read_by_reput(store, ledger)
+
+
+def test_a_reput_killed_under_load_loses_nothing_that_it_acknowledged(tmp_path, rocketmq):
+    """RocketMQ finds every acknowledged message; what it finds beyond goes on in the same order, without gaps."""
+    directory = tmp_path / "store"
+    ledger = Ledger(SETTINGS)
+    for seed in range(3):
+        messages = random_messages(random.Random(seed), 400)
+        with ReputWriter(directory, {**FILE_SIZES, "mode": "inline"}) as writer:
+            writer.send(messages)
+            acknowledged = writer.results(30)
+            acknowledged += writer.kill()
+        for message, result in zip(messages, acknowledged, strict=False):
+            ledger.add_put(message, result)
+        assert len(acknowledged) < len(messages), "the writer was done before it was killed"
+        opened = rocketmq(directory, SETTINGS)
+        for record in opened.records()[len(ledger.records) :]:
+            ledger.take_over(record)
+        assert_read_by_rocketmq(opened, ledger, by_time=False)
+        opened.shutdown()
+
+
+def test_rocketmq_cuts_a_record_that_reput_could_not_write_whole(tmp_path, rocketmq):
+    """The queue has its unit and the index its keys already; all of them go, and the queue offset is given again."""
+    directory = tmp_path / "store"
+    ledger = Ledger(SETTINGS)
+    kill_after_puts(directory, ledger, [*random_messages(random.Random(1), 50), LAST])
+    tear(directory, ledger.take_back(), size=200)
+    opened = rocketmq(directory, SETTINGS)
+    assert_read_by_rocketmq(opened, ledger, by_time=False)
+    put_by_rocketmq(opened, ledger, random_messages(random.Random(2), 20))
+    opened.shutdown()
+    with reput.open(directory, mode="inline", **FILE_SIZES) as store:
+        assert_read_by_reput(store, ledger)
+
+
+def test_reput_cuts_a_record_that_rocketmq_could_not_write_whole(tmp_path, rocketmq):
+    """And RocketMQ goes on behind what reput put in its place."""
+    directory = tmp_path / "store"
+    directory.mkdir()
+    ledger = Ledger(SETTINGS)
+    opened = rocketmq(directory, SETTINGS)
+    put_by_rocketmq(opened, ledger, [*random_messages(random.Random(1), 50), LAST])
+    opened.queues()
+    opened.kill()
+    tear(directory, ledger.take_back(), size=200)
+    with reput.open(directory, mode="inline", **FILE_SIZES) as store:
+        assert_read_by_reput(store, ledger)
+        put_by_reput(store, ledger, random_messages(random.Random(2), 20))
+        assert_read_by_reput(store, ledger)
+    opened = rocketmq(directory, SETTINGS)
+    assert_read_by_rocketmq(opened, ledger, by_time=False)
+    opened.shutdown()
+
+
+def test_a_record_torn_in_its_properties_is_kept_where_rocketmq_has_kept_it(tmp_path, rocketmq):
+    """Lengths and body fit, so RocketMQ goes on behind it; then it is a record like any other, zeros in it or not."""
+    directory = tmp_path / "store"
+    ledger = Ledger(SETTINGS)
+    kill_after_puts(directory, ledger, [*random_messages(random.Random(1), 50), LAST])
+    tear(directory, ledger.take_back(), size=10)
+    opened = rocketmq(directory, SETTINGS)
+    ledger.take_over(opened.records()[-1])
+    put_by_rocketmq(opened, ledger, random_messages(random.Random(2), 20))
+    opened.shutdown()
+    with reput.open(directory, mode="inline", **FILE_SIZES) as store:
+        assert_read_by_reput(store, ledger)
+
+
+@pytest.mark.parametrize("end", ["shutdown", "kill"])
+def test_what_rocketmq_has_cut_without_zeroing_is_no_part_of_the_log(tmp_path, rocketmq, end):
+    """Whole records lie behind RocketMQ's end, older than its last: they neither come back nor count as damage."""
+    directory = tmp_path / "store"
+    ledger = Ledger(SETTINGS)
+    kill_after_puts(directory, ledger, [*random_messages(random.Random(1), 50), *[LAST] * 5])
+    for _ in range(5):
+        first_lost = ledger.take_back()
+    tear(directory, first_lost, size=200)
+    opened = rocketmq(directory, SETTINGS)
+    assert_read_by_rocketmq(opened, ledger, by_time=False)
+    put_by_rocketmq(opened, ledger, [Message("orders", b"short", keys=["short"])])
+    opened.queues()
+    getattr(opened, end)()
+    with reput.open(directory, mode="inline", **FILE_SIZES) as store:
+        assert_read_by_reput(store, ledger)
+        put_by_reput(store, ledger, random_messages(random.Random(2), 20))
+        assert_read_by_reput(store, ledger)
+    opened = rocketmq(directory, SETTINGS)
+    assert_read_by_rocketmq(opened, ledger, by_time=False)
+    opened.shutdown()
+
+
+def tear(directory: Path, record: Record, size: int) -> None:
+    """Zero the last *size* bytes of a record, as a disk leaves it whose power failed."""
+    overwrite(directory, record.commit_log_offset + record.record_size - size, bytes(size))
