@@ -130,6 +130,7 @@ class Running:
 @pytest.fixture
 def processes(log: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Running]]:
     """Return a function that starts a process group over the log; all are stopped afterwards."""
+    (tmp_path / "run").mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     running: list[Running] = []
 

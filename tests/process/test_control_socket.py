@@ -13,6 +13,7 @@ from reput.process.control_socket import connect_observer, control_socket_path, 
 @pytest.fixture(autouse=True)
 def runtime_directory(tmp_path, monkeypatch):
     """A runtime directory of the test's own."""
+    (tmp_path / "run").mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     return tmp_path / "run"
 
@@ -42,6 +43,14 @@ def test_without_a_runtime_directory_a_private_folder_serves(tmp_path, monkeypat
     path = control_socket_path(tmp_path)
     assert path.parent == tmp_path / f"reput-{os.getuid()}"
     assert path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_runtime_directory_that_is_not_there_is_not_made(tmp_path, monkeypatch):
+    """It is the system's to make; the temporary directory serves instead."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "nothing"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert control_socket_path(tmp_path).parent == tmp_path / f"reput-{os.getuid()}"
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_a_folder_that_others_may_enter_is_refused(tmp_path, runtime_directory):

@@ -96,6 +96,7 @@ def test_a_killed_supervisor_is_replaced(log, plugins, context, processes, saved
 
 def test_nothing_is_left_of_a_killed_owner(plugins, tmp_path, monkeypatch):
     """All processes end, no memory has a name, and the next opening has every acknowledged record in its view."""
+    (tmp_path / "run").mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     plugins.add("probe")
     store = tmp_path / "killed"
@@ -434,12 +435,19 @@ def test_rubbish_on_the_control_socket_harms_nobody(log, plugins, context, proce
     assert running.group.restart_count == 0
 
 
-def test_a_stale_socket_file_is_replaced(log, plugins, context, processes, tmp_path):
+def test_without_a_control_socket_the_group_runs_and_says_so(log, plugins, context, processes, tmp_path):
+    """Only others cannot ask it."""
+    plugins.add("probe")
+    (tmp_path / "run" / "reput").touch()
+    running = processes(context("probe"))
+    running.group.wait_for("probe", log.put(1), TIMEOUT)
+    assert "there is no control socket" in group_log(log)
+
+
+def test_a_stale_socket_file_is_replaced(log, plugins, context, processes):
     """What a killed group leaves in the runtime directory stops nobody."""
     plugins.add("probe")
-    (tmp_path / "run" / "reput").mkdir(parents=True, mode=0o700)
     stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    os.environ["XDG_RUNTIME_DIR"] = str(tmp_path / "run")
     stale.bind(str(control_socket_path(log.store_directory)))
     stale.close()
     running = processes(context("probe"))

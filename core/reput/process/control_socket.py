@@ -1,8 +1,8 @@
 """The control socket of a store's process group: where it lies, who may connect, and what clients ask.
 
-A Unix socket named by a hash of the store's real path, in the user's runtime directory (``XDG_RUNTIME_DIR``, else a
-private folder below the temporary directory), because a store's own path may be longer than a socket's name can be.
-Only the owner of the group connects. A stale file of a group that was killed is replaced at the next start.
+A Unix socket named by a hash of the store's real path, in the user's runtime directory (``XDG_RUNTIME_DIR`` if it is
+there, else a private folder below the temporary directory), because a store's own path may be longer than a socket's
+name can be. Only the owner of the group connects. A stale file of a group that was killed is replaced at the next start.
 
 A request is a line of JSON, `reput.process.messages.Request`, and so is each `Reply`. With the reply to "observe" come
 the read-only descriptors of the ring and the cells.
@@ -36,17 +36,23 @@ def control_socket_path(store_directory: Path) -> Path:
     """Return where the control socket of a store lies, for this user; its folder exists.
 
     Raises:
-        DispatcherError: the folder belongs to somebody else, or others may enter it.
+        DispatcherError: the folder cannot be made, belongs to somebody else, or others may enter it.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
+    if runtime and os.path.isdir(runtime):
         folder = Path(runtime) / "reput"
     else:
         from tempfile import gettempdir
 
         folder = Path(gettempdir()) / f"reput-{os.getuid()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.lstat()
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise DispatcherError(
+            f"the folder of the control socket cannot be made: folder={folder} error={error.strerror}",
+            "Set XDG_RUNTIME_DIR to a folder of your own.",
+        ) from None
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise DispatcherError(
             f"the folder of the control socket is not private: folder={folder} uid={status.st_uid} "

@@ -100,7 +100,11 @@ class Supervisor:
         self.reactor.watch(self.channel.fileno(), self.on_owner_says)
         if not self.take_lock():
             return
-        self.clients.listen(ControlSocket(self.context.view_directory))
+        try:
+            self.clients.listen(ControlSocket(self.context.view_directory))
+        except (OSError, DispatcherError) as error:
+            # The store can be written without it; only others cannot ask or command.
+            self.merger.say("WARNING", f"there is no control socket: {error}")
         self.begin()
         while not self.finished:
             self.do_work()
