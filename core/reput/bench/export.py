@@ -63,7 +63,7 @@ def measure_export(
             "bench": "export",
             "machine": machine_facts(scratch),
             "count": count,
-            "bytes": size,
+            "bytes": LogTable(store).find_end(),
             "body_size": body_size,
             "decode": decode(store),
         }
