@@ -2,7 +2,7 @@
 
 A Unix socket named by a hash of the store's real path, in the user's runtime directory (``XDG_RUNTIME_DIR`` if it is
 there, else a private folder below the temporary directory), because a store's own path may be longer than a socket's
-name can be. Only the owner of the group connects. A stale file of a group that was killed is replaced at the next start.
+name can be. Only the owner of the group connects. A stale file of a killed group is replaced at the next start.
 
 A request is a line of JSON, `reput.process.messages.Request`, and so is each `Reply`. With the reply to "observe" come
 the read-only descriptors of the ring and the cells.
