@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-PROBE = '''
+PROBE = """
 import json, os, signal, sys, time
 from pathlib import Path
 import msgspec
@@ -114,7 +114,7 @@ def reput_create_dispatcher(context):
 @hookimpl
 def reput_describe_dispatcher():
     return DispatcherDescription(options=Options, DESCRIPTION)
-'''
+"""
 
 
 class PluginFolder:

@@ -32,9 +32,7 @@ def measure_read(
             for first in range(0, count, PUT_BATCH):
                 store.put_batch(
                     [
-                        reput.Message(
-                            "bench", body, tags="tag", keys=[f"key-{number}-{key}" for key in range(keys)]
-                        )
+                        reput.Message("bench", body, tags="tag", keys=[f"key-{number}-{key}" for key in range(keys)])
                         for number in range(first, min(first + PUT_BATCH, count))
                     ]
                 )

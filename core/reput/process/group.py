@@ -314,9 +314,7 @@ class ProcessGroup:
     def reads_durable(self) -> bool:
         """Whether an enabled dispatcher is shown only what is durable, and so waits for each force."""
         return any(
-            member.description.reads == "durable"
-            for member in self.members.values()
-            if member.description is not None
+            member.description.reads == "durable" for member in self.members.values() if member.description is not None
         )
 
     def cell(self, name: str) -> CellView:

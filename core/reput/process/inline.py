@@ -305,9 +305,7 @@ class InlineGroup:
         try:
             member.plugin = load_plugin(member.name, member.entry.module)
             member.description = member.plugin.describe()
-            member.options = convert_options(
-                member.name, self.context.options(member.name), member.description.options
-            )
+            member.options = convert_options(member.name, self.context.options(member.name), member.description.options)
         except ConfigError:
             raise
         except (Exception, SystemExit):

@@ -41,9 +41,7 @@ class CommitLogReader:
         end = 0
         for request in batch:
             begin = run[0].commit_log_offset if run else 0
-            if run and (
-                request.commit_log_offset != end or end + request.record_size - begin > RUN_SIZE_MAX
-            ):
+            if run and (request.commit_log_offset != end or end + request.record_size - begin > RUN_SIZE_MAX):
                 records += self.read_run(run)
                 run = []
             run.append(request)

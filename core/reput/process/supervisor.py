@@ -64,6 +64,7 @@ POLL_S_MAX = 60.0
 # How often the dispatchers' signs of life are looked at: a phase is ended at most so much later than it should be.
 LOOKS_PER_TIME_LIMIT = 8
 
+
 class Supervisor:
     """The supervisor of one store's group."""
 
@@ -270,9 +271,7 @@ class Supervisor:
 
     def after(self) -> dict[str, tuple[str, ...]]:
         """Return of each dispatcher those it declares to come after."""
-        return {
-            name: member.description.after if member.description else () for name, member in self.members.items()
-        }
+        return {name: member.description.after if member.description else () for name, member in self.members.items()}
 
     def announce(self) -> None:
         """Tell the owner who is in the group."""
