@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reput.settings import Settings
-from reput.store.files import Clock, Files, Mapping
+from reput.store.files import Clock, Files, Mapping, WrittenFile
 from reput.store.log_walk import LogWalk
 from reput.store.message import Message
 from reput.store.message_store import MessageStore
@@ -21,6 +21,7 @@ __all__ = [
     "START_MS",
     "FailingFiles",
     "ManualClock",
+    "UnforcedFiles",
     "drop",
     "extents",
     "log_bytes",
@@ -53,7 +54,39 @@ class ManualClock(Clock):
         return self.ms
 
 
-class FailingMapping(Mapping):
+class UnforcedFile(WrittenFile):
+    """A file that is written and never forced."""
+
+    def force(self) -> None:
+        pass
+
+
+class UnforcedMapping(Mapping):
+    """A mapping that is never forced."""
+
+    def force(self) -> None:
+        pass
+
+
+class UnforcedFiles(Files):
+    """Files that never wait for the disk: a test that kills a process, and no machine, does without."""
+
+    def map(self, path: Path, size: int) -> Mapping:
+        return UnforcedMapping(path, size)
+
+    def open(self, path: Path) -> WrittenFile:
+        return UnforcedFile(path)
+
+    def force_directory(self, path: Path) -> None:
+        pass
+
+    def replace(self, path: Path, data: bytes) -> None:
+        draft = path.with_name(path.name + ".draft")
+        draft.write_bytes(data)
+        draft.rename(path)
+
+
+class FailingMapping(UnforcedMapping):
     """A mapping whose disk has the moods of its `FailingFiles`."""
 
     files: FailingFiles
@@ -67,10 +100,9 @@ class FailingMapping(Mapping):
         self.files.before_force()
         if self.files.force_error is not None:
             raise OSError(self.files.force_error, os.strerror(self.files.force_error))
-        super().force()
 
 
-class FailingFiles(Files):
+class FailingFiles(UnforcedFiles):
     """Files on a disk that can be full and can refuse to force.
 
     Attributes:

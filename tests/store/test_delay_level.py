@@ -32,8 +32,16 @@ def test_what_is_no_time_is_refused(text):
 
 @pytest.mark.parametrize(
     ("level", "due"),
-    [("1", NOW + 1_000), ("3", NOW + 10_000), ("18", NOW + 7_200_000), ("99", NOW + 7_200_000), ("0", None)]
-    + [("-1", None), ("", None), ("x", None)],
+    [
+        ("1", NOW + 1_000),
+        ("3", NOW + 10_000),
+        ("18", NOW + 7_200_000),
+        ("99", NOW + 7_200_000),
+        ("0", None),
+        ("-1", None),
+        ("", None),
+        ("x", None),
+    ],
 )
 def test_when_a_record_of_a_level_is_due(level, due):
     """A level above the highest counts as the highest; what is no level above 0 does not wait."""

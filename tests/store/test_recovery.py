@@ -12,6 +12,7 @@ from reput.store.segments import Segments
 from small_store import (
     SEGMENT_SIZE,
     START_MS,
+    UnforcedFiles,
     drop,
     extents,
     log_bytes,
@@ -41,7 +42,7 @@ def recovered(store, store_id="0" * 32):
 def test_a_last_record_that_is_torn_at_any_byte_is_cut(tmp_path, message):
     """Whatever of it reached the disk: the log ends before it, its queue offset is given again, and nothing is lost."""
     store = tmp_path / "store"
-    opened = open_store(store)
+    opened = open_store(store, files=UnforcedFiles())
     opened.put(Message("orders", b"first", tags="tag"))
     last = opened.put(message)
     drop(opened)
@@ -50,7 +51,7 @@ def test_a_last_record_that_is_torn_at_any_byte_is_cut(tmp_path, message):
     for left in range(last.record_size + 1):
         overwrite(store, begin, data[:left].ljust(len(data), b"\0"))
         is_whole = not data[left:].strip(b"\0")
-        again = open_store(store)
+        again = open_store(store, files=UnforcedFiles())
         assert again.appended == (last.next_commit_log_offset if is_whole else begin), left
         assert again.queue_offsets.next_offset("orders", 0) == 1 + is_whole, left
         drop(again)

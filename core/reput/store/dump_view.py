@@ -86,7 +86,7 @@ def dump_view(
     try:
         root = store_directory / ("consumequeue" if view == "consume_queue" else "consumequeue_ext")
         rows = consume_queue_rows if view == "consume_queue" else ext_rows
-        for found_topic, found_id, directory in queue_directories(root):
+        for found_topic, found_id, directory in sorted(queue_directories(root)):
             if topic in (None, found_topic) and queue_id in (None, found_id):
                 yield from rows(found_topic, found_id, directory, open_files)
     finally:

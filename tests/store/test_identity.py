@@ -1,0 +1,154 @@
+"""Identity: what a store is called, and what is a store at all."""
+
+from __future__ import annotations
+
+import shutil
+
+import msgspec
+import pytest
+
+from reput.errors import DamagedStore, NotAStore, StoreError
+from reput.store.identity import (
+    LAYOUT_VERSION,
+    StoreIdentity,
+    derive_store_id,
+    is_store,
+    is_unfinished,
+    new_store_id,
+    read_identity,
+    read_store_id,
+    require_store,
+)
+from reput.store.message import Message
+from reput.store.sealed_file import seal
+from reput.store.segments import Segments
+from small_store import open_store
+from written_log import WrittenLog
+
+
+def test_a_new_store_gets_an_id_that_no_other_has(tmp_path):
+    """32 hex digits, kept from then on."""
+    first, second = open_store(tmp_path / "first"), open_store(tmp_path / "second")
+    assert first.store_id != second.store_id
+    assert len(first.store_id) == 32 == len(new_store_id())
+    int(first.store_id, 16)
+    for opened in (first, second):
+        opened.close(views_complete=True)
+    assert read_store_id(tmp_path / "first") == first.store_id
+
+
+def test_a_store_without_an_id_has_one_that_follows_from_its_first_record(tmp_path):
+    """So that cursors and offsets of readers hold. The first writing keeps it."""
+    log = WrittenLog(tmp_path / "store", 4096)
+    log.append(b"first")
+    log.save()
+    derived = read_store_id(log.store)
+    assert read_store_id(log.store) == derived
+    log.append(b"second")
+    log.save()
+    assert read_store_id(log.store) == derived
+    opened = open_store(log.store)
+    assert opened.store_id == derived
+    opened.put(Message("orders", b""))
+    opened.close(views_complete=True)
+    assert read_store_id(log.store) == derived
+
+
+def test_other_first_bytes_give_another_id(tmp_path):
+    """And so do other segments."""
+    ids = set()
+    for number, (begin, size) in enumerate([(0, 4096), (4096, 4096), (0, 8192)]):
+        log = WrittenLog(tmp_path / str(number), size, begin=begin)
+        log.append(b"first")
+        ids.add(derive_store_id(Segments(log.save() / "commitlog")))
+    other = WrittenLog(tmp_path / "other", 4096)
+    other.append(b"first", born_timestamp=5)
+    ids.add(derive_store_id(Segments(other.save() / "commitlog")))
+    assert len(ids) == 4
+
+
+def test_a_store_of_a_newer_reput_is_refused(tmp_path):
+    """The sentence says what to do."""
+    opened = open_store(tmp_path / "store")
+    opened.close(views_complete=True)
+    identity = read_identity(tmp_path / "store")
+    newer = msgspec.structs.replace(identity, layout_version=LAYOUT_VERSION + 1)
+    (tmp_path / "store" / "reput" / "store.json").write_bytes(seal(newer))
+    with pytest.raises(StoreError, match="newer reput") as caught:
+        open_store(tmp_path / "store")
+    assert caught.value.advice
+    with pytest.raises(StoreError, match=f"layout_version={LAYOUT_VERSION + 1}"):
+        read_store_id(tmp_path / "store")
+
+
+def test_a_torn_identity_is_damage(tmp_path):
+    """It is not made anew, for cursors know it."""
+    opened = open_store(tmp_path / "store")
+    opened.close(views_complete=True)
+    path = tmp_path / "store" / "reput" / "store.json"
+    path.write_bytes(path.read_bytes()[:30])
+    with pytest.raises(DamagedStore, match="checksum"):
+        open_store(tmp_path / "store")
+
+
+def test_the_sizes_that_files_do_not_show_are_recorded(tmp_path):
+    """They hold against RocketMQ's defaults at the next opening."""
+    opened = open_store(tmp_path / "store", max_hash_slot_num=77, max_index_num=99)
+    opened.close(views_complete=True)
+    identity = read_identity(tmp_path / "store")
+    assert isinstance(identity, StoreIdentity)
+    assert identity.file_sizes["max_hash_slot_num"] == 77
+    assert identity.file_sizes["max_index_num"] == 99
+    assert identity.file_sizes["mapped_file_size_commit_log"] == 4096
+
+
+def test_a_store_is_what_has_a_log_or_an_identity(tmp_path):
+    """Reading verbs refuse everything else, and make nothing."""
+    assert not is_store(tmp_path / "absent")
+    with pytest.raises(NotAStore, match="no such directory"):
+        require_store(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    assert not is_store(tmp_path / "empty")
+    with pytest.raises(NotAStore, match="missing=commitlog"):
+        require_store(tmp_path / "empty")
+    assert list((tmp_path / "empty").iterdir()) == []
+    opened = open_store(tmp_path / "store")
+    opened.close(views_complete=True)
+    require_store(tmp_path / "store")
+    shutil.rmtree(tmp_path / "store" / "commitlog")
+    assert is_store(tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("names", "unfinished"),
+    [
+        ([], True),
+        (["lock"], True),
+        (["reput/", "lock"], True),
+        (["reput/", "reput/store.json.draft"], True),
+        (["commitlog/", "commitlog/00000000000000000000"], True),
+        (["readme.txt"], False),
+        (["lock/"], False),
+        (["reput/", "reput/__init__.py"], False),
+        (["reput/", "reput/views/"], False),
+        (["commitlog/", "commitlog/old/"], False),
+        (["consumequeue/"], False),
+    ],
+)
+def test_what_the_making_of_a_store_leaves_is_told_from_other_things(tmp_path, names, unfinished):
+    """Only that may be taken over; a folder with a stranger's files never."""
+    for name in names:
+        path = tmp_path / name
+        path.mkdir() if name.endswith("/") else path.touch()
+    assert is_unfinished(tmp_path) is unfinished
+
+
+def test_files_with_bytes_are_never_left_overs(tmp_path):
+    """Somebody wrote them."""
+    (tmp_path / "lock").write_text("a note of mine")
+    assert not is_unfinished(tmp_path)
+    (tmp_path / "lock").write_text("lock")
+    assert is_unfinished(tmp_path)
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(b"\0")
+    assert not is_unfinished(tmp_path)
