@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from pathlib import Path
 
@@ -176,6 +177,28 @@ def test_what_rocketmq_has_cut_without_zeroing_is_no_part_of_the_log(tmp_path, r
     opened = rocketmq(directory, SETTINGS)
     assert_read_by_rocketmq(opened, ledger, by_time=False)
     opened.shutdown()
+
+
+def test_what_fits_behind_rocketmqs_end_comes_back_in_both(tmp_path, rocketmq):
+    """RocketMQ cuts without zeroing: old records that happen to follow its last one count again at its next start."""
+    directory, copy = tmp_path / "store", tmp_path / "copy"
+    ledger = Ledger(SETTINGS)
+    kill_after_puts(directory, ledger, [*random_messages(random.Random(1), 50), *[LAST] * 5])
+    come_back = ledger.records[-4:]
+    for _ in range(5):
+        first_lost = ledger.take_back()
+    tear(directory, first_lost, size=200)
+    opened = rocketmq(directory, SETTINGS)
+    put_by_rocketmq(opened, ledger, [LAST])
+    opened.shutdown()
+    for record in come_back:
+        ledger.take_over(record)
+    shutil.copytree(directory, copy)
+    opened = rocketmq(copy, SETTINGS)
+    assert opened.records() == ledger.records
+    opened.shutdown()
+    with reput.open(directory, mode="inline", **FILE_SIZES) as store:
+        assert_read_by_reput(store, ledger)
 
 
 def tear(directory: Path, record: Record, size: int) -> None:

@@ -1,0 +1,172 @@
+"""Stores that RocketMQ began: reput opens them for writing, whatever kinds of records they hold."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+import reput
+from interop.ledger import (
+    Ledger,
+    assert_read_by_reput,
+    assert_read_by_rocketmq,
+    comparable,
+    put_by_reput,
+    put_by_rocketmq,
+    random_messages,
+)
+from interop.put_questions import batch_question, put_question
+from reput.settings import Settings
+from reput.store.message import Message
+
+pytestmark = [pytest.mark.java, pytest.mark.processes]
+
+FILE_SIZES = {
+    "mapped_file_size_commit_log": 4096,
+    "mapped_file_size_consume_queue": 400,
+    "max_hash_slot_num": 50,
+    "max_index_num": 100,
+}
+SETTINGS = Settings(**FILE_SIZES)
+PREPARED, COMMIT, ROLLBACK = 0x4, 0x8, 0xC
+
+
+@pytest.mark.parametrize("end", ["shutdown", "kill"])
+def test_a_store_of_rocketmqs_goes_on_under_reput(tmp_path, rocketmq, end):
+    """Its queue offsets continue, its messages are read, and RocketMQ takes the store back."""
+    directory = tmp_path / "store"
+    directory.mkdir()
+    ledger = Ledger(SETTINGS)
+    rng = random.Random(5)
+    opened = rocketmq(directory, SETTINGS)
+    put_by_rocketmq(opened, ledger, random_messages(rng, 80))
+    opened.queues()
+    getattr(opened, end)()
+    with reput.open(directory, mode="inline", **FILE_SIZES) as store:
+        assert_read_by_reput(store, ledger)
+        put_by_reput(store, ledger, random_messages(rng, 40))
+        assert_read_by_reput(store, ledger)
+    opened = rocketmq(directory, SETTINGS)
+    assert_read_by_rocketmq(opened, ledger, by_time=False)
+    opened.shutdown()
+
+
+def test_transactions_batches_and_repeats_keep_their_places(tmp_path, rocketmq):
+    """Prepared and rolled back records have no place in a queue; a batch has one for each of its messages."""
+    directory = tmp_path / "store"
+    directory.mkdir()
+    opened = rocketmq(directory, SETTINGS)
+    kinds = {"plain": 0, "prepared": PREPARED, "committed": COMMIT, "rolled back": ROLLBACK}
+    for name, sys_flag in [*kinds.items(), *kinds.items()]:
+        message = Message("orders", name.encode(), tags="t", keys=[name.replace(" ", "-")])
+        answer = opened.ask(
+            **put_question(message, SETTINGS, 1, sysFlag=sys_flag, reconsumeTimes=3, preparedTransactionOffset=17)
+        )
+        assert answer["status"] == "PUT_OK"
+    batch = [Message("orders", b"batch %d" % number, keys=[f"b{number}"]) for number in range(5)]
+    assert opened.ask(**batch_question(batch, SETTINGS, 1))["status"] == "PUT_OK"
+    theirs = opened.records()
+    queue = opened.read_queue("orders", 0)
+    opened.shutdown()
+    in_queue = [b"plain", b"committed"] * 2 + [message.body for message in batch]
+    assert [record.body for record in queue] == in_queue
+
+    with reput.open(directory, mode="inline", **FILE_SIZES) as store:
+        store.wait_for("index", store.appended, timeout=60)
+        assert comparable(store.records()) == theirs
+        assert comparable(store.get("orders", count_max=32).records) == queue
+        assert [record.body for record in store.query("orders", "prepared")] == [b"prepared"] * 2
+        assert [record.body for record in store.query("orders", "rolled-back")] == []
+        result = store.put(Message("orders", b"by reput", keys=["plain"]))
+        assert result.queue_offset == len(in_queue)
+    opened = rocketmq(directory, SETTINGS)
+    assert [record.body for record in opened.read_queue("orders", 0)] == [*in_queue, b"by reput"]
+    assert [record.body for record in opened.query("orders", "plain")] == [b"plain", b"plain", b"by reput"]
+    opened.shutdown()
+
+
+@pytest.mark.parametrize("version", ["4.9.7"], indirect=True)
+def test_messages_that_rocketmq_delays_go_on_waiting(tmp_path, rocketmq):
+    """Version 4 moves them to the schedule topic itself; both find the same due times there, and its offsets go on."""
+    directory = tmp_path / "store"
+    directory.mkdir()
+    now_ms = time.time_ns() // 1_000_000
+    opened = rocketmq(directory, SETTINGS)
+    delayed = Message("orders", b"theirs", properties={"DELAY": "18"})
+    for _ in range(3):
+        assert opened.ask(**put_question(delayed, SETTINGS, now_ms))["status"] == "PUT_OK"
+    opened.queues()
+    opened.shutdown()
+    with reput.open(directory, mode="inline", **FILE_SIZES) as store:
+        assert store.put(Message("orders", b"ours", delay_level=18)).queue_offset == 3
+        store.wait_for("consume_queue", store.appended, timeout=60)
+        found = store.get("SCHEDULE_TOPIC_XXXX", queue_id=17, count_max=32)
+        assert [record.properties["REAL_TOPIC"] for record in found.records] == ["orders"] * 4
+    opened = rocketmq(directory, SETTINGS)
+    waiting = opened.read_queue("SCHEDULE_TOPIC_XXXX", 17)
+    assert [record.body for record in waiting] == [b"theirs"] * 3 + [b"ours"]
+    assert ("orders", 0) not in opened.queues()
+    opened.shutdown()
+
+
+def test_messages_dispatched_to_several_queues_are_found_in_each(tmp_path, rocketmq):
+    """Light message queues: one record, a unit in its own queue and one in each that its property names."""
+    directory = tmp_path / "store"
+    directory.mkdir()
+    light = {"enableLmq": True, "enableMultiDispatch": True}
+    opened = rocketmq(directory, SETTINGS, **light)
+    for number in range(30):
+        names = ",".join(f"%LMQ%{name}" for name in "abc"[: 1 + number % 3])
+        message = Message("orders", b"%d" % number, properties={"INNER_MULTI_DISPATCH": names}, keys=[f"k{number}"])
+        assert opened.ask(**put_question(message, SETTINGS, 1))["status"] == "PUT_OK"
+    theirs = {name: opened.read_queue(f"%LMQ%{name}", 0) for name in "abc"}
+    own = opened.read_queue("orders", 0)
+    assert [len(records) for records in theirs.values()] == [30, 20, 10]
+    opened.shutdown()
+    with reput.open(directory, mode="inline", **FILE_SIZES) as store:
+        store.wait_for("consume_queue", store.appended, timeout=60)
+        for name, records in theirs.items():
+            assert comparable(store.get(f"%LMQ%{name}", count_max=64).records) == records
+        assert comparable(store.get("orders", count_max=64).records) == own
+        assert store.put(Message("orders", b"by reput")).queue_offset == 30
+    opened = rocketmq(directory, SETTINGS, **light)
+    assert {name: opened.read_queue(f"%LMQ%{name}", 0) for name in "abc"} == theirs
+    assert [record.body for record in opened.read_queue("orders", 0)[-2:]] == [b"29", b"by reput"]
+    answer = opened.ask(
+        **put_question(Message("orders", b"last", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"}), SETTINGS, 1)
+    )
+    assert answer["status"] == "PUT_OK"
+    assert [record.body for record in opened.read_queue("%LMQ%a", 0)[-2:]] == [b"29", b"last"]
+    opened.shutdown()
+
+
+@pytest.mark.parametrize("version", ["5.3.3"], indirect=True)
+def test_long_topics_and_record_crcs_are_read_by_both(tmp_path, rocketmq):
+    """Version 5.3 checks the CRC of the whole record in its recovery, and refuses a record without one."""
+    directory = tmp_path / "store"
+    options = {**FILE_SIZES, "enabled_append_prop_crc": True}
+    verified = {"enabledAppendPropCRC": True, "forceVerifyPropCRC": True}
+    topic = "%RETRY%" + "g" * 200
+    with reput.open(directory, mode="inline", **options) as store:
+        store.put_batch([Message(topic, b"ours %d" % number, tags="t") for number in range(20)])
+        store.put_batch([Message("orders", b"ours")])
+    opened = rocketmq(directory, SETTINGS, **verified)
+    assert len(opened.records()) == 21
+    for number in range(20):
+        message = Message(topic, b"theirs %d" % number, tags="t")
+        assert opened.ask(**put_question(message, SETTINGS, 1))["status"] == "PUT_OK"
+    opened.queues()
+    opened.kill()
+    with reput.open(directory, mode="inline", **options) as store:
+        store.wait_for("consume_queue", store.appended, timeout=60)
+        found = store.get(topic, count_max=64).records
+        assert [record.body for record in found] == [
+            b"%s %d" % (who, n) for who in (b"ours", b"theirs") for n in range(20)
+        ]
+        assert all("__CRC32#" in record.properties for record in found)
+        store.put(Message(topic, b"last"))
+    opened = rocketmq(directory, SETTINGS, **verified)
+    assert len(opened.read_queue(topic, 0)) == 41
+    opened.shutdown()
