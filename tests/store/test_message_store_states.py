@@ -135,12 +135,7 @@ class StoreStates(RuleBasedStateMachine):
             # It was known to be on disk, so a crash cannot have torn it.
             self.open()
             return
-        segment = (
-            self.directory / "store" / "commitlog" / f"{last.commit_log_offset - last.commit_log_offset % 4096:020d}"
-        )
-        with segment.open("r+b") as file:
-            file.seek(last.commit_log_offset % 4096 + left)
-            file.write(bytes(last.record_size - left))
+        overwrite(self.directory / "store", last.commit_log_offset + left, bytes(last.record_size - left))
         topic, queue_id, queue_offset, _, _ = self.model.pop()
         self.next_offsets[topic, queue_id] = queue_offset
         self.open()
