@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,17 +20,22 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def rocketmq(version: str, tmp_path: Path) -> Iterator[Callable[..., RocketMQStore]]:
-    """Open a directory with RocketMQ's store: ``rocketmq(directory, settings, enabledAppendPropCRC=True)``."""
+def rocketmq_of(tmp_path: Path) -> Iterator[Callable[..., RocketMQStore]]:
+    """Open a directory with a version's store: ``rocketmq_of("5.3.3", directory, settings, enableLmq=True)``."""
     home = tmp_path / "rocketmq-home"
     home.mkdir()
-    command = java_command(version, home)
     opened: list[RocketMQStore] = []
 
-    def open_store(directory: Path, settings: Settings, **more: object) -> RocketMQStore:
-        opened.append(RocketMQStore(command, directory, {**java_settings(settings), **more}))
+    def open_store(version: str, directory: Path, settings: Settings, **more: object) -> RocketMQStore:
+        opened.append(RocketMQStore(java_command(version, home), directory, {**java_settings(settings), **more}))
         return opened[-1]
 
     yield open_store
     for store in opened:
         store.kill()
+
+
+@pytest.fixture
+def rocketmq(version: str, rocketmq_of: Callable[..., RocketMQStore]) -> Callable[..., RocketMQStore]:
+    """Open a directory with the present version's store."""
+    return partial(rocketmq_of, version)

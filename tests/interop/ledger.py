@@ -155,11 +155,13 @@ def comparable(records: Iterable[Record]) -> list[Record]:
     ]
 
 
-def assert_read_by_rocketmq(store: RocketMQStore, ledger: Ledger, *, by_time: bool) -> None:
-    """RocketMQ finds every message in the log, in its queue, by each of its keys and, with *by_time*, by its time.
+def assert_read_by_rocketmq(
+    store: RocketMQStore, ledger: Ledger, *, by_time: bool = False, by_key: bool = True
+) -> None:
+    """RocketMQ finds every message in the log and in its queue; with *by_key* by each key, with *by_time* by its time.
 
     Version 4 chooses a queue's file by the time at which it was last changed, so there *by_time* asks for queues of
-    one file.
+    one file. After a crash of its own, RocketMQ may miss keys.
     """
     assert store.records() == ledger.records
     assert store.queues() == {queue: (0, next_offset) for queue, next_offset in ledger.next_offsets.items()}
@@ -169,7 +171,7 @@ def assert_read_by_rocketmq(store: RocketMQStore, ledger: Ledger, *, by_time: bo
             for record in expected:
                 found = expected[store.offset_by_time(topic, queue_id, record.store_timestamp)]
                 assert found.store_timestamp == record.store_timestamp
-    for (topic, key), expected in ledger.keys().items():
+    for (topic, key), expected in ledger.keys().items() if by_key else ():
         # RocketMQ may put the last record before a restart into its index twice.
         assert without_repetitions(store.query(topic, key)) == expected
 

@@ -49,7 +49,7 @@ def test_a_store_of_rocketmqs_goes_on_under_reput(tmp_path, rocketmq, end):
         put_by_reput(store, ledger, random_messages(rng, 40))
         assert_read_by_reput(store, ledger)
     opened = rocketmq(directory, SETTINGS)
-    assert_read_by_rocketmq(opened, ledger, by_time=False)
+    assert_read_by_rocketmq(opened, ledger)
     opened.shutdown()
 
 

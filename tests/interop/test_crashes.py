@@ -65,7 +65,7 @@ def test_a_killed_reput_leaves_a_checkpoint_by_which_rocketmq_finds_every_key(tm
     opened.shutdown()
     kill_after_puts(directory, ledger, random_messages(random.Random(2), 20))
     opened = rocketmq(directory, SETTINGS)
-    assert_read_by_rocketmq(opened, ledger, by_time=False)
+    assert_read_by_rocketmq(opened, ledger)
     opened.shutdown()
 
 
@@ -105,7 +105,7 @@ def test_a_reput_killed_under_load_loses_nothing_that_it_acknowledged(tmp_path, 
         opened = rocketmq(directory, SETTINGS)
         for record in opened.records()[len(ledger.records) :]:
             ledger.take_over(record)
-        assert_read_by_rocketmq(opened, ledger, by_time=False)
+        assert_read_by_rocketmq(opened, ledger)
         opened.shutdown()
 
 
@@ -116,7 +116,7 @@ def test_rocketmq_cuts_a_record_that_reput_could_not_write_whole(tmp_path, rocke
     kill_after_puts(directory, ledger, [*random_messages(random.Random(1), 50), LAST])
     tear(directory, ledger.take_back(), size=200)
     opened = rocketmq(directory, SETTINGS)
-    assert_read_by_rocketmq(opened, ledger, by_time=False)
+    assert_read_by_rocketmq(opened, ledger)
     put_by_rocketmq(opened, ledger, random_messages(random.Random(2), 20))
     opened.shutdown()
     with reput.open(directory, mode="inline", **FILE_SIZES) as store:
@@ -138,7 +138,7 @@ def test_reput_cuts_a_record_that_rocketmq_could_not_write_whole(tmp_path, rocke
         put_by_reput(store, ledger, random_messages(random.Random(2), 20))
         assert_read_by_reput(store, ledger)
     opened = rocketmq(directory, SETTINGS)
-    assert_read_by_rocketmq(opened, ledger, by_time=False)
+    assert_read_by_rocketmq(opened, ledger)
     opened.shutdown()
 
 
@@ -166,7 +166,7 @@ def test_what_rocketmq_has_cut_without_zeroing_is_no_part_of_the_log(tmp_path, r
         first_lost = ledger.take_back()
     tear(directory, first_lost, size=200)
     opened = rocketmq(directory, SETTINGS)
-    assert_read_by_rocketmq(opened, ledger, by_time=False)
+    assert_read_by_rocketmq(opened, ledger)
     put_by_rocketmq(opened, ledger, [Message("orders", b"short", keys=["short"])])
     opened.queues()
     getattr(opened, end)()
@@ -175,7 +175,7 @@ def test_what_rocketmq_has_cut_without_zeroing_is_no_part_of_the_log(tmp_path, r
         put_by_reput(store, ledger, random_messages(random.Random(2), 20))
         assert_read_by_reput(store, ledger)
     opened = rocketmq(directory, SETTINGS)
-    assert_read_by_rocketmq(opened, ledger, by_time=False)
+    assert_read_by_rocketmq(opened, ledger)
     opened.shutdown()
 
 

@@ -7,6 +7,7 @@ import random
 import pytest
 
 import reput
+from interop.java_program import VERSIONS
 from interop.ledger import (
     Ledger,
     assert_read_by_reput,
@@ -21,6 +22,7 @@ from reput.settings import Settings
 pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
 
 ROUNDS = 3
+STEPS = 8
 COUNT = 40
 # Small enough that every round crosses the end of segments, of queue files and of index files.
 FILE_SIZES = {
@@ -81,10 +83,51 @@ def test_kills_hand_the_store_over(tmp_path, rocketmq, mode):
             ours_until = ledger.end
         assert (directory / "abort").exists()
         opened = rocketmq(directory, settings)
-        assert_read_by_rocketmq(opened, ledger, by_time=False)
+        assert_read_by_rocketmq(opened, ledger)
         put_by_rocketmq(opened, ledger, random_messages(rng, COUNT))
-        assert_read_by_rocketmq(opened, ledger, by_time=False)
+        assert_read_by_rocketmq(opened, ledger)
         opened.kill()
         with reput.open(directory, **options) as store:
             assert epoch_starts(store)[-1] <= ours_until
             assert_read_by_reput(store, ledger)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_order_of_programs_and_ends_hands_the_store_over(tmp_path, rocketmq_of, seed):
+    """reput and both versions, each closed or killed as it comes: all read all, and reput finds every key."""
+    settings = Settings(**FILE_SIZES)
+    rng = random.Random(seed)
+    ledger = Ledger(settings)
+    directory = tmp_path / "store"
+    last, ended = "reput", "kill"
+    rocketmq_has_all_keys = True
+    for _ in range(STEPS):
+        program = rng.choice([program for program in ("reput", *VERSIONS) if program != last or program == "reput"])
+        end = rng.choice(["close", "kill"])
+        messages = random_messages(rng, COUNT)
+        if program == "reput":
+            mode = rng.choice(["inline", "processes"])
+            with reput.open(directory, mode=mode, **FILE_SIZES) as store:
+                assert_read_by_reput(store, ledger)
+                if end == "close":
+                    put_by_reput(store, ledger, messages)
+            if end == "kill":
+                with ReputWriter(directory, {**FILE_SIZES, "mode": mode}) as writer:
+                    for message, result in zip(messages, writer.put(messages), strict=True):
+                        ledger.add_put(message, result)
+            rocketmq_has_all_keys = True
+        else:
+            directory.mkdir(exist_ok=True)
+            opened = rocketmq_of(program, directory, settings)
+            # After its own crash RocketMQ drops its last index file, and builds only the end of it again.
+            rocketmq_has_all_keys = rocketmq_has_all_keys and (ended == "close" or last == "reput")
+            assert_read_by_rocketmq(opened, ledger, by_key=rocketmq_has_all_keys)
+            put_by_rocketmq(opened, ledger, messages)
+            assert_read_by_rocketmq(opened, ledger, by_key=rocketmq_has_all_keys)
+            if end == "close":
+                opened.shutdown()
+            else:
+                opened.kill()
+        last, ended = program, end
+    with reput.open(directory, mode="inline", **FILE_SIZES) as store:
+        assert_read_by_reput(store, ledger)
