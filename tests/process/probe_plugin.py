@@ -22,6 +22,7 @@ class Options(msgspec.Struct):
     crash_until: str = ""
     truncates: bool = False
     shout: int = 0
+    never_durable: bool = False
     say: str = ""
     fork: bool = False
 
@@ -86,6 +87,8 @@ class Probe(CommitLogDispatcher):
         self.events("dispatch", batch.commit_log_offset, batch.end.commit_log_offset, len(batch))
 
     def flush(self):
+        if self.options.never_durable:
+            return None
         if self.options.hang_in_flush:
             time.sleep(3600)
         replace_durably(self.file, msgspec.json.encode(self.saved))

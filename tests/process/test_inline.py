@@ -360,3 +360,28 @@ def test_a_late_dispatcher_learns_of_deleted_topics_at_their_places(log, plugins
     group.drain_and_stop()
     kinds = [event for event in events("probe") if event[0] in ("dispatch", "delete_topic")]
     assert kinds == [["dispatch", 0, first, 3], ["delete_topic", "orders"], ["dispatch", first, end, 2]]
+
+
+def test_a_view_is_never_durable_beyond_those_it_comes_after(log, plugins, context, inline):
+    """It is flushed only when theirs are; one that never is durable keeps nobody from going on."""
+    plugins.add("first")
+    plugins.add("second", 'reads="appended", after=("first",)')
+    options = {"first": {"never_durable": True}}
+    group = inline(context("first", "second", options=options, dispatcher_flush_interval=10))
+    for _ in range(30):
+        group.wait_for("second", log.put(1), TIMEOUT)
+        wait_for_change(group)
+    assert group.durable_cursor("first") == 0
+    assert group.durable_cursor("second") == 0
+    group.drain_and_stop()
+    assert group.durable_cursor("second") == 0
+
+
+def test_a_view_is_durable_as_soon_as_those_it_comes_after(log, plugins, context, inline):
+    """Under load, too: who flushes publishes no progress meanwhile."""
+    plugins.add("first")
+    plugins.add("second", 'reads="appended", after=("first",)')
+    group = inline(context("first", "second", dispatcher_flush_interval=10))
+    while not group.durable_cursor("second"):
+        group.wait_for("second", log.put(1), TIMEOUT)
+    assert group.durable_cursor("second") <= group.durable_cursor("first")

@@ -340,7 +340,9 @@ class DispatcherLoop:
         """
         if not self.predecessors or not self.dirty:
             return False
-        return self.now() - self.flushed_at > FLUSH_PATIENCE * self.flush_interval_s
+        overdue = (self.now() - self.flushed_at) / self.flush_interval_s
+        # One that never says a durable cursor must not stop those after it for ever.
+        return FLUSH_PATIENCE < overdue < 2 * FLUSH_PATIENCE
 
     def leave_ring(self) -> None:
         """Go on in the commit log."""
