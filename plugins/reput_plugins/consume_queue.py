@@ -15,6 +15,7 @@ import msgspec
 from reput.errors import DamagedStore
 from reput.store.consume_queue_adoption import adopt_queues
 from reput.store.consume_queue_builder import ConsumeQueueBuilder, QueueTable, shown_queue_file_size
+from reput.store.consume_queue_ext_addresses import ExtAddresses
 from reput.store.files import Files
 from reput.store.identity import was_clean_when_adopted
 from reput.store.sealed_file import read_sealed, seal
@@ -33,15 +34,19 @@ from reput_hooks import (
 __all__ = ["ConsumeQueueDispatcher"]
 
 FOLDER = "consumequeue"
+EXT_FOLDER = "consumequeue_ext"
+# What the dispatcher of the ext files writes as its generation when it takes over those of a RocketMQ.
+ADOPTED = "adopted"
 # What passes by itself, or once an operator has made room.
 SHORTAGES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 class ConsumeQueueState(msgspec.Struct, frozen=True):
-    """The cursor, and how far each queue reaches there."""
+    """The cursor, how far each queue reaches there, and which making of the ext files their addresses belong to."""
 
     cursor: Cursor
     queues: QueueTable
+    ext_generation: str | None = None
 
 
 class ConsumeQueueDispatcher(CommitLogDispatcher):
@@ -56,8 +61,19 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
         file_size = shown_queue_file_size(folder) or context.settings["mapped_file_size_consume_queue"]
         self.left_alone = context.counter("left_alone")
         self.batch: DispatchBatch | None = None
+        self.ext_folder = ext_folder = folder.with_name(EXT_FOLDER)
+        ext_directory = context.directory.with_name("consume_queue_ext")
+        ext_file_size = shown_queue_file_size(ext_folder) or context.settings["mapped_file_size_consume_queue_ext"]
+        self.ext_generation_file = ext_directory / "generation"
+        self.ext_generation: str | None = None
+        self.ext_generation_stamp = -1
         self.builder = ConsumeQueueBuilder(
-            folder, file_size, files=self.files, has_batch_queue=self.has_batch_queue, refuse=self.reject
+            folder,
+            file_size,
+            files=self.files,
+            has_batch_queue=self.has_batch_queue,
+            refuse=self.reject,
+            addresses=ExtAddresses(ext_directory / "addresses", ext_folder, ext_file_size),
         )
         self.end: Cursor | None = None
 
@@ -68,12 +84,15 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
             if state is not None:
                 self.builder.restore(state.queues)
                 self.end = state.cursor
+                self.ext_generation = state.ext_generation
                 return self.end
             store = self.context.store_directory
             if was_clean_when_adopted(store):
                 table, complete_to = adopt_queues(self.builder.directory, store, self.builder.file_size)
                 if complete_to:
                     self.builder.restore(table)
+                    # The addresses in it hold as long as the ext files are taken over, too.
+                    self.ext_generation = ADOPTED if self.ext_folder.is_dir() else None
                     # As of the epoch in which reput found the store: a cut since then is made here, too.
                     self.end = Cursor(self.context.store_id, 1, complete_to, 0)
                     return self.flush()
@@ -92,6 +111,7 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
 
     def dispatch(self, batch: DispatchBatch) -> None:
         self.batch = batch
+        self.follow_ext()
         try:
             self.builder.put(batch)
         except OSError as error:
@@ -110,7 +130,7 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
     def keep(self, table: QueueTable) -> None:
         """Write the cursor and *table* durably."""
         assert self.end is not None
-        self.files.replace(self.path, seal(ConsumeQueueState(self.end, table)))
+        self.files.replace(self.path, seal(ConsumeQueueState(self.end, table, self.ext_generation)))
 
     def truncate(self, cursor: Cursor) -> None:
         # The shorter ends are kept before anything is cut: a crash in the middle is then one behind them.
@@ -132,12 +152,27 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
     def delete_topic(self, topic: str) -> None:
         directories = self.builder.delete_topic(topic)
         self.flush()
-        for directory in directories:
-            self.builder.remove_queue(directory)
-        self.builder.remove_empty_topics()
+        self.builder.remove(directories)
 
     def close(self) -> None:
         self.builder.close()
+
+    def follow_ext(self) -> None:
+        """Find out whether the ext files were made anew: then the addresses in the queues lead to other units.
+
+        Raises:
+            RebuildNeeded: they were.
+        """
+        try:
+            stamp = self.ext_generation_file.stat().st_mtime_ns
+        except FileNotFoundError:
+            return
+        if stamp != self.ext_generation_stamp:
+            generation = self.ext_generation_file.read_text()
+            if self.ext_generation not in (None, generation):
+                self.context.logger.warning("the ext files were made anew, and so are the queues that lead to them")
+                raise RebuildNeeded
+            self.ext_generation, self.ext_generation_stamp = generation, stamp
 
     def has_batch_queue(self, topic: str) -> bool:
         """Whether RocketMQ 5 keeps the units of *topic* in another kind of queue."""

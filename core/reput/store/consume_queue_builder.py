@@ -16,6 +16,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from reput.errors import DamagedStore
 from reput.store.consume_queue import UNIT_SIZE
@@ -27,7 +28,14 @@ from reput.store.record import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE
 from reput_hooks import DispatchBatch
 from reput_hooks.dispatch import ROW, parse_multi_dispatch
 
-__all__ = ["ConsumeQueueBuilder", "QueueTable", "queue_directories", "shown_queue_file_size"]
+__all__ = [
+    "LEFT_OUT",
+    "AddressFinder",
+    "ConsumeQueueBuilder",
+    "QueueTable",
+    "queue_directories",
+    "shown_queue_file_size",
+]
 
 # Below this, the fixed cost of numpy's calls is more than the rows cost one by one.
 BULK_ROWS_MIN = 24
@@ -42,6 +50,19 @@ LOGIC_OFFSET_MAX = 2**63 - UNIT_SIZE
 LOST_UNITS_MAX = 5_000_000
 
 QueueTable = dict[str, dict[int, QueueEnd]]
+
+
+class AddressFinder(Protocol):
+    """Knows the ext units that another view holds."""
+
+    def exist(self) -> bool:
+        """Return whether there can be any."""
+
+    def find(self, name: tuple[str, int], queue_offset: int, record: tuple[int, int, int, int]) -> int | None:
+        """Return the address of the ext unit of a record in the queue (topic, queue id), None if it has none.
+
+        *record*: its commit-log offset, size, tags code and store time.
+        """
 
 
 class ConsumeQueueBuilder:
@@ -60,12 +81,14 @@ class ConsumeQueueBuilder:
         files: Files | None = None,
         has_batch_queue: Callable[[str], bool] = lambda topic: False,
         refuse: Callable[[int, str], None] = lambda commit_log_offset, reason: None,
+        addresses: AddressFinder | None = None,
     ) -> None:
         """
         Args:
             file_size: bytes of a queue file, a multiple of 20.
             has_batch_queue: tells whether RocketMQ 5 keeps a topic under ``batchconsumequeue/``.
             refuse: is told of each record that can have no unit, by its commit-log offset.
+            addresses: knows which records have an ext unit. Their units get its address in place of the tags code.
         """
         assert file_size % UNIT_SIZE == 0
         self.directory = directory
@@ -73,6 +96,7 @@ class ConsumeQueueBuilder:
         self.files = files or Files()
         self.has_batch_queue = has_batch_queue
         self.refuse = refuse
+        self.addresses = addresses
         self.queues: dict[tuple[str, int], ConsumeQueueFiles] = {}
         self.names: dict[ConsumeQueueFiles, tuple[str, int]] = {}
         # Topic → whether it has queues of another kind, as it was when its first queue was met.
@@ -94,20 +118,15 @@ class ConsumeQueueBuilder:
             OSError: the units of some queues were not written; the same batch may be put again.
         """
         touched: dict[ConsumeQueueFiles, None] = {}
-        if len(batch) < BULK_ROWS_MIN:
+        if len(batch) < BULK_ROWS_MIN or (self.addresses is not None and self.addresses.exist()):
             self.take_rows(batch, touched)
         else:
             self.take_columns(batch, touched)
-        try:
-            for queue in touched:
-                self.write(queue)
-        except BaseException:
-            for queue in touched:
-                queue.forget()
-            raise
+        self.write_all(touched)
 
     def take_rows(self, batch: DispatchBatch, touched: dict[ConsumeQueueFiles, None]) -> None:
         """Take in a batch row by row."""
+        addresses = self.addresses if self.addresses is not None and self.addresses.exist() else None
         for part in batch.parts:
             names = part.queues
             at = 0
@@ -115,7 +134,7 @@ class ConsumeQueueBuilder:
                 commit_log_offset,
                 queue_offset,
                 tags_code,
-                _,
+                store_timestamp,
                 _,
                 record_size,
                 queue_index,
@@ -130,7 +149,11 @@ class ConsumeQueueBuilder:
                 if sys_flag & LEFT_OUT:
                     self.left_alone_count += bool(sys_flag & INNER_BATCH_FLAG)
                 else:
-                    self.take(name, commit_log_offset, record_size, tags_code, queue_offset, touched)
+                    address = tags_code
+                    if addresses is not None and self.refusal(name[0]) is None:
+                        record = (commit_log_offset, record_size, tags_code, store_timestamp)
+                        address = addresses.find(name, queue_offset, record) or tags_code
+                    self.take(name, commit_log_offset, record_size, address, queue_offset, touched)
                     if multi_dispatch_size >= 0:
                         text_at = at + max(uniq_key_size, 0) + max(keys_size, 0)
                         text = part.texts[text_at : text_at + multi_dispatch_size]
@@ -173,26 +196,33 @@ class ConsumeQueueBuilder:
         tags_code: int,
         queue_offset: int,
         touched: dict[ConsumeQueueFiles, None],
-    ) -> None:
-        """Take in the unit of one record in the queue (topic, queue id)."""
+    ) -> bool:
+        """Take in the unit of one record in the queue (topic, queue id); return whether there was one to take in."""
         queue = self.queues.get(name)
         if queue is None:
             reason = self.refusal(name[0])
             if reason is not None:
                 self.refuse(commit_log_offset, reason)
-                return
+                return False
             if self.is_left_alone(name[0]):
                 self.left_alone_count += 1
-                return
-            directory = self.directory / name[0] / str(name[1])
-            queue = self.queues[name] = ConsumeQueueFiles(directory, self.file_size, self.files)
-            self.names[queue] = name
+                return False
+            queue = self.make_queue(name)
         position = queue_offset * UNIT_SIZE
         if queue.end != position and not self.is_plausible(queue, position):
             self.refuse(commit_log_offset, f"impossible queue offset: queue_offset={queue_offset}")
-            return
+            return False
         if queue.put(commit_log_offset, record_size, tags_code, queue_offset):
             touched[queue] = None
+            return True
+        return False
+
+    def make_queue(self, name: tuple[str, int]) -> ConsumeQueueFiles:
+        """Make the queue (topic, queue id) known, which has no file yet."""
+        directory = self.directory / name[0] / str(name[1])
+        queue = self.queues[name] = ConsumeQueueFiles(directory, self.file_size, self.files)
+        self.names[queue] = name
+        return queue
 
     @staticmethod
     def refusal(topic: str) -> str | None:
@@ -215,6 +245,20 @@ class ConsumeQueueBuilder:
         if not 0 <= position < LOGIC_OFFSET_MAX:
             return False
         return queue.end is None or position - queue.end <= LOST_UNITS_MAX * UNIT_SIZE
+
+    def write_all(self, touched: dict[ConsumeQueueFiles, None]) -> None:
+        """Write what queues have taken in.
+
+        Raises:
+            OSError: the units of some queues were not written, and are forgotten.
+        """
+        try:
+            for queue in touched:
+                self.write(queue)
+        except BaseException:
+            for queue in touched:
+                queue.forget()
+            raise
 
     def write(self, queue: ConsumeQueueFiles) -> None:
         """Write what one queue has taken in."""
@@ -286,7 +330,7 @@ class ConsumeQueueBuilder:
             self.names[queue] = (topic, queue_id)
             if queue.dirty:
                 self.dirty[queue] = None
-        self.remove_empty_topics()
+        remove_empty_topics(self.directory, self.files)
         if missing:
             topic, queue_id = min(missing)
             raise DamagedStore(f"consume queue is gone: topic={topic!r} queue_id={queue_id} count={len(missing)}")
@@ -335,20 +379,26 @@ class ConsumeQueueBuilder:
         self.batch_topics.pop(topic, None)
         return directories
 
+    def remove(self, directories: list[Path]) -> None:
+        """Remove what `delete_topic` returned."""
+        for directory in directories:
+            self.remove_queue(directory)
+        remove_empty_topics(self.directory, self.files)
+
     def remove_queue(self, directory: Path) -> None:
         """Remove a queue's directory."""
         for path in sorted(directory.iterdir()):
             self.files.remove(path)
         self.files.remove_directory(directory)
-        self.changed_directories.discard(directory)
+        self.changed_directories -= {directory, directory.parent}
 
-    def remove_empty_topics(self) -> None:
-        """Remove the directories of topics that have no queue any more."""
-        if self.directory.is_dir():
-            for topic in sorted(self.directory.iterdir()):
-                if topic.is_dir() and not any(topic.iterdir()):
-                    self.files.remove_directory(topic)
-                    self.changed_directories.discard(topic)
+
+def remove_empty_topics(directory: Path, files: Files) -> None:
+    """Remove the directories of topics below *directory* that have no queue any more."""
+    if directory.is_dir():
+        for topic in sorted(directory.iterdir()):
+            if topic.is_dir() and not any(topic.iterdir()):
+                files.remove_directory(topic)
 
 
 def further_queues(name: tuple[str, int], text: bytes) -> Iterator[tuple[tuple[str, int], int]]:

@@ -27,6 +27,7 @@ from reput.store.open_files import OpenFiles
 __all__ = [
     "ADDRESS_MAX",
     "END_BLANK_SIZE",
+    "OFFSET_MAX",
     "UNIT_SIZE_MAX",
     "UNIT_SIZE_MIN",
     "ConsumeQueueExt",

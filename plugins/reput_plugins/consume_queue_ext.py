@@ -1,0 +1,278 @@
+"""The dispatcher `consume_queue_ext`: which filters let a message pass, ``consumequeue_ext/{topic}/{queueId}/``.
+
+The filters are those of ``config/consumerFilter.json``. Whoever registers one there may count on its bits only from the
+time that ``reput/views/consume_queue_ext/filters`` names for that version of the file: `FiltersInUse`.
+
+In the view's own folder: ``cursor``, ``addresses/`` (which unit belongs to which record), ``generation`` (a new one
+whenever the view is built from nothing, so that the consume queue notices) and ``filters``.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from reput.errors import DamagedStore
+from reput.filter import BloomFilter, ConsumerFilter, FilterBitMap, FilterSyntaxError, SqlFilter, parse
+from reput.store.consume_queue_builder import shown_queue_file_size
+from reput.store.consume_queue_ext_adoption import adopt_ext
+from reput.store.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtState
+from reput.store.consumer_filter_manager import ConsumerFilterManager
+from reput.store.files import Files
+from reput.store.identity import was_clean_when_adopted
+from reput.store.properties import decode_properties
+from reput.store.sealed_file import read_sealed, seal
+from reput.store.topic_config_manager import TopicConfigManager
+from reput_hooks import (
+    CommitLogDispatcher,
+    Cursor,
+    DispatchBatch,
+    DispatcherContext,
+    DispatcherDescription,
+    DispatchRequest,
+    RebuildNeeded,
+    RetryLater,
+    hookimpl,
+)
+
+__all__ = ["ConsumeQueueExtDispatcher", "FiltersInUse"]
+
+FOLDER = "consumequeue_ext"
+# Generation of ext files that were taken over from a RocketMQ; the consume queue then has addresses into them, too.
+ADOPTED = "adopted"
+SHORTAGES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+
+
+class ExtCursor(msgspec.Struct, frozen=True):
+    """The cursor, and what the view holds there."""
+
+    cursor: Cursor
+    state: ExtState
+
+
+class FiltersInUse(msgspec.Struct, frozen=True):
+    """Which filters are in the bit maps.
+
+    Attributes:
+        digest: SHA-256 of the content of ``consumerFilter.json``, "" without such a file.
+        store_timestamp: of the last record that was dispatched without them, ms. A filter that this version brought
+            may have no birth before it.
+    """
+
+    digest: str
+    store_timestamp: int
+
+
+class ConsumeQueueExtDispatcher(CommitLogDispatcher):
+    """Builds the ext units of one store."""
+
+    def __init__(self, context: DispatcherContext, files: Files | None = None) -> None:
+        self.context = context
+        self.files = files or Files()
+        self.path = context.directory / "cursor"
+        settings = context.settings
+        folder = context.folder(FOLDER)
+        self.builder = ConsumeQueueExtBuilder(
+            folder,
+            context.directory / "addresses",
+            shown_queue_file_size(folder) or settings["mapped_file_size_consume_queue_ext"],
+            files=self.files,
+            has_batch_queue=self.has_batch_queue,
+        )
+        bloom_filter = BloomFilter(
+            settings["max_error_rate_of_bloom_filter"], settings["expect_consumer_num_use_filter"]
+        )
+        self.filters = RegisteredFilters(context.store_directory, bloom_filter, settings["filter_data_clean_time_span"])
+        self.calculates = settings["enable_calc_filter_bit_map"]
+        self.end: Cursor | None = None
+
+    def start(self) -> Cursor | None:
+        """Go on behind the durable units; of a store that RocketMQ closed, behind the last of its units."""
+        try:
+            known = read_sealed(self.path, ExtCursor)
+            if known is not None:
+                self.builder.restore(known.state)
+                self.end = known.cursor
+                return self.end
+        except DamagedStore as error:
+            self.context.logger.error("%s", error)
+            raise RebuildNeeded from error
+        store = self.context.store_directory
+        if was_clean_when_adopted(store):
+            state, complete_to = adopt_ext(self.builder, store)
+            if complete_to:
+                self.builder.restore(state)
+                self.begin_generation(ADOPTED)
+                # As of the epoch in which reput found the store: a cut since then is made here, too.
+                self.end = Cursor(self.context.store_id, 1, complete_to, 0)
+                return self.flush()
+        self.builder.restore(ExtState({}, {}))
+        self.begin_generation(os.urandom(16).hex())
+        return None
+
+    def begin_generation(self, generation: str) -> None:
+        """Let the dispatcher of the consume queue know that addresses of another generation lead nowhere."""
+        self.files.replace(self.context.directory / "generation", generation.encode())
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        if self.calculates and self.filters.reload():
+            self.tell_filters()
+        try:
+            self.builder.put(batch, self.bit_map if self.calculates else no_bit_map)
+        except OSError as error:
+            if error.errno in SHORTAGES:
+                raise RetryLater(f"units cannot be written: error={error.strerror} path={error.filename}") from error
+            raise
+        self.end = batch.end
+
+    def tell_filters(self) -> None:
+        """Say from which record on the bits of the filters as they are now can be counted on."""
+        path = self.context.directory / "filters"
+        told = read_sealed(path, FiltersInUse)
+        if told is None or told.digest != self.filters.digest:
+            in_use = FiltersInUse(self.filters.digest, self.end.store_timestamp if self.end else 0)
+            self.files.replace(path, seal(in_use))
+
+    def bit_map(self, request: DispatchRequest) -> bytes | None:
+        """Return the bits of the filters that match a record, None where its topic has no filter."""
+        bit_map = self.filters.bit_maps.get(request.topic)
+        return None if bit_map is None else bit_map.calculate(filled_properties(request.properties or b""))
+
+    def flush(self) -> Cursor | None:
+        if self.end is not None:
+            self.keep(self.builder.force())
+        return self.end
+
+    def keep(self, state: ExtState) -> None:
+        """Write the cursor and *state* durably."""
+        assert self.end is not None
+        self.files.replace(self.path, seal(ExtCursor(self.end, state)))
+
+    def truncate(self, cursor: Cursor) -> None:
+        # The shorter state is kept before anything is cut: a crash in the middle is then one behind it.
+        self.builder.force()
+        with rebuild_if_damaged():
+            state = self.builder.state_below(cursor.commit_log_offset)
+            self.end = cursor
+            self.keep(state)
+            self.builder.restore(state)
+
+    def expire(self, commit_log_offset_min: int) -> None:
+        expired = self.builder.expire(commit_log_offset_min)
+        if expired:
+            # Files go only after the state that does not need them is on disk.
+            self.flush()
+            for path in expired:
+                self.files.remove(path)
+
+    def delete_topic(self, topic: str) -> None:
+        directories = self.builder.delete_topic(topic)
+        self.flush()
+        self.builder.remove(directories)
+
+    def close(self) -> None:
+        self.builder.close()
+
+    def has_batch_queue(self, topic: str) -> bool:
+        """Whether RocketMQ 5 keeps the units of *topic* in another kind of queue."""
+        topics = TopicConfigManager(self.context.store_directory)
+        try:
+            topics.load()
+        except DamagedStore:
+            # The dispatcher of the consume queue says so.
+            return False
+        config = topics.entries.get(topic)
+        return config is not None and config.has_batch_consume_queue
+
+
+class RegisteredFilters:
+    """The filters of ``config/consumerFilter.json``, as they were read last.
+
+    Attributes:
+        bit_maps: by topic.
+        digest: of the file's content.
+    """
+
+    def __init__(self, store_directory: Path, bloom_filter: BloomFilter, clean_time_span: int) -> None:
+        self.manager = ConsumerFilterManager(store_directory, bloom_filter, clean_time_span)
+        self.bloom_filter = bloom_filter
+        self.bit_maps: Mapping[str, FilterBitMap] = {}
+        self.digest = "not read yet"
+        self.stamp: tuple[int, int] | None = None
+
+    def reload(self) -> bool:
+        """Read the file if it was changed; return whether its content is another."""
+        try:
+            status = os.stat(self.manager.path)
+            stamp = (status.st_mtime_ns, status.st_ino)
+        except FileNotFoundError:
+            stamp = (0, 0)
+        if stamp == self.stamp:
+            return False
+        self.stamp = stamp
+        data = self.manager.path.read_bytes() if stamp[1] else b""
+        digest = hashlib.sha256(data).hexdigest() if data else ""
+        if digest == self.digest:
+            return False
+        self.manager.load()
+        self.bit_maps = {
+            topic: FilterBitMap(
+                self.bloom_filter,
+                [
+                    ConsumerFilter(
+                        consumer_group=group,
+                        topic=topic,
+                        sql_filter=compiled(found.expression),
+                        bloom_filter_data=found.bits,
+                        born_time=found.born_time,
+                    )
+                    for group, found in self.manager.filters_of_topic(topic).items()
+                ],
+            )
+            for topic in self.manager.table
+        }
+        self.digest = digest
+        return True
+
+
+@contextmanager
+def rebuild_if_damaged() -> Iterator[None]:
+    """Have the view built again where it is not what its cursor says."""
+    try:
+        yield
+    except DamagedStore as error:
+        raise RebuildNeeded from error
+
+
+def compiled(expression: str) -> SqlFilter | None:
+    """Return the filter of an expression, None if it has none that RocketMQ would take."""
+    try:
+        return parse(expression)
+    except FilterSyntaxError:
+        return None
+
+
+def filled_properties(data: bytes) -> dict[str, str]:
+    """Return the properties as RocketMQ reads them: one without a value is none."""
+    return {name: value for name, value in decode_properties(data).items() if value}
+
+
+def no_bit_map(request: DispatchRequest) -> bytes | None:
+    """Return None: bits are not calculated."""
+    return None
+
+
+@hookimpl
+def reput_create_dispatcher(context: DispatcherContext) -> CommitLogDispatcher:
+    return ConsumeQueueExtDispatcher(context)
+
+
+@hookimpl
+def reput_describe_dispatcher() -> DispatcherDescription:
+    return DispatcherDescription(reads="appended", needs_properties=True, store_folders=(FOLDER,))
