@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 import reput
 from command_line import REPUT, run_reput
@@ -72,6 +73,18 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     os.close(writing)
     assert ended.stderr == ""
     assert ended.returncode == 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, typer.Abort])
+def test_ctrl_c_is_exit_code_130(error, monkeypatch, capsys):
+    """However the version of typer tells it; quietly."""
+
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("reput.cli.application.application", interrupted)
+    assert main(["status", "store"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_help_loads_nothing_heavy():

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+import typer
+
 from reput.cli.failure import INTERRUPTED, failure_of
 from reput.cli.output import OutputClosed
 
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever reads has seen enough, as in `reput dump STORE | head`. Python would flush once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:
         if wants_traceback:
