@@ -28,10 +28,12 @@ from reput.process.inline import InlineGroup, InlineRing
 from reput.process.messages import GroupStatus, WriterRow
 from reput.process.publisher import FramePublisher
 from reput.settings import Settings, load_settings
+from reput.store.dispatcher_cursors import keep_dispatcher_cursors
 from reput.store.identity import read_identity, require_store
 from reput.store.message import Message, PutMessageResult
 from reput.store.message_reader import GetMessageResult, MessageReader
 from reput.store.message_store import MessageStore
+from reput.store.retention_plan import SegmentFate
 from reput.store.store_checkpoint import write_checkpoint
 from reput_hooks import Record
 
@@ -208,11 +210,14 @@ class Store(Reading):
         self.grown = threading.Condition()
         self.closed = False
         try:
+            # Of those that are new it is known from now on that they have nothing yet.
+            keep_dispatcher_cursors(directory, dict.fromkeys(self.settings.dispatchers), self.writer.files)
             self.start_group(mode)
         except BaseException:
             self.writer.close(views_complete=False)
             raise
         self.reader = MessageReader(directory, self.settings, self.readable_up_to)
+        self.writer.retention.start(self.durable_cursors, self.release_log)
         opened_here.add(self)
 
     def start_group(self, mode: Mode) -> None:
@@ -247,6 +252,21 @@ class Store(Reading):
         """Have `reput status` in other processes show whether anything can be put, and why not."""
         if isinstance(self.group, ProcessGroup):
             self.group.tell_writer_state(self.writer.state, reason)
+
+    def durable_cursors(self) -> dict[str, int | None]:
+        """Return the commit-log offset up to which the view of each enabled dispatcher is durable; None: not known."""
+        return {name: self.group.durable_cursor(name) for name in list(self.group.members)}
+
+    def release_log(self) -> None:
+        """Let go of segments that were removed: as long as they are open here, the disk has no room from it."""
+        self.reader.files.forget(str(self.directory / "commitlog"))
+
+    def clean(self) -> list[SegmentFate]:
+        """Have segments go whose time has come, without waiting for the hour of ``delete_when``.
+
+        They go one after the other, as always. Returned is what becomes of each segment of the log, and why.
+        """
+        return self.writer.retention.clean()
 
     def close_ring(self) -> None:
         """Release the shared memory."""
@@ -403,6 +423,7 @@ class Store(Reading):
             complete = self.views_complete()
             if self.writer.read_only_reason is None:
                 self.write_checkpoint(complete)
+                keep_dispatcher_cursors(self.directory, self.durable_cursors(), self.writer.files)
         finally:
             self.reader.close()
             self.writer.close(views_complete=complete)

@@ -357,16 +357,9 @@ def test_the_thread_works_and_ends(scenes):
     scene.clock.ms = START_MS - START_MS % (24 * HOUR_MS) + 37 * HOUR_MS
     scene.fill(2)
     trimmed = threading.Event()
-    expire = scene.told.expire
-
-    def told(*numbers):
-        expire(*numbers)
-        trimmed.set()
-
-    scene.told.expire = told
-    scene.retention.start(lambda: {"index": 10 * SEGMENT_SIZE})
-    scene.clock.go_on(100)
+    scene.retention.start(lambda: {"index": 10 * SEGMENT_SIZE}, trimmed.set)
     scene.retention.clean()
     assert trimmed.wait(TIMEOUT)
+    assert scene.told.minimums == [SEGMENT_SIZE]
     scene.store.close(views_complete=True)
     assert not scene.retention.thread.is_alive()

@@ -76,10 +76,20 @@ class LogScan:
             self.open_path = None
 
     def pread(self, path: Path, size: int, at: int) -> bytes:
-        """Read from *path*, which stays open until another segment is read."""
+        """Read from *path*, which stays open until another segment is read.
+
+        Raises:
+            OffsetOutOfRange: the log was trimmed since its segments were listed.
+        """
         if path != self.open_path:
             self.close()
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                self.segments.refresh()
+                raise OffsetOutOfRange(
+                    f"the log does not begin so early any more: segment={path.name} offset_min={self.offset_min}"
+                ) from None
             self.open_path = path
         return os.pread(self.descriptor, size, at)
 

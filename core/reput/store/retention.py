@@ -60,10 +60,11 @@ class Retention:
         self.disk_space = disk_space
         self.levels = DiskLevels.of(settings)
         self.cursors: Callable[[], Mapping[str, int | None]] = dict
+        self.on_trim: Callable[[], None] = lambda: None
         self.level = DiskLevel.FINE
         self.asked = False
         self.look_at = clock.monotonic() + FIRST_LOOK_S
-        self.delete_at = self.look_at
+        self.delete_at = clock.monotonic()
         self.left = 0
         self.complaint = ""
         self.stopping = False
@@ -72,9 +73,15 @@ class Retention:
 
     # The thread.
 
-    def start(self, cursors: Callable[[], Mapping[str, int | None]]) -> None:
-        """Begin to watch; *cursors* tells up to where the view of each enabled dispatcher is durable, None: unknown."""
+    def start(self, cursors: Callable[[], Mapping[str, int | None]], on_trim: Callable[[], None]) -> None:
+        """Begin to watch.
+
+        Args:
+            cursors: tells up to where the view of each enabled dispatcher is durable, None: not known.
+            on_trim: is called whenever a segment went.
+        """
         self.cursors = cursors
+        self.on_trim = on_trim
         self.thread.start()
 
     def stop(self) -> None:
@@ -156,6 +163,7 @@ class Retention:
         )
         # The last segment never goes, so there is a next one; where the log has a hole, it begins behind it.
         self.log.trim(oldest.segment.path, fates[1].segment.begin)
+        self.on_trim()
         self.complaint = ""
         self.left -= 1
         self.delete_at = now + self.settings.delete_commit_log_files_interval / 1000
