@@ -11,6 +11,8 @@ import pytest
 from command_line import run_reput
 from golden_sets import CLEAN_SETS, tree_digest
 
+pytestmark = pytest.mark.slow
+
 UNIT_SIZE = 20
 FIELDS = {
     "physicalOffset": "commit_log_offset",

@@ -12,6 +12,8 @@ from golden_sets import tree_digest
 
 HOLD_STORE = """
 import sys, reput
+
+pytestmark = pytest.mark.slow
 with reput.open(sys.argv[1]):
     print("open", flush=True)
     sys.stdin.read()

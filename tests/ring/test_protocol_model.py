@@ -21,6 +21,8 @@ from ring.protocol_model import (
     successor,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def explore_ring(frame_count: int, steps: Steps) -> int:
     return explore(RING_WORDS, writer=ring_writer(frame_count, steps), reader=ring_reader(frame_count, steps))

@@ -15,6 +15,8 @@ from reput.errors import DamagedStore
 from reput.table import LogTable, table_options
 from written_log import row_of_line
 
+pytestmark = pytest.mark.slow
+
 Listing = Callable[[str], list[dict[str, Any]]]
 AS_STORED = table_options(decompress=False)
 
