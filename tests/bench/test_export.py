@@ -1,0 +1,18 @@
+"""The measurements of decode run, and say what they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from reput.bench.export import measure_export
+
+
+def test_decoding_can_be_measured_without_spark(tmp_path: Path):
+    """A short run decodes every record that it wrote, gives JSON, and leaves nothing behind."""
+    report = measure_export(tmp_path, size=1 << 20, with_spark=False)
+    assert json.loads(json.dumps(report)) == report
+    assert report["decode"]["rows"] == report["count"] > 0
+    assert report["decode"]["mb_per_s"] > 0
+    assert "export" not in report
+    assert list(tmp_path.iterdir()) == []
