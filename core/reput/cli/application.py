@@ -7,7 +7,22 @@ from typing import Annotated
 import typer
 
 import reput
-from reput.cli import bench, check, consume, demo, doctor, dump, export, get, plugin, query, rebuild, send, status
+from reput.cli import (
+    bench,
+    check,
+    clean,
+    consume,
+    demo,
+    doctor,
+    dump,
+    export,
+    get,
+    plugin,
+    query,
+    rebuild,
+    send,
+    status,
+)
 
 __all__ = ["application"]
 
@@ -53,6 +68,7 @@ for name, verb, example in (
     ("query", query.query, query.EXAMPLE),
     ("dump", dump.dump, dump.EXAMPLE),
     ("check", check.check, check.EXAMPLE),
+    ("clean", clean.clean, clean.EXAMPLE),
     ("rebuild", rebuild.rebuild, rebuild.EXAMPLE),
     ("status", status.status, status.EXAMPLE),
     ("export", export.export, export.EXAMPLE),

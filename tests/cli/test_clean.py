@@ -1,0 +1,108 @@
+"""`reput clean` of a store directory."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import reput
+from command_line import run_reput
+from golden_sets import tree_digest
+from reput.store.dispatcher_cursors import keep_dispatcher_cursors
+from reput.store.files import Files
+
+HOUR_S = 3600
+SETTINGS = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 200}
+
+
+@pytest.fixture
+def store(tmp_path) -> Path:
+    """A closed store of several segments, all of them 100 hours old."""
+    path = tmp_path / "store"
+    with reput.open(path, mode="inline", dispatchers=["consume_queue"], **SETTINGS) as opened:
+        for number in range(60):
+            opened.put(reput.Message("orders", b"x" * 200, keys=[f"k{number}"]))
+    age(path)
+    return path
+
+
+def age(path: Path) -> None:
+    for segment in (path / "commitlog").iterdir():
+        os.utime(segment, (0, time.time() - 100 * HOUR_S))
+
+
+def test_a_dry_run_says_what_would_go_and_why_and_changes_nothing(store):
+    """A row a segment; the one that the log ends in stays."""
+    before = tree_digest(store)
+    ended = run_reput("clean", store, "--dry-run", "--format", "json")
+    assert ended.code == 0, ended.stderr
+    rows = ended.rows()
+    assert [row["goes"] for row in rows] == [True] * (len(rows) - 1) + [False]
+    assert len(rows) > 3
+    assert (rows[0]["segment"], rows[0]["from"], rows[0]["until"]) == ("0" * 20, 0, 4096)
+    assert rows[0]["reason"].startswith("it has had its time: age_hours=100.0 file_reserved_time=72")
+    assert rows[-1]["reason"] == "the log ends in it"
+    assert rows[-1]["due"] is None
+    assert tree_digest(store) == before
+
+
+def test_segments_go_and_the_views_follow(store):
+    """What is left is a store like any other: it checks, it is read, and it goes on."""
+    ended = run_reput("clean", store)
+    assert ended.code == 0, ended.stderr
+    last_line = ended.stdout.splitlines()[-1]
+    assert last_line.startswith("removed ")
+    assert len(list((store / "commitlog").iterdir())) == 1
+    assert run_reput("check", store).code == 0
+    with reput.open(store, mode="inline", dispatchers=["consume_queue"], **SETTINGS) as opened:
+        low, high = opened.queue_range("orders")
+        assert (low > 0, high) == (True, 60)
+        assert opened.put(reput.Message("orders", b"next")).queue_offset == 60
+        assert opened.status().dispatchers[0].gap_bytes == 0
+    assert run_reput("check", store).code == 0
+    again = run_reput("clean", store)
+    assert again.stdout.splitlines()[-1].startswith("removed 0 of 1 segments")
+
+
+def test_young_segments_stay(store):
+    """They have not had their time; how long that is may be set."""
+    ended = run_reput("clean", store, "--set", "fileReservedTime=101")
+    assert ended.stdout.splitlines()[-1].startswith("removed 0 of ")
+    assert "it has not had its time" in ended.stdout
+
+
+def test_what_a_dispatcher_does_not_have_stays(store):
+    """One that was enabled and has said nothing of itself is waited for; after its time it is not."""
+    keep_dispatcher_cursors(store, {"index": 0}, Files())
+    rows = run_reput("clean", store, "--dry-run", "--format", "json").rows()
+    assert not any(row["goes"] for row in rows)
+    assert rows[0]["missed_by"] == ["index"]
+    assert run_reput("clean", store, "--set", "dispatcher_reserved_time=0").code == 0
+    assert len(list((store / "commitlog").iterdir())) == 1
+
+
+def test_a_store_that_is_open_is_refused_and_the_holder_named(store):
+    """A dry run works beside it."""
+    with reput.open(store, mode="inline", dispatchers=["consume_queue"], **SETTINGS):
+        refused = run_reput("clean", store)
+        assert refused.code == 3
+        assert f"pid={os.getpid()}" in refused.stderr
+        assert run_reput("clean", store, "--dry-run").code == 0
+
+
+def test_what_is_no_store_is_refused(tmp_path):
+    """And nothing is made in it."""
+    assert run_reput("clean", tmp_path).code == 3
+    assert list(tmp_path.iterdir()) == []
+    assert run_reput("clean", tmp_path / "absent", "--dry-run").code == 3
+
+
+def test_a_store_of_rocketmq_is_cleaned_by_rocketmq_s_rules(golden):
+    """Nothing of reput's was ever attached to it, so nobody is waited for."""
+    store = golden("basic-5.3") / "store"
+    age(store)
+    rows = run_reput("clean", store, "--dry-run", "--format", "json").rows()
+    assert [row["goes"] for row in rows] == [True] * (len(rows) - 1) + [False]
