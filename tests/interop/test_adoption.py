@@ -21,7 +21,7 @@ from interop.put_questions import batch_question, put_question
 from reput.settings import Settings
 from reput.store.message import Message
 
-pytestmark = [pytest.mark.java, pytest.mark.processes]
+pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
 
 FILE_SIZES = {
     "mapped_file_size_commit_log": 4096,
