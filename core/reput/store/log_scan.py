@@ -9,7 +9,7 @@ Source of the requests: RocketMQ store, CommitLog.checkMessageAndReturnSize and 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,8 @@ class LogScan:
         rows = np.zeros(count, ROW_DTYPE)
         if not count:
             return DispatchColumns([], b"", b"")
-        data = columns.data
+        # Slices of bytes are bytes, without a call for each.
+        data = columns.data if isinstance(columns.data, bytes) else bytes(columns.data)
         header = columns.header
         rows["commit_log_offset"] = header["commit_log_offset"]
         rows["queue_offset"] = header["queue_offset"]
@@ -165,19 +166,15 @@ class LogScan:
         rows["record_size"] = header["record_size"]
         rows["sys_flag"] = header["sys_flag"]
 
-        topics = [bytes(data[at:end]) for at, end in spans(columns.topic_at, columns.topic_size)]
-        number_of: dict[tuple[bytes, int], int] = {}
-        known = number_of.setdefault
-        rows["queue_index"] = [
-            known(queue, len(number_of)) for queue in zip(topics, header["queue_id"].tolist(), strict=True)
-        ]
+        stored_queues, rows["queue_index"] = columns.queues()
+        queues = [(topic.decode("utf-8", "replace"), queue_id) for topic, queue_id in stored_queues]
 
-        properties = [bytes(data[at:end]) for at, end in spans(columns.properties_at, columns.properties_size)]
+        properties = [data[at:end] for at, end in spans(columns.properties_at, columns.properties_size)]
         found = FoundProperties(properties)
         tags_codes = self.tags_codes
         blob = found.blob
         rows["tags_code"] = [tags_codes[blob[at:end]] for at, end in spans(*found.value(b"TAGS"))]
-        self.set_deliver_times(rows, number_of, found)
+        self.set_deliver_times(rows, queues, found)
 
         uniq_at, uniq_size = found.value(b"UNIQ_KEY")
         keys_at, keys_size = found.value(b"KEYS")
@@ -206,12 +203,11 @@ class LogScan:
             size = np.empty(2 * count, np.int64)
             at[0::2], at[1::2], size[0::2], size[1::2] = uniq_at, keys_at, uniq_size, keys_size
             texts = [blob[start:end] for start, end in spans(at, size)]
-        queues = [(topic.decode("utf-8", "replace"), queue_id) for topic, queue_id in number_of]
         return DispatchColumns(queues, rows.tobytes(), b"".join(texts))
 
-    def set_deliver_times(self, rows: Array, queues: Mapping[tuple[bytes, int], int], found: FoundProperties) -> None:
+    def set_deliver_times(self, rows: Array, queues: Sequence[tuple[str, int]], found: FoundProperties) -> None:
         """A delayed record's tags code is the time when it is due."""
-        delayed = [number for (topic, _), number in queues.items() if topic == SCHEDULE_TOPIC.encode()]
+        delayed = [number for number, (topic, _) in enumerate(queues) if topic == SCHEDULE_TOPIC]
         if not delayed:
             return
         at, size = found.value(b"DELAY")

@@ -22,7 +22,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from reput.errors import DamagedStore
+from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.store.queue_offsets import QueueOffsets
 from reput.store.record import (
     INNER_BATCH_FLAG,
@@ -259,10 +259,19 @@ class LogWalk:
             ) from None
 
     def open(self, segment: Segment) -> None:
-        """Have *segment* open; one file is open at a time."""
+        """Have *segment* open; one file is open at a time.
+
+        Raises:
+            OffsetOutOfRange: it was removed since the segments were listed.
+        """
         if str(segment.path) != self.path:
             self.close()
-            self.descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self.descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise OffsetOutOfRange(
+                    f"the log was trimmed while it was read: segment={segment.path}", "Ask again."
+                ) from None
             self.path = str(segment.path)
 
     def close(self) -> None:
@@ -293,19 +302,18 @@ def next_queue_offsets(columns: RecordColumns) -> Iterator[tuple[str, int, int]]
     sys_flag = header["sys_flag"].astype(np.int64)
     transaction = sys_flag & TRANSACTION_ROLLBACK_TYPE
     counted = (transaction != TRANSACTION_PREPARED_TYPE) & (transaction != TRANSACTION_ROLLBACK_TYPE)
-    queues = zip(columns.topics(), header["queue_id"].tolist(), strict=True)
-    offsets = header["queue_offset"].tolist()
-    # Queue offsets ascend within a queue, so the last record of each holds the highest.
-    if counted.all():
-        last = dict(zip(queues, offsets, strict=True))
-    else:
-        last = {queue: offset for queue, offset, count in zip(queues, offsets, counted, strict=True) if count}
-    for (topic, queue_id), offset in last.items():
-        yield topic.decode("utf-8", "replace"), queue_id, offset + 1
+    queues, queue_index = columns.queues()
+    offsets = header["queue_offset"].astype(np.int64)
+    # Queue offsets ascend within a queue, so the last record of each holds the highest; the last assignment counts.
+    last = np.full(len(queues), -1)
+    last[queue_index[counted]] = offsets[counted]
+    for (topic, queue_id), offset in zip(queues, last.tolist(), strict=True):
+        if offset >= 0:
+            yield topic.decode("utf-8", "replace"), queue_id, offset + 1
     for number in np.flatnonzero(sys_flag & INNER_BATCH_FLAG).tolist():
         count = columns.properties(number).get("INNER_NUM", "1")
         if count.isascii() and count.isdigit():
-            yield columns.topic(number), int(header["queue_id"][number]), offsets[number] + int(count)
+            yield columns.topic(number), int(header["queue_id"][number]), int(offsets[number]) + int(count)
     if b"INNER_MULTI_DISPATCH\x01" in columns.data:
         for number in range(len(columns)):
             properties = columns.properties(number)

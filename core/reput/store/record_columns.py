@@ -62,6 +62,10 @@ ARRAYS = (
 
 Array = np.ndarray[Any, Any]
 
+# The powers of an odd number, by which the bytes of a topic are added up; the last one stands for its size. Words wrap.
+TOPIC_SIZE_MAX = 32767
+WEIGHTS: Array = np.cumprod(np.full(TOPIC_SIZE_MAX + 1, 0x9E3779B97F4A7C15, np.uint64))
+
 
 class Stop:
     """Why a run of records ended at a byte that is not the end of what was asked.
@@ -87,6 +91,7 @@ class RecordColumns:
         "data",
         "end",
         "header",
+        "known_queues",
         "position",
         "prepared_transaction_offset",
         "properties_at",
@@ -108,6 +113,10 @@ class RecordColumns:
     topic_size: Array
     properties_at: Array
     properties_size: Array
+    known_queues: tuple[list[tuple[bytes, int]], Array] | None
+
+    def __init__(self) -> None:
+        self.known_queues = None
 
     def __len__(self) -> int:
         return len(self.position)
@@ -121,15 +130,53 @@ class RecordColumns:
             setattr(columns, name, getattr(self, name)[:count])
         return columns
 
+    def queues(self) -> tuple[list[tuple[bytes, int]], Array]:
+        """Return the different (topic, queue id) pairs, and which of them each record belongs to.
+
+        Topics are told apart by a number that is made of their bytes, all at once; that they are the same is compared.
+        """
+        if self.known_queues is None:
+            buffer = np.frombuffer(self.data, np.uint8)
+            numbers = self.header["queue_id"].astype(np.uint64)
+            runs = []
+            for size in np.unique(self.topic_size).tolist():
+                chosen = np.flatnonzero(self.topic_size == size)
+                letters = take(buffer, self.topic_at[chosen], size)
+                numbers[chosen] += letters @ WEIGHTS[:size] + WEIGHTS[-1:] * np.uint64(size)
+                runs.append((chosen, letters))
+            _, first, queue_index = np.unique(numbers, return_index=True, return_inverse=True)
+            same = self.header["queue_id"] == self.header["queue_id"][first][queue_index]
+            same &= self.topic_size == self.topic_size[first][queue_index]
+            for chosen, letters in runs:
+                others = take(buffer, self.topic_at[first][queue_index][chosen], letters.shape[1])
+                same[chosen] &= (letters == others).all(axis=1)
+            if same.all():
+                names = [(self.topic_bytes(number), int(self.header["queue_id"][number])) for number in first.tolist()]
+                self.known_queues = names, queue_index
+            else:
+                self.known_queues = self.queues_one_by_one()
+        return self.known_queues
+
+    def queues_one_by_one(self) -> tuple[list[tuple[bytes, int]], Array]:
+        """Return what `queues` does where two topics made the same number."""
+        index_of: dict[tuple[bytes, int], int] = {}
+        pairs = zip(self.topics(), self.header["queue_id"].tolist(), strict=True)
+        queue_index = np.array([index_of.setdefault(pair, len(index_of)) for pair in pairs], np.int64)
+        return list(index_of), queue_index
+
     def topics(self) -> list[bytes]:
         """Return the topic of each record, as stored."""
         data, at = self.data, self.topic_at
         return [bytes(data[begin:end]) for begin, end in zip(at.tolist(), (at + self.topic_size).tolist(), strict=True)]
 
+    def topic_bytes(self, number: int) -> bytes:
+        """Return the topic of one record, as stored."""
+        at = int(self.topic_at[number])
+        return bytes(self.data[at : at + int(self.topic_size[number])])
+
     def topic(self, number: int) -> str:
         """Return the topic of one record."""
-        at = int(self.topic_at[number])
-        return str(self.data[at : at + int(self.topic_size[number])], "utf-8", "replace")
+        return self.topic_bytes(number).decode("utf-8", "replace")
 
     def properties_bytes(self, number: int) -> bytes:
         """Return the properties string of one record."""
@@ -286,8 +333,8 @@ def judge(
 
 def take(buffer: Array, at: Array, width: int) -> Array:
     """Return *width* bytes from each place of *at*, a row each."""
-    if not len(at):
-        return np.empty((0, width), np.uint8)
+    if not len(at) or not width:
+        return np.empty((len(at), width), np.uint8)
     # One element of *width* bytes at every place: a third of the cost of a window of so many single bytes.
     elements: Array = np.ndarray((len(buffer) - width + 1,), f"V{width}", buffer, strides=(1,))
     return elements[at].view(np.uint8).reshape(-1, width)

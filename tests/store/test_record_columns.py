@@ -1,0 +1,37 @@
+"""Columns of records: the queues of many records at once are those of each record by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from golden_sets import CLEAN_SETS
+from reput.store import record_columns
+from reput.store.log_walk import LogWalk
+from reput.store.segments import Segments
+
+
+def queues_of(columns):
+    """Return the queue of each record, through the numbers that stand for them."""
+    queues, index = columns.queues()
+    assert len(set(queues)) == len(queues)
+    return [queues[number] for number in index.tolist()]
+
+
+def columns_of(store):
+    """Yield the columns of a store's log."""
+    for extent in LogWalk(Segments(store / "commitlog")).walk():
+        if extent.columns is not None:
+            yield extent.columns
+
+
+@pytest.mark.parametrize("name", CLEAN_SETS)
+@pytest.mark.parametrize("collide", [False, True])
+def test_queues_are_those_of_each_record(golden_read_only, monkeypatch, name, collide):
+    """Also where the numbers that topics are told apart by are the same."""
+    if collide:
+        monkeypatch.setattr(record_columns, "WEIGHTS", record_columns.WEIGHTS * 0)
+    for columns in columns_of(golden_read_only(name) / "store"):
+        expected = list(zip(columns.topics(), columns.header["queue_id"].tolist(), strict=True))
+        assert queues_of(columns) == expected
+        half = len(columns) // 2
+        assert queues_of(columns.until(half)) == expected[:half]
