@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from reput.errors import StoreError
@@ -38,3 +40,32 @@ def test_a_removed_segment_is_no_durable_one(tmp_path):
     assert opened.state == "READ_ONLY"
     assert opened.durable == 0
     opened.close(views_complete=True)
+
+
+def test_the_helper_never_makes_the_segment_that_a_roll_is_going_to(tmp_path):
+    """It may look in the middle of a roll; each segment is still made once, and each record lies at its own offset."""
+    opened = open_store(tmp_path / "store")
+    log = opened.commit_log
+    reserve = log.reserve
+    helpers = []
+
+    def reserve_while_the_helper_looks(segment, until):
+        # The blank of the current segment is reserved in the middle of a roll.
+        if segment is log.current and until % 1500 and threading.current_thread() is threading.main_thread():
+            helpers.append(threading.Thread(target=log.prepare, args=(log.appended,)))
+            helpers[-1].start()
+            # It is through, or waits for the roll to end.
+            helpers[-1].join(0.05)
+        reserve(segment, until)
+
+    log.reserve = reserve_while_the_helper_looks
+    for _ in range(8):
+        opened.put(message_of_size(1500))
+    for helper in helpers:
+        helper.join(30)
+    log.reserve = reserve
+    opened.close(views_complete=True)
+    assert helpers
+    assert [record.commit_log_offset for record in records(tmp_path / "store")] == [
+        segment * SEGMENT_SIZE + record * 1500 for segment in range(4) for record in range(2)
+    ]

@@ -135,22 +135,19 @@ class CommitLog:
             )
         left = self.begin + self.segment_size - self.appended
         following = self.begin + self.segment_size
+        # Until the next segment is the current one, or the helper would make the same one a second time.
         with self.making:
             self.forget_removed()
-            segment = self.next_segment or self.open_segment(following)
+            segment = self.next_segment = self.next_segment or self.open_segment(following)
+            assert segment.begin == following
+            at = self.appended - self.begin
+            # Before the blank is written: a full disk must leave everything as it was.
+            self.reserve(segment, size)
+            self.reserve(self.current, at + BLANK_SIZE_MIN)
+            self.memory[at : at + BLANK_SIZE_MIN] = BLANK.pack(left, BLANK_MAGIC_CODE)
+            self.unforced.append(segment)
+            self.current = segment
             self.next_segment = None
-            if segment.reserved < size:
-                # Before the blank is written: a full disk must leave everything as it was.
-                try:
-                    self.reserve(segment, size)
-                except BaseException:
-                    self.next_segment = segment
-                    raise
-        at = self.appended - self.begin
-        self.reserve(self.current, at + BLANK_SIZE_MIN)
-        self.memory[at : at + BLANK_SIZE_MIN] = BLANK.pack(left, BLANK_MAGIC_CODE)
-        self.unforced.append(segment)
-        self.current = segment
         self.memory = segment.mapping.memory
         self.begin = following
         self.limit = following + self.segment_size - BLANK_SIZE_MIN
