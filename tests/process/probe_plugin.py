@@ -75,8 +75,8 @@ class Probe(CommitLogDispatcher):
             self.events("hang")
             time.sleep(3600)
         if options.alive_at in offsets:
-            for _ in range(20):
-                time.sleep(0.05)
+            for _ in range(50):
+                time.sleep(0.1)
                 self.context.alive()
         for request in batch:
             if request.commit_log_offset == options.reject_at:
