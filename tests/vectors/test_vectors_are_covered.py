@@ -12,7 +12,7 @@ from pathlib import Path
 from rocketmq_vectors import DATA
 
 TESTS = Path(__file__).parents[1]
-NOT_DONE_HERE = {"ha_slave_report", "ha_master_frame", "batch_consume_queue_unit"}
+NOT_DONE_HERE = {"ha_slave_report", "ha_master_frame"}
 
 
 def strings(path: Path) -> set[str]:

@@ -7,6 +7,7 @@ import time
 
 from reput.filter.string_hash import string_hash
 from reput.settings import Settings
+from reput.store.batch_consume_queue import BatchUnit, decode_batch_unit, encode_batch_unit
 from reput.store.consume_queue import UNIT, UNIT_SIZE
 from reput.store.consume_queue_ext import (
     ADDRESS_MAX,
@@ -223,3 +224,21 @@ def test_a_get_outside_of_the_queue_says_why_and_where_to_go_on(vector, golden_r
     assert found.status.value == expected["status"]
     assert found.next_queue_offset == expected["nextBeginOffset"]
     assert list(found) == []
+
+
+@store_vectors("batch_consume_queue_unit")
+def test_a_unit_of_a_batch_queue_is_forty_six_bytes(vector):
+    """It says which queue offset the first message of a record has, and how many messages there are."""
+    given = vector["input"]
+    unit = BatchUnit(
+        given["commitLogOffset"],
+        given["size"],
+        given["tagsCode"],
+        given["storeTimestamp"],
+        given["msgBaseOffset"],
+        given["batchSize"],
+    )
+    data = encode_batch_unit(unit)
+    assert data.hex() == vector["expected"]["hex"]
+    assert decode_batch_unit(data) == unit
+    assert decode_batch_unit(bytes(len(data))) is None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reput.errors import ConfigError, DispatcherError
+from reput.store.identity import require_store
 from reput_plugins.spark_export.requirements import require_packages
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def export(
     for setting in settings or {}:
         if not setting.startswith("spark."):
             raise ConfigError(f"an export takes settings of Spark's: setting={setting}", "Write --set spark.X=Y.")
+    require_store(Path(store))
     require_packages()
     # Only now: they load the packages whose absence was to be told in a sentence.
     from reput.store.epochs import read_epochs
