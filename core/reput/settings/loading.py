@@ -17,7 +17,7 @@ from reput.settings.values import field_value, option_value, spark_value
 __all__ = ["LoadedSettings", "load_settings"]
 
 # RocketMQ's switches that say the same as naming a dispatcher.
-SWITCH_OF_DISPATCHER = {"index": "message_index_enable"}
+SWITCH_OF_DISPATCHER = {"index": "message_index_enable", "consume_queue_ext": "enable_consume_queue_ext"}
 DEFAULTS = Settings()
 
 
