@@ -13,6 +13,7 @@ from reput.cli import (
     clean,
     consume,
     demo,
+    dispatcher,
     doctor,
     dump,
     export,
@@ -20,6 +21,7 @@ from reput.cli import (
     plugin,
     query,
     rebuild,
+    repair,
     send,
     status,
 )
@@ -37,6 +39,7 @@ application = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 plugins = typer.Typer(help="Dispatchers that are installed.", rich_markup_mode=None)
+dispatchers = typer.Typer(help="The process group of a store that is open.", rich_markup_mode=None)
 benches = typer.Typer(help="reput's own measurements, with the machine's facts.", rich_markup_mode=None)
 
 
@@ -70,6 +73,7 @@ for name, verb, example in (
     ("check", check.check, check.EXAMPLE),
     ("clean", clean.clean, clean.EXAMPLE),
     ("rebuild", rebuild.rebuild, rebuild.EXAMPLE),
+    ("repair", repair.repair, repair.EXAMPLE),
     ("status", status.status, status.EXAMPLE),
     ("export", export.export, export.EXAMPLE),
     ("doctor", doctor.doctor, doctor.EXAMPLE),
@@ -78,6 +82,8 @@ for name, verb, example in (
 
 plugins.command("list", epilog=epilog(plugin.LIST_EXAMPLE))(plugin.list_plugins)
 application.add_typer(plugins, name="plugin")
+dispatcher.register(dispatchers)
+application.add_typer(dispatchers, name="dispatcher")
 
 for measure in (bench.append, bench.read, bench.rebuild, bench.ring):
     benches.command(measure.__name__, epilog=epilog(bench.EXAMPLES[measure.__name__]))(measure)

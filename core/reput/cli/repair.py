@@ -1,0 +1,92 @@
+"""`reput repair`: what only a person may decide about damage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from reput.cli.options import FormatOption, OutputFormat, StoreArgument
+from reput.cli.output import Printer
+from reput.store.repair import AcceptPlan, CutPlan
+
+__all__ = ["EXAMPLE", "repair"]
+
+EXAMPLE = "reput send store orders --count 3 && reput repair store --cut-at 0 --dry-run"
+RANGE_SEPARATOR = ".."
+
+
+def repair(
+    store: StoreArgument,
+    cut_at: Annotated[
+        int | None,
+        typer.Option("--cut-at", metavar="O", min=0, help="End the log at this commit-log offset; all behind it goes."),
+    ] = None,
+    accepted: Annotated[
+        str | None,
+        typer.Option("--accept", metavar="FROM..UNTIL", help="Give up this damaged range; the log goes on behind it."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be lost.")] = False,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Cut a damaged log, or accept its damage, so that it can be written again. See `reput check` for the offsets.
+
+    Says what is lost. Every byte that is cut is kept under reput/cut/ in the store.
+    """
+    if (cut_at is None) == (accepted is None):
+        raise typer.BadParameter("takes one of the two: --cut-at O, or --accept FROM..UNTIL")
+    from reput.store.repair import accept, cut, plan_accept, plan_cut
+
+    if cut_at is not None:
+        plan: CutPlan | AcceptPlan = (plan_cut if dry_run else cut)(store, cut_at)
+    else:
+        begin, end = parse_range(accepted or "")
+        plan = (plan_accept if dry_run else accept)(store, begin, end)
+    Printer(output_format, cut_text if isinstance(plan, CutPlan) else accept_text).row(plan_row(plan, dry_run))
+
+
+def parse_range(text: str) -> tuple[int, int]:
+    """Return both ends of ``FROM..UNTIL``.
+
+    Raises:
+        typer.BadParameter: it is no such range.
+    """
+    begin, separator, end = text.partition(RANGE_SEPARATOR)
+    if not separator or not all(part.isascii() and part.isdigit() for part in (begin, end)):
+        raise typer.BadParameter(f"--accept takes FROM..UNTIL, two commit-log offsets: {text!r}")
+    return int(begin), int(end)
+
+
+def plan_row(plan: CutPlan | AcceptPlan, dry_run: bool) -> dict[str, Any]:
+    """Return the report: the plan, with the offsets named as everywhere, and whether it was carried out."""
+    row = msgspec.to_builtins(plan, enc_hook=str)
+    if isinstance(plan, AcceptPlan):
+        row = {"from": plan.begin, "until": plan.end, "reason": plan.reason, "records_behind": plan.records_behind}
+    else:
+        row["damage"] = [{"from": gap.begin, "until": gap.end, "reason": gap.reason} for gap in plan.damage]
+    return {**row, "done": not dry_run}
+
+
+def cut_text(row: Mapping[str, Any]) -> str:
+    """Return the report of a cut for people."""
+    lines = [
+        f"{'cut' if row['done'] else 'would cut'} at {row['cut_at']}: {row['until'] - row['cut_at']} bytes, "
+        f"{row['records']} readable records"
+    ]
+    for queue in row["queues"]:
+        lines.append(
+            f"  {queue['topic']}@{queue['queue_id']}: {queue['records']} records, "
+            f"queue offsets {queue['queue_offset']} to {queue['queue_offset_end'] - 1}"
+        )
+    lines += [f"  kept in {path}" for path in row["kept"]]
+    return "\n".join(lines)
+
+
+def accept_text(row: Mapping[str, Any]) -> str:
+    """Return the report of an acceptance for people."""
+    return (
+        f"{'accepted' if row['done'] else 'would accept'} {row['from']}..{row['until']}: {row['reason']}; "
+        f"{row['records_behind']} records behind it stay readable"
+    )

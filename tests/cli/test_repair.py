@@ -1,0 +1,80 @@
+"""`reput repair` and `reput dispatcher`: what an operator decides, through the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import reput
+from command_line import run_reput
+
+pytestmark = pytest.mark.processes
+
+COUNT = 50
+
+
+def damaged_store(path: Path) -> tuple[Path, int, int]:
+    """Make a store whose eleventh record has one bit flipped, and return where that record lies."""
+    with reput.open(path, mode="inline") as store:
+        results = store.put_batch([reput.Message("orders", b"%040d" % number) for number in range(COUNT)])
+    damaged = results[10]
+    with (path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(damaged.commit_log_offset + 100)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 4]))
+    return path, damaged.commit_log_offset, damaged.next_commit_log_offset
+
+
+def test_damage_can_be_accepted(tmp_path):
+    """The report says what stays readable; check goes on to name the damage."""
+    store, begin, end = damaged_store(tmp_path / "store")
+    done = run_reput("repair", store, "--accept", f"{begin}..{end}", "--format", "json")
+    assert done.code == 0
+    report = json.loads(done.stdout)
+    assert (report["from"], report["until"], report["records_behind"], report["done"]) == (begin, end, COUNT - 11, True)
+    assert run_reput("check", store).code == 1
+
+
+def test_a_log_can_be_cut_before_its_damage(tmp_path):
+    """What is cut is said, kept, and gone from every view."""
+    store, begin, _ = damaged_store(tmp_path / "store")
+    planned = json.loads(run_reput("repair", store, "--cut-at", begin, "--dry-run", "--format", "json").stdout)
+    assert (planned["records"], planned["done"]) == (COUNT - 11, False)
+    assert run_reput("check", store).code == 1
+    done = json.loads(run_reput("repair", store, "--cut-at", begin, "--format", "json").stdout)
+    assert done["done"] is True
+    assert all(Path(path).stat().st_size for path in done["kept"])
+    with reput.open(store, mode="inline") as opened:
+        result = opened.put(reput.Message("orders", b"next"))
+        assert (result.queue_offset, result.commit_log_offset) == (10, begin)
+        opened.wait_for("consume_queue", result.next_commit_log_offset, timeout=30)
+    assert run_reput("check", store).code == 0
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--cut-at", "0", "--accept", "0..1"], ["--accept", "5"], ["--accept", "1..x"], ["--cut-at", "7"]]
+)
+def test_a_wrong_repair_is_refused(tmp_path, options):
+    """And nothing of the store is changed."""
+    store, _, _ = damaged_store(tmp_path / "store")
+    refused = run_reput("repair", store, *options)
+    assert refused.code == 2
+    assert not (store / "reput" / "cut").exists()
+
+
+def test_a_dispatcher_is_paused_and_resumed_from_outside(tmp_path):
+    """The group of a running program does what its operator says."""
+    with reput.open(tmp_path / "store") as store:
+        store.wait_for("index", 0, timeout=30)
+        assert run_reput("dispatcher", "pause", tmp_path / "store", "index").code == 0
+        result = store.put(reput.Message("orders", b"", keys=["k"]))
+        assert [row.state for row in store.status().dispatchers if row.name == "index"] == ["PAUSED"]
+        assert run_reput("dispatcher", "resume", tmp_path / "store", "index").code == 0
+        store.wait_for("index", result.next_commit_log_offset, timeout=30)
+        unknown = run_reput("dispatcher", "pause", tmp_path / "store", "nobody")
+        assert unknown.code == 3
+        assert "nobody" in unknown.stderr
+    assert run_reput("dispatcher", "list", tmp_path / "store").code == 3
