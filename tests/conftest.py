@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from golden_sets import (
     unpack,
     write_broker_properties,
 )
+
+# Whoever runs the tests in the background may have had SIGINT ignored, and every command that a test starts would
+# inherit that. The tests press Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A slow machine is no failure: no example has a time limit.
 settings.register_profile("reput", deadline=None)

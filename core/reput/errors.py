@@ -47,7 +47,7 @@ class NotAStore(StoreError):
 
 
 class StoreLocked(StoreError):
-    """Another process writes the store. Stop it, or send through it with `reput serve`."""
+    """Another process writes the store. Stop it first; reading works beside it."""
 
 
 class StoreClosed(StoreError):

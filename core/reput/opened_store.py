@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 import reput
-from reput.errors import ConfigError, DispatcherError
+from reput.errors import ConfigError, DispatcherError, StoreClosed
 from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
@@ -101,6 +101,8 @@ def open(
         raise ConfigError(f"mode is unknown: mode={mode!r} known=processes,inline")
     identity = read_identity(directory)
     recorded = dict(identity.file_sizes) if identity else {}
+    if isinstance(dispatchers, str):
+        raise ConfigError(f"dispatchers are a list of names: dispatchers={dispatchers!r}")
     if dispatchers is not None:
         settings["dispatchers"] = tuple(dispatchers)
     loaded = load_settings(None if config is None else Path(config), recorded=recorded, **settings)
@@ -116,6 +118,16 @@ class Reading:
     settings: Settings
     reader: MessageReader
     read_lock: threading.Lock
+    closed: bool
+
+    def require_open(self) -> None:
+        """Refuse a store that was closed.
+
+        Raises:
+            StoreClosed: it was, or this is a forked child of its writer.
+        """
+        if self.closed:
+            raise StoreClosed(f"the store is closed: store={self.directory}", "Open it again.")
 
     def log_end(self) -> int:
         """Return the commit-log offset up to which records can be read."""
@@ -132,6 +144,7 @@ class Reading:
             FilterSyntaxError: *tags* does not parse.
             DamagedStore: a record is not what the queue says of it.
         """
+        self.require_open()
         with self.read_lock:
             return self.reader.get_message(topic, queue_id, queue_offset, count_max, tags=tags)
 
@@ -143,6 +156,7 @@ class Reading:
         Args:
             begin, end: store time in ms since 1970, both included; the index knows it to the second.
         """
+        self.require_open()
         with self.read_lock:
             return self.reader.query_message(topic, key, count_max, begin, end).records
 
@@ -152,6 +166,7 @@ class Reading:
 
     def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
+        self.require_open()
         with self.read_lock:
             return self.reader.queue_range(topic, queue_id)
 
@@ -163,7 +178,9 @@ class Reading:
 
         Raises:
             DamagedStore: the bytes at the next offset are no record.
+            StoreClosed: the store was closed.
         """
+        self.require_open()
         from reput.store.log_scan import LogScan
         from reput.store.record import decode_record
         from reput.store.recovery import read_damage
@@ -345,6 +362,7 @@ class Store(Reading):
         Raises:
             DispatcherError: it is not enabled.
         """
+        self.require_open()
         return self.group.progress(dispatcher)
 
     def wait_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
@@ -354,6 +372,7 @@ class Store(Reading):
             WaitTimeout: it was not in *timeout* seconds.
             DispatcherError: it is not enabled, or does not run and never will by itself.
         """
+        self.require_open()
         self.group.wait_for(dispatcher, commit_log_offset, timeout)
 
     def readable_up_to(self, view: str) -> int:
@@ -383,6 +402,7 @@ class Store(Reading):
 
     def status(self) -> GroupStatus:
         """Return the store, its writer and a row per dispatcher; what is not known is None."""
+        self.require_open()
         writer = self.writer
         return GroupStatus(
             store=str(self.directory),
@@ -441,6 +461,7 @@ class Store(Reading):
         write_checkpoint(self.directory, timestamp, timestamp if complete else 0, self.writer.files)
 
     def __enter__(self) -> Self:
+        self.require_open()
         return self
 
     def __exit__(
@@ -475,6 +496,7 @@ class ReadOnlyStore(Reading):
             self.end = find_log_end(directory, Segments(directory / "commitlog"))
         self.reader = MessageReader(directory, settings, self.readable_up_to)
         self.closing = threading.Event()
+        self.closed = False
 
     def readable_up_to(self, view: str) -> int:
         """Return the progress of a view."""
@@ -503,12 +525,16 @@ class ReadOnlyStore(Reading):
 
     def close(self) -> None:
         """Close the files."""
+        if self.closed:
+            return
+        self.closed = True
         self.closing.set()
         self.reader.close()
         if self.observed is not None:
             self.observed.memory.close()
 
     def __enter__(self) -> Self:
+        self.require_open()
         return self
 
     def __exit__(

@@ -124,10 +124,10 @@ def test_following_shows_what_another_process_writes(tmp_path):
             assert refused.returncode == 3
             assert f"pid={writer.pid}" in refused.stderr
             following.send_signal(signal.SIGINT)
-            _, error = following.communicate()
+            _, error = following.communicate(timeout=60)
             assert following.returncode == 130
             assert "Traceback" not in error
-        writer.communicate()
+        writer.communicate(timeout=60)
     assert writer.returncode == 0
 
 

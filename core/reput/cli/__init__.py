@@ -1,15 +1,27 @@
 """The command line: one module per verb. It parses, calls the engine and prints; nothing is decided here.
 
-main ──▶ application ──▶ a verb's module ──▶ reput, reput.store, …   (imported when the verb runs)
-  │                            │
-  └─ failure: exit code,       ├─ options   what several verbs take
-     two lines on stderr       ├─ rows      objects of the engine as the rows that were promised
-                               ├─ output    rows to stdout, as text or JSON
-                               └─ progress  bars on stderr
+    main ──▶ running ──▶ application ──▶ a verb's module ──▶ reput, reput.store, …   (imported when the verb runs)
+               │                           │
+               └─ failure: exit code,      ├─ options   what several verbs take
+                  two lines on stderr      ├─ rows      objects of the engine as the rows that were promised
+                                           ├─ output    rows to stdout, as text or JSON
+                                           └─ progress  bars on stderr
 """
 
 from __future__ import annotations
 
-from reput.cli.main import main
+from collections.abc import Sequence
+
+INTERRUPTED = 130
 
 __all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command, by default the one that the process was started for, and return its exit code."""
+    try:
+        # Loading takes a while, in which a person may have changed his mind.
+        from reput.cli.running import run
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return run(arguments)

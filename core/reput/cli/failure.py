@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import typer
 from msgspec import Struct
 
@@ -50,6 +52,17 @@ ADVICE: tuple[tuple[type[ReputError], str], ...] = (
 )
 
 
+ADVICE_OF_ERRNO = {
+    errno.ENOSPC: "Make room on the disk.",
+    errno.EDQUOT: "Make room within your quota.",
+    errno.EROFS: "The file system is read-only; verbs that only read work on it.",
+    errno.EACCES: "You may not use it; see its owner and mode.",
+    errno.EPERM: "You may not use it; see its owner and mode.",
+    errno.EMFILE: "Raise the limit of open files: ulimit -n.",
+}
+OTHER_ADVICE = "See that the path exists and that you may use it."
+
+
 class Failure(Struct, frozen=True):
     """Two lines for stderr, and the exit code."""
 
@@ -72,7 +85,7 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, OSError):
         name = f" path={error.filename}" if error.filename is not None else ""
         sentence = f"the system refuses: reason={error.strerror or one_line(error)}{name}"
-        return Failure(sentence, "See that the path exists and that you may use it.", CANNOT_BE_USED)
+        return Failure(sentence, ADVICE_OF_ERRNO.get(error.errno or 0, OTHER_ADVICE), CANNOT_BE_USED)
     if isinstance(error, ModuleNotFoundError):
         extra = EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
         if extra:

@@ -127,7 +127,7 @@ def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Repl
         connection.close()
         raise DispatcherError(
             f"no process group runs for this store: store={store_directory} socket={path} error={error.strerror}",
-            "Open the store, or start `reput serve`.",
+            "Open the store for writing; its group starts with it.",
         ) from None
     channel = JsonChannel(connection)
     try:

@@ -72,7 +72,7 @@ class LogMerger:
             if self.size >= FILE_SIZE_MAX:
                 self.turn_over()
         if LEVELS.get(line.level, STDERR_LEVEL) >= STDERR_LEVEL:
-            self.show(data)
+            self.show(data if self.form == "json" else as_text(in_short(line)))
 
     def turn_over(self) -> None:
         os.close(self.descriptor)
@@ -96,6 +96,13 @@ class LogMerger:
                 self.lost_on_stderr += 1
                 return
         self.lost_on_stderr = 0
+
+
+def in_short(line: LogLine) -> LogLine:
+    """Return *line* with no more of its traceback than the exception itself; all of it stands in the file."""
+    if not line.exception:
+        return line
+    return msgspec.structs.replace(line, message=f"{line.message}: {line.exception.splitlines()[-1]}", exception=None)
 
 
 def as_text(line: LogLine) -> bytes:

@@ -224,7 +224,8 @@ class CommitLog:
         if at > self.segment_size:
             return
         if segment.reserved - at < RESERVE_SIZE // 2:
-            self.reserve(segment, min(at + RESERVE_SIZE, self.segment_size))
+            # `reserve` asks for a step of RESERVE_SIZE first, and for this much where the disk has no more.
+            self.reserve(segment, min(at + POPULATE_STEP, self.segment_size))
         while segment.populated < min(at + POPULATE_SIZE, segment.reserved):
             step = min(POPULATE_STEP, segment.reserved - segment.populated)
             segment.mapping.populate(segment.populated, step)

@@ -64,10 +64,13 @@ class IndexMapping:
         self.entries_at = SLOTS_AT + SLOT.size * slot_count
         self.mapping = files.map(path, index_file_size(slot_count, entry_count))
         self.memory = self.mapping.memory
-        self.header = IndexHeader(*HEADER.unpack_from(self.memory))
-        self.header.index_count = max(self.header.index_count, 1)
         self.reserved = 0
         try:
+            # Before the first look: on tmpfs reading a hole takes a page, and is a fault where there is none.
+            self.mapping.reserve(0, self.entries_at)
+            self.reserved = self.entries_at
+            self.header = IndexHeader(*HEADER.unpack_from(self.memory))
+            self.header.index_count = max(self.header.index_count, 1)
             self.reserve(0)
         except BaseException:
             self.mapping.close()

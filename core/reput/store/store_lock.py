@@ -29,7 +29,7 @@ F_OFD_SETLK = 37
 FLOCK = struct.Struct("hhqqi")
 # As long as RocketMQ's word, which is written over it.
 CLAIM = b"rput"
-ADVICE = "Stop it, or send through it with `reput serve`; reading works beside it."
+ADVICE = "Stop it first; reading works beside it."
 
 
 class Writer(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""main: the process of one `reput` command, from its arguments to its exit code."""
+"""run: the process of one `reput` command, from its arguments to its exit code."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import typer
 from reput.cli.failure import INTERRUPTED, failure_of
 from reput.cli.output import OutputClosed
 
-__all__ = ["main"]
+__all__ = ["run"]
 
 TRACEBACK = "--traceback"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 no, 2 wrong request, 3 cannot be used, 130 interrupted.
 
     ``--traceback`` may stand anywhere before a ``--``.
