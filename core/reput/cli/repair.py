@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from reput.cli.options import FormatOption, OutputFormat, StoreArgument
 from reput.cli.output import Printer
-from reput.store.repair import AcceptPlan, CutPlan
+
+if TYPE_CHECKING:
+    from reput.store.repair import AcceptPlan, CutPlan
 
 __all__ = ["EXAMPLE", "repair"]
 
@@ -40,11 +42,12 @@ def repair(
     from reput.store.repair import accept, cut, plan_accept, plan_cut
 
     if cut_at is not None:
-        plan: CutPlan | AcceptPlan = (plan_cut if dry_run else cut)(store, cut_at)
+        row = cut_row((plan_cut if dry_run else cut)(store, cut_at))
     else:
         begin, end = parse_range(accepted or "")
-        plan = (plan_accept if dry_run else accept)(store, begin, end)
-    Printer(output_format, cut_text if isinstance(plan, CutPlan) else accept_text).row(plan_row(plan, dry_run))
+        row = accept_row((plan_accept if dry_run else accept)(store, begin, end))
+    text = cut_text if cut_at is not None else accept_text
+    Printer(output_format, text).row({**row, "done": not dry_run})
 
 
 def parse_range(text: str) -> tuple[int, int]:
@@ -59,14 +62,16 @@ def parse_range(text: str) -> tuple[int, int]:
     return int(begin), int(end)
 
 
-def plan_row(plan: CutPlan | AcceptPlan, dry_run: bool) -> dict[str, Any]:
-    """Return the report: the plan, with the offsets named as everywhere, and whether it was carried out."""
-    row = msgspec.to_builtins(plan, enc_hook=str)
-    if isinstance(plan, AcceptPlan):
-        row = {"from": plan.begin, "until": plan.end, "reason": plan.reason, "records_behind": plan.records_behind}
-    else:
-        row["damage"] = [{"from": gap.begin, "until": gap.end, "reason": gap.reason} for gap in plan.damage]
-    return {**row, "done": not dry_run}
+def cut_row(plan: CutPlan) -> dict[str, Any]:
+    """Return the report of a cut, its offsets named as everywhere."""
+    row: dict[str, Any] = msgspec.to_builtins(plan, enc_hook=str)
+    row["damage"] = [{"from": gap.begin, "until": gap.end, "reason": gap.reason} for gap in plan.damage]
+    return row
+
+
+def accept_row(plan: AcceptPlan) -> dict[str, Any]:
+    """Return the report of an acceptance."""
+    return {"from": plan.begin, "until": plan.end, "reason": plan.reason, "records_behind": plan.records_behind}
 
 
 def cut_text(row: Mapping[str, Any]) -> str:
