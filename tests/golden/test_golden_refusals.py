@@ -10,10 +10,10 @@ import pytest
 from command_line import run_reput
 from golden_sets import tree_digest
 
+pytestmark = pytest.mark.slow
+
 HOLD_STORE = """
 import sys, reput
-
-pytestmark = pytest.mark.slow
 with reput.open(sys.argv[1]):
     print("open", flush=True)
     sys.stdin.read()
