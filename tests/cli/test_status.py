@@ -80,7 +80,7 @@ def test_a_store_that_is_being_written_shows_its_group(tmp_path):
         assert writer.stdout is not None
         writer.stdout.readline()
         report = run_reput("status", tmp_path / "store", "--format", "json").report()
-        writer.communicate()
+        writer.communicate(timeout=60)
     assert report["writer"]["pid"] == writer.pid
     assert report["writer"]["state"] == "RUNNING"
     assert [row["name"] for row in report["dispatchers"]] == ["consume_queue", "index"]
@@ -93,7 +93,7 @@ def test_watching_shows_it_again(golden_read_only):
         assert watching.stdout is not None
         first, second = watching.stdout.readline(), watching.stdout.readline()
         watching.send_signal(2)
-        _, error = watching.communicate()
+        _, error = watching.communicate(timeout=60)
     assert first == second
     assert error == ""
     assert watching.returncode == 130

@@ -65,7 +65,7 @@ def test_offsets_have_one_writer(store):
         holder.stdout.readline()
         with pytest.raises(StoreLocked):
             GroupOffsets(store, GROUP, TOPIC, Settings())
-        holder.communicate()
+        holder.communicate(timeout=60)
     with GroupOffsets(store, GROUP, TOPIC, Settings()):
         pass
 

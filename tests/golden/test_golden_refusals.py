@@ -62,7 +62,7 @@ def test_a_second_writer_is_told_who_holds_the_store(tmp_path):
         ended = run_reput("send", store, "orders", "--count", 1)
         assert ended.code == 3
         assert str(holder.pid) in ended.stderr
-        holder.communicate()
+        holder.communicate(timeout=60)
     assert holder.returncode == 0
 
 
