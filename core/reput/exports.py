@@ -7,10 +7,11 @@ from typing import Any
 
 from reput.errors import DispatcherError
 
-__all__ = ["DELTA", "find_export"]
+__all__ = ["DELTA", "DELTA_FOLLOW", "find_export"]
 
 ENTRY_POINT_GROUP = "reput.exports"
 DELTA = "delta"
+DELTA_FOLLOW = "delta_follow"
 
 
 def find_export(name: str) -> Any:

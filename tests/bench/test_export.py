@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from reput.bench.export import measure_export
+from reput.bench.export import delays, measure_export
 
 
 def test_decoding_can_be_measured_without_spark(tmp_path: Path):
@@ -16,3 +16,9 @@ def test_decoding_can_be_measured_without_spark(tmp_path: Path):
     assert report["decode"]["mb_per_s"] > 0
     assert "export" not in report
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_delay_of_a_message_is_until_the_first_transaction_that_has_it():
+    """Messages that no transaction has are not counted."""
+    stored = [(1000, 10), (1100, 20), (1200, 30)]
+    assert delays(stored, [(1500, 20), (1600, 25)]) == [0.5, 0.4]

@@ -25,6 +25,16 @@ def test_a_measurement_of_a_scratch_store(name, tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_decoding_is_measured_without_spark(tmp_path, capsys):
+    """Every record of a scratch log becomes a row."""
+    pytest.importorskip("pyarrow")
+    command = ["bench", "export", "--no-spark", "--bytes", "1000000", "--directory", str(tmp_path), "--format", "json"]
+    assert main(command) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["decode"]["rows"] == report["count"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_text_is_json_for_people(capsys):
     """A field a line."""
     bench.print_report({"bench": "x", "machine": {"cores": 2}}, bench.OutputFormat.TEXT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 
@@ -51,6 +52,28 @@ def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, caps
     assert calls == [(store, tmp_path, {"topics": ["a", "b"], "settings": {"spark.master": "local[1]"}})]
     out = "3 records in 1 files of 8 bytes, from 0 until 9, in 1.2 s; table version 4\n"
     assert capsys.readouterr().out == out
+
+
+def test_following_prints_a_row_for_each_transaction(monkeypatch, golden_read_only, tmp_path, capsys):
+    """With rate and lag; what was asked for is ended in order, also when somebody sends SIGTERM."""
+    ended = []
+
+    def run(store, lake, **options):
+        try:
+            row = {"from": 0, "until": 3_000_000, "records": 3, "files": 1, "bytes": 8, "seconds": 1.5}
+            yield {**row, "table_version": 4, "lag_bytes": 7}
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            ended.append(lake)
+
+    monkeypatch.setattr(export, "find_export", lambda name: run if name == "delta_follow" else None)
+    store, before = golden_read_only("batch-4.9") / "store", signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as exited:
+        main(["export", str(store), str(tmp_path), "--follow"])
+    assert exited.value.code == 0
+    assert ended == [tmp_path]
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert "table version 4; 2.0 MB/s of the log, 7 bytes behind\n" in capsys.readouterr().out
 
 
 def test_an_export_that_nobody_brings_is_refused():

@@ -4,7 +4,8 @@
     export       a Delta table partitioned by topic and day, Spark warm, against the same rows through ``df.write``
     first_commit from nothing to a transaction, Spark's start included, with a class-data archive
     follow       a dispatcher that finds the whole log as its backlog: its start, and from its first transaction to its
-                 last
+                 last; then 100 messages a second, how long its micro-batches take, and when messages are in the lake.
+                 The memory is of its JVM, at most
 
 MB are 10^6 bytes of the log.
 """
@@ -19,13 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import reput
-from reput.bench.machine import machine_facts
-from reput.errors import DispatcherError
+from reput.bench.machine import machine_facts, percentiles
+from reput.exports import DELTA, find_export
 from reput.table import LogTable
 
 __all__ = ["fill_log", "measure_export"]
@@ -34,6 +35,7 @@ TOPICS, QUEUES, DAYS = 8, 4, 3
 BATCH = 64
 ROUNDS = 3
 FOLLOW_SECONDS_MAX = 600
+TRICKLE_PER_SECOND = 100
 DISPATCHER = "spark_export"
 SPARK = {
     "spark.master": "local[*]",
@@ -47,13 +49,19 @@ SPARK = {
 
 
 def measure_export(
-    directory: Path | None = None, *, size: int = 1 << 30, body_size: int = 1024, with_spark: bool = True
+    directory: Path | None = None,
+    *,
+    size: int = 1 << 30,
+    body_size: int = 1024,
+    with_spark: bool = True,
+    trickle_seconds: int = 30,
 ) -> dict[str, Any]:
     """Measure decode and export of a log of *size* bytes with bodies of *body_size*.
 
     Args:
         directory: where a scratch store is made and removed; None: the system's place for such.
         with_spark: measure what needs Spark, too.
+        trickle_seconds: how long messages come one by one.
     """
     scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
     try:
@@ -70,7 +78,7 @@ def measure_export(
         if with_spark:
             report["first_commit"] = first_commit(store, scratch)
             report["export"] = export_and_write(store, scratch)
-            report["follow"] = follow(store, scratch)
+            report["follow"] = follow(store, scratch, body_size, trickle_seconds)
         return report
     finally:
         shutil.rmtree(scratch)
@@ -121,20 +129,9 @@ def decode(store: Path) -> dict[str, Any]:
     return {"rows": rows, "mb_per_s": max(rates[1:]), "all_mb_per_s": rates[1:]}
 
 
-def exporter() -> Any:
-    """Return the export that the plugin brings.
-
-    Raises:
-        DispatcherError: none is installed.
-    """
-    for point in metadata.entry_points(group="reput.exports", name="delta"):
-        return point.load()
-    raise DispatcherError("no such export is installed: export=delta", "Install reput with its plugins again.")
-
-
 def first_commit(store: Path, scratch: Path) -> dict[str, Any]:
     """Measure exports that start Spark: of the whole log, which leaves a class-data archive, then of a little."""
-    export = exporter()
+    export = find_export(DELTA)
     whole = export(store, scratch / "cold-whole")
     little = export(store, scratch / "cold-little", until=LogTable(store).next_record(1 << 20, whole.until))
     return {"seconds": round(little.seconds, 2), "whole_log_seconds": round(whole.seconds, 2)}
@@ -153,7 +150,7 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
     gateway = launch_gateway(conf, quiet)  # type: ignore[no-untyped-call]
     session = SparkSession(SparkContext(conf=conf, gateway=gateway))
     try:
-        reports = [exporter()(store, scratch / f"warm-{number}") for number in range(ROUNDS)]
+        reports = [find_export(DELTA)(store, scratch / f"warm-{number}") for number in range(ROUNDS)]
         for number in range(ROUNDS):
             shutil.rmtree(scratch / f"warm-{number}")
         rates = [rate(report.until - report.begin, report.seconds) for report in reports]
@@ -180,25 +177,73 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
         session.stop()
 
 
-def follow(store: Path, scratch: Path) -> dict[str, Any]:
-    """Measure a dispatcher that finds the whole log as its backlog."""
+def follow(store: Path, scratch: Path, body_size: int, trickle_seconds: int) -> dict[str, Any]:
+    """Measure a dispatcher that finds the whole log as its backlog, and then gets messages one by one."""
     configuration = scratch / "follow.toml"
+    lake = scratch / "followed"
     configuration.write_text(
-        f'[dispatchers]\nenabled = ["{DISPATCHER}"]\n'
-        f'[dispatchers.{DISPATCHER}]\nlake = "{scratch / "followed"}"\ninterval_ms = 100\n'
+        f'[dispatchers]\nenabled = ["{DISPATCHER}"]\n[dispatchers.{DISPATCHER}]\nlake = "{lake}"\ninterval_ms = 1\n'
     )
     began = time.perf_counter()
     with reput.open(store, config=configuration) as opened:
         assert isinstance(opened, reput.Store)
         opened.wait_for(DISPATCHER, opened.appended, timeout=FOLLOW_SECONDS_MAX)
         seconds = time.perf_counter() - began
-    commits = commits_of(scratch / "followed")
-    (first_at, first_end), (last_at, last_end) = commits[0], commits[-1]
+        backlog = commits_of(lake)
+        stored = trickle(opened, body_size, trickle_seconds)
+        opened.wait_for(DISPATCHER, opened.appended, timeout=FOLLOW_SECONDS_MAX)
+        memory = jvm_memory(opened)
+    (first_at, first_end), (last_at, last_end) = backlog[0], backlog[-1]
+    trickled = commits_of(lake)[len(backlog) :]
+    between = [(later[0] - earlier[0]) / 1000 for earlier, later in pairwise(trickled)]
     return {
-        "commits": len(commits),
+        "commits": len(backlog),
         "seconds_with_start": round(seconds, 2),
         "drain_mb_per_s": rate(last_end - first_end, (last_at - first_at) / 1000) if last_at > first_at else None,
+        "messages_per_s": TRICKLE_PER_SECOND,
+        "micro_batches": len(trickled),
+        "micro_batch": percentiles(between),
+        "stored_to_lake": percentiles(delays(stored, trickled)),
+        "jvm_memory_bytes_max": memory,
     }
+
+
+def trickle(store: Any, body_size: int, seconds: int) -> list[tuple[int, int]]:
+    """Put messages at an even pace; return when each was stored, in ms, and where it ends in the log."""
+    body = bytes(body_size)
+    begin = time.monotonic()
+    stored = []
+    for number in range(seconds * TRICKLE_PER_SECOND):
+        time.sleep(max(begin + number / TRICKLE_PER_SECOND - time.monotonic(), 0))
+        result = store.put(reput.Message(f"bench-{number % TOPICS}", body))
+        stored.append((result.store_timestamp, result.next_commit_log_offset))
+    return stored
+
+
+def delays(stored: list[tuple[int, int]], commits: list[tuple[int, int]]) -> list[float]:
+    """Return for each message how many seconds after its storing the lake had it."""
+    waiting = iter(stored)
+    found: list[float] = []
+    message = next(waiting, None)
+    for committed_at, until in commits:
+        while message is not None and message[1] <= until:
+            found.append(max(committed_at - message[0], 0) / 1000)
+            message = next(waiting, None)
+    return found
+
+
+def jvm_memory(store: Any) -> int | None:
+    """Return the most resident memory that the dispatcher's JVM had so far, None if it has none in this machine."""
+    (row,) = (row for row in store.status().dispatchers if row.name == DISPATCHER)
+    waiting = [row.pid]
+    while waiting:
+        process = Path(f"/proc/{waiting.pop()}")
+        status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+        if status["Name"].strip() == "java":
+            return int(status["VmHWM"].split()[0]) << 10
+        for children in process.glob("task/*/children"):
+            waiting += children.read_text().split()
+    return None
 
 
 def commits_of(lake: Path) -> list[tuple[int, int]]:

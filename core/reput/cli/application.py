@@ -85,6 +85,6 @@ application.add_typer(plugins, name="plugin")
 dispatcher.register(dispatchers)
 application.add_typer(dispatchers, name="dispatcher")
 
-for measure in (bench.append, bench.read, bench.rebuild, bench.ring):
+for measure in (bench.append, bench.export, bench.read, bench.rebuild, bench.ring):
     benches.command(measure.__name__, epilog=epilog(bench.EXAMPLES[measure.__name__]))(measure)
 application.add_typer(benches, name="bench")

@@ -12,10 +12,11 @@ import typer
 from reput.cli.options import FormatOption, OutputFormat, whole_number
 from reput.cli.output import Printer
 
-__all__ = ["EXAMPLES", "append", "read", "rebuild", "ring"]
+__all__ = ["EXAMPLES", "append", "export", "read", "rebuild", "ring"]
 
 EXAMPLES = {
     "append": "reput bench append --count 50000",
+    "export": "reput bench export --bytes 16777216 --no-spark",
     "read": "reput bench read --count 50000",
     "rebuild": "reput bench rebuild --count 50000",
     "ring": "reput bench ring --requests 200000 --rounds 4 --wake-ups 200",
@@ -45,6 +46,24 @@ def append(
     from reput.bench.append import measure_append
 
     print_report(measure_append(directory, count=count, body_size=size, batch=batch), output_format)
+
+
+def export(
+    directory: DirectoryOption = None,
+    size: Annotated[int, typer.Option("--bytes", metavar="B", parser=whole_number(1), help="Bytes of the log.")] = 1
+    << 30,
+    body: SizeOption = 1024,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="Measure the decoding alone.")] = False,
+    trickle: Annotated[
+        int, typer.Option("--trickle", metavar="S", parser=whole_number(1), help="Seconds of 100 messages a second.")
+    ] = 30,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Measure the way into a lake: decode, export, a backlog, single messages, Spark's start and memory."""
+    from reput.bench.export import measure_export
+
+    report = measure_export(directory, size=size, body_size=body, with_spark=not no_spark, trickle_seconds=trickle)
+    print_report(report, output_format)
 
 
 def read(

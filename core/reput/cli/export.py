@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +15,7 @@ from msgspec import to_builtins
 from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, StoreArgument, settings_of
 from reput.cli.output import Printer
 from reput.cli.progress import progress_bar
-from reput.exports import DELTA, find_export
+from reput.exports import DELTA, DELTA_FOLLOW, find_export
 
 __all__ = ["EXAMPLE", "export"]
 
@@ -22,6 +25,9 @@ EXAMPLE = "reput send store orders --count 3 && reput export store lake"
 def export(
     store: StoreArgument,
     lake: Annotated[Path, typer.Argument(metavar="LAKE", help="Folder of the Delta table; made if it is not there.")],
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep the table up to date until it is interrupted.")
+    ] = False,
     topics: Annotated[
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; may be repeated.")
     ] = None,
@@ -31,14 +37,43 @@ def export(
 ) -> None:
     """Bring a Delta table up to the durable end of the log, each record exactly once, then stop.
 
-    A second run adds what has come since. Needs the extra "spark", and Java; `--set spark.master=…` and whatever else
-    Spark knows reach Spark.
+    A second run adds what has come since. With --follow it goes on with what comes, and prints a row for each
+    transaction with the bytes of the log that it is behind; Ctrl-C and SIGTERM end it, and the next run goes on. Needs
+    the extra "spark", and Java; `--set spark.master=…` and whatever else Spark knows reach Spark.
     """
     spark_options = settings_of(store, config, assignments).settings.spark_options
+    if follow:
+        rows = find_export(DELTA_FOLLOW)
+        with progress_bar(f"follow {store}") as update, terminated_in_order():
+            follow_rows(rows(store, lake, topics=topics, settings=spark_options, on_progress=update), output_format)
+        return
     run = find_export(DELTA)
     with progress_bar(f"export to {lake}") as update:
         report = run(store, lake, topics=topics, settings=spark_options, on_progress=update)
     Printer(output_format, report_text).row(to_builtins(report))
+
+
+def follow_rows(rows: Any, output_format: OutputFormat) -> None:
+    """Print transactions as they come, until somebody interrupts."""
+    printer = Printer(output_format, follow_text)
+    with closing(rows):
+        for row in rows:
+            printer.row(to_builtins(row))
+            sys.stdout.flush()
+
+
+@contextmanager
+def terminated_in_order() -> Iterator[None]:
+    """Have SIGTERM end what runs meanwhile as Ctrl-C does, but as a success: whoever follows never ends otherwise."""
+
+    def end(number: int, frame: Any) -> None:
+        raise SystemExit(0)
+
+    before: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def report_text(row: Mapping[str, Any]) -> str:
@@ -47,3 +82,10 @@ def report_text(row: Mapping[str, Any]) -> str:
         f"{row['records']} records in {row['files']} files of {row['bytes']} bytes, "
         f"from {row['from']} until {row['until']}, in {row['seconds']:.1f} s; table version {row['table_version']}"
     )
+
+
+def follow_text(row: Mapping[str, Any]) -> str:
+    """Return one transaction for people: what it added, how fast, and how far it is behind."""
+    log_bytes = row["until"] - row["from"]
+    rate = log_bytes / row["seconds"] / 1e6 if row["seconds"] else 0.0
+    return f"{report_text(row)}; {rate:.1f} MB/s of the log, {row['lag_bytes']} bytes behind"

@@ -60,7 +60,10 @@ class Bar:
         )
 
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        shown = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+        # Results go to stdout as they are, also while a bar is shown.
+        shown = Progress(
+            *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True, redirect_stdout=False
+        )
         shown.add_task(self.title)
         shown.start()
         return shown

@@ -145,7 +145,8 @@ class LogTable:
         end = self.find_end()
         if being_written:
             known = self.segments.offset_min if self.durable_end is None else self.durable_end
-            force_log(self.segments, known, end)
+            if end > known:
+                force_log(self.segments, known, end)
         self.durable_end = end
         return end
 

@@ -4,21 +4,24 @@ Spark is the control plane - ranges, retries, cluster - and Python workers are t
 raw log and write Parquet files themselves. The table is committed by ``deltalake`` with the log's end offset as version
 of the transaction, so every record is in the lake exactly once, for every reader, whatever is killed.
 
-`export` brings a lake up to the log's end once; the dispatcher keeps it there. Importing this module loads neither
-pyspark nor pyarrow. It needs the extra ``spark``, and Java unless Spark runs elsewhere.
+`export` brings a lake up to the log's end once; `follow` and the dispatcher keep it there. Importing this module loads
+neither pyspark nor pyarrow. It needs the extra ``spark``, and Java unless Spark runs elsewhere.
 """
 
 from __future__ import annotations
 
 from reput_hooks import CommitLogDispatcher, DispatcherContext, DispatcherDescription, hookimpl
 from reput_plugins.spark_export.export_job import ExportReport, export
+from reput_plugins.spark_export.follow_job import FollowRow, follow
 from reput_plugins.spark_export.options import SparkExportOptions
 from reput_plugins.spark_export.requirements import require_packages
 
 __all__ = [
     "ExportReport",
+    "FollowRow",
     "SparkExportOptions",
     "export",
+    "follow",
     "reput_create_dispatcher",
     "reput_describe_dispatcher",
 ]

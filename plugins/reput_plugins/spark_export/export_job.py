@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from reput_plugins.spark_export.lake_sink import SinkPlan
 
-__all__ = ["ExportReport", "export"]
+__all__ = ["ExportReport", "export", "refuse_other_settings"]
 
 SPLIT_BYTES = 128 << 20
 # Who exports this much will do so again; with less, making the archive would take longer than all the rest.
@@ -78,9 +78,7 @@ def export(
         StoreError: *store* is none, is damaged, or was cut below what the lake has.
     """
     began = time.monotonic()
-    for setting in settings or {}:
-        if not setting.startswith("spark."):
-            raise ConfigError(f"an export takes settings of Spark's: setting={setting}", "Write --set spark.X=Y.")
+    refuse_other_settings(settings or {})
     require_store(Path(store))
     require_packages()
     # Only now: they load the packages whose absence was to be told in a sentence.
@@ -121,6 +119,17 @@ def export(
     return ExportReport(
         added.begin, added.until, added.records, added.files, added.bytes, time.monotonic() - began, table.version()
     )
+
+
+def refuse_other_settings(settings: Mapping[str, str]) -> None:
+    """Refuse settings that are not Spark's.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for setting in settings:
+        if not setting.startswith("spark."):
+            raise ConfigError(f"an export takes settings of Spark's: setting={setting}", "Write --set spark.X=Y.")
 
 
 def run_job(session: SparkSession, plan: SinkPlan, begin: int, until: int, on_progress: Progress | None) -> None:

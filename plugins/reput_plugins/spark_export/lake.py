@@ -209,6 +209,14 @@ class Lake:
                 return msgspec.convert(found, Commit)
         return None
 
+    def commits_since(self, table: DeltaTable, version: int) -> list[tuple[int, Commit]]:
+        """Return (table version, what it added) of the transactions behind *version* that added records."""
+        count = table.version() - version
+        entries = table.history(count) if count > 0 else []
+        # Merging files and taking out what was cut are transactions, too, without this field.
+        added = [(entry["version"], entry[COMMIT_INFO]) for entry in entries if entry.get(COMMIT_INFO)]
+        return [(number, msgspec.convert(found, Commit)) for number, found in sorted(added, key=lambda pair: pair[0])]
+
 
 def selection_text(topics: Sequence[str] | None) -> str | None:
     """Return a choice of topics as the table keeps it; None: all."""

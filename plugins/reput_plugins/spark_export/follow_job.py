@@ -1,0 +1,146 @@
+"""follow: a lake kept up to date for as long as the caller likes, whoever writes the store meanwhile, or nobody.
+
+It is the streaming query of the dispatcher without a host: nobody restarts it, so what fails ends it with a sentence,
+and the next call goes on where the table ends. Stopping it at any moment loses and repeats nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from reput.store.identity import require_store
+from reput_plugins.spark_export.export_job import refuse_other_settings
+from reput_plugins.spark_export.requirements import require_packages
+
+__all__ = ["FollowRow", "follow"]
+
+BATCH_BYTES_MAX = 256 << 20
+SPLIT_BYTES = 32 << 20
+LOOK_SECONDS = 0.1
+COMPACT_INTERVAL_MS = 600_000
+VACUUM_HOURS = 168
+
+Progress = Callable[[int, int], None]
+
+
+class FollowRow(msgspec.Struct, frozen=True, rename={"begin": "from"}):
+    """One transaction of the lake: *records* in *files* of *bytes*, for the log from *begin* to *until*.
+
+    *seconds* are from the transaction before it, or from the call on. *lag_bytes* of the log are durable and not in the
+    lake yet.
+    """
+
+    begin: int
+    until: int
+    records: int
+    files: int
+    bytes: int
+    seconds: float
+    table_version: int
+    lag_bytes: int
+
+
+def follow(
+    store: Path | str,
+    lake: Path | str,
+    *,
+    topics: Iterable[str] | None = None,
+    name: str = "export",
+    settings: Mapping[str, str] | None = None,
+    interval_ms: int = 1_000,
+    fail_on_data_loss: bool = True,
+    on_progress: Progress | None = None,
+) -> Iterator[FollowRow]:
+    """Bring the Delta table *lake* up to the durable end of the log of *store* and keep it there; yield what it takes.
+
+    It never ends by itself; close the iterator to end it.
+
+    Args:
+        topics, name, settings, fail_on_data_loss: as for `export`.
+        interval_ms: the lake grows at most this often.
+        on_progress: called a few times a second with the bytes of the log that are done since the call, and all that
+            are to be done as far as one knows.
+
+    Raises:
+        DispatcherError: pyspark, deltalake or Java is missing, Spark fails, or another exporter keeps this lake.
+        ConfigError: *lake* is another's table, or keeps other topics; a setting is not one of Spark's.
+        StoreError: *store* is none, is damaged, or was cut below what the lake has.
+    """
+    refuse_other_settings(settings or {})
+    require_store(Path(store))
+    require_packages()
+    # Only now: they load the packages whose absence was to be told in a sentence.
+    from reput.store.epochs import read_epochs
+    from reput.table import LogTable, table_options
+    from reput.table.range_reader import pass_trimmed
+    from reput_plugins.spark_export.lake import Lake
+    from reput_plugins.spark_export.lake_sink import SinkPlan
+    from reput_plugins.spark_export.maintenance import Maintenance
+    from reput_plugins.spark_export.parquet_files import lake_schema
+    from reput_plugins.spark_export.spark_session import spark_session
+    from reput_plugins.spark_export.streaming_query import StreamingQuery
+
+    began = time.monotonic()
+    store_directory, lake_directory = Path(store).absolute(), Path(lake).absolute()
+    chosen = None if topics is None else sorted(set(topics))
+    options = table_options(topics=None if chosen is None else frozenset(chosen), fail_on_data_loss=fail_on_data_loss)
+    log = LogTable(store_directory, options)
+    target = Lake(lake_directory, name, read_epochs(store_directory, log.store_id))
+    schema = lake_schema(options.row_format)
+    existing = target.open()
+    committed = None
+    if existing is not None:
+        target.refuse_another(existing, chosen)
+        committed = target.committed(existing)
+    begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)
+    plan = SinkPlan(str(store_directory), str(lake_directory), name, options)
+    maintenance = Maintenance(lake_directory, interval_ms=COMPACT_INTERVAL_MS, vacuum_hours=VACUUM_HOURS)
+    with (
+        spark_session(settings or {}, f"reput export {plan.store}") as session,
+        tempfile.TemporaryDirectory(prefix="reput-follow-") as scratch,
+    ):
+        table = target.create(schema, chosen)
+        version = table.version()
+        query = StreamingQuery(
+            session,
+            plan,
+            Path(scratch) / "query",
+            begin,
+            interval_ms=interval_ms,
+            batch_bytes_max=BATCH_BYTES_MAX,
+            split_bytes=SPLIT_BYTES,
+        )
+        try:
+            done, end = begin, begin
+            while True:
+                durable = log.find_durable_end()
+                if durable > end:
+                    end = durable
+                    query.set_limit(end)
+                query.wait(LOOK_SECONDS)
+                table.update_incremental()
+                for number, added in target.commits_since(table, version):
+                    done, now = added.until, time.monotonic()
+                    yield FollowRow(
+                        added.begin,
+                        added.until,
+                        added.records,
+                        added.files,
+                        added.bytes,
+                        round(now - began, 3),
+                        number,
+                        max(end - done, 0),
+                    )
+                    began = now
+                version = table.version()
+                if on_progress is not None:
+                    on_progress(done - begin, end - begin)
+                if maintenance.due():
+                    maintenance.run(lambda: None)
+        finally:
+            query.stop()

@@ -1,0 +1,50 @@
+"""`follow`: a lake that grows with the log, for as long as somebody asks for its transactions."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reput.errors import ConfigError, NotAStore
+from reput_plugins.spark_export import follow
+from spark.lakes import offsets_in
+from written_log import WrittenLog
+
+pytestmark = pytest.mark.spark
+
+
+def append(log: WrittenLog, count: int) -> None:
+    """Append records and write them."""
+    for _ in range(count):
+        log.append(b"body %d" % len(log.offsets) * 10)
+    log.save()
+
+
+def test_the_lake_grows_with_the_log(spark: Any, tmp_path: Path):
+    """Each transaction is told of with what it is behind; whoever stops and begins again misses and repeats nothing."""
+    log, lake = WrittenLog(tmp_path / "store"), tmp_path / "lake"
+    append(log, 40)
+    seen: list[tuple[int, int]] = []
+    with closing(follow(log.store, lake, interval_ms=50, on_progress=lambda *done: seen.append(done))) as rows:
+        first = next(rows)
+        assert (first.begin, first.until, first.records, first.lag_bytes) == (0, log.end, 40, 0)
+        append(log, 30)
+        second = next(rows)
+        assert (second.begin, second.until, second.table_version) == (first.until, log.end, first.table_version + 1)
+        assert offsets_in(lake) == log.offsets
+    assert seen[-1][1] >= first.until
+    append(log, 5)
+    with closing(follow(log.store, lake, interval_ms=50)) as rows:
+        assert next(rows).records == 5
+    assert offsets_in(lake) == log.offsets
+
+
+def test_what_is_wrong_is_told_before_spark_starts(tmp_path: Path):
+    """A directory that is no store, a setting that is not Spark's."""
+    with pytest.raises(NotAStore):
+        next(follow(tmp_path, tmp_path / "lake"))
+    with pytest.raises(ConfigError, match="setting=flush"):
+        next(follow(tmp_path, tmp_path / "lake", settings={"flush": "1"}))
