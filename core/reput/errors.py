@@ -39,7 +39,9 @@ class ConfigError(ReputError, ValueError):
 
 
 class StoreError(ReputError):
-    """A store cannot be used, or not for this."""
+    """A store cannot be used, or not for this. Of a batch, the first `stored_count` messages were stored before."""
+
+    stored_count: int = 0
 
 
 class NotAStore(StoreError):

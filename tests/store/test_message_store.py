@@ -22,7 +22,8 @@ from reput.errors import (
     StoreReadOnly,
 )
 from reput.store.log_scan import LogScan
-from reput.store.message import Message, PutMessageStatus
+from reput.store.message import Message, MessageExtBrokerInner, PutMessageStatus
+from reput.store.record import encode_address
 from reput.store.store_lock import StoreLock
 from reput_hooks import DispatchColumns
 from small_store import (
@@ -707,3 +708,87 @@ def test_a_damaged_log_is_not_opened_for_writing(tmp_path):
         open_store(tmp_path / "store")
     assert f"--accept {begin}..{end}" in caught.value.advice
     assert StoreLock.holder(tmp_path / "store") is None
+
+
+def inner_message(**fields: object) -> MessageExtBrokerInner:
+    return MessageExtBrokerInner("orders", b"body", properties={"KEYS": "k1", "TAGS": "a"}, **fields)
+
+
+def test_a_message_born_elsewhere_keeps_what_it_carries(tmp_path):
+    """Birth, hosts, flags, deliveries and the half message's offset stand in the record as they were given."""
+    store = open_store(tmp_path / "store")
+    result = store.put(
+        inner_message(
+            born_timestamp=0,
+            born_host=encode_address("[2001:db8::1]:49152"),
+            store_host=encode_address("192.0.2.7:10911"),
+            sys_flag=0x108,
+            reconsume_times=3,
+            prepared_transaction_offset=4711,
+        )
+    )
+    store.put(Message("orders", b"plain"))
+    store.close(views_complete=False)
+    record, plain = records(tmp_path / "store")
+    assert (record.born_timestamp, record.store_timestamp) == (0, START_MS)
+    assert (record.born_host, record.store_host) == ("[2001:db8::1]:49152", "192.0.2.7:10911")
+    assert (record.sys_flag, record.reconsume_times, record.prepared_transaction_offset) == (0x118, 3, 4711)
+    assert record.message_id == result.message_id
+    assert (plain.born_host, plain.sys_flag, plain.reconsume_times) == ("127.0.0.1:10911", 0, 0)
+
+
+def test_the_request_of_a_message_born_elsewhere_is_what_a_scan_finds(tmp_path):
+    """Dispatchers are told the same of it by the writer and by the log."""
+    store = open_store(tmp_path / "store")
+    published = Published()
+    store.attach(published, needs_properties=False)
+    store.put(inner_message(sys_flag=8, prepared_transaction_offset=96, born_host=encode_address("[::1]:1")))
+    scan = LogScan(tmp_path / "store")
+    found = scan.scan(0, store.appended).columns
+    scan.close()
+    store.close(views_complete=False)
+    assert published.requests == list(found)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"sys_flag": 4}, "transaction"),
+        ({"sys_flag": 12}, "transaction"),
+        ({"sys_flag": 1 << 31}, "sys_flag"),
+        ({"reconsume_times": -(1 << 31) - 1}, "reconsume_times"),
+        ({"born_timestamp": "now"}, "born_timestamp"),
+        ({"prepared_transaction_offset": None}, "prepared_transaction_offset"),
+    ],
+)
+def test_a_message_born_elsewhere_has_numbers_that_fit(tmp_path, fields, text):
+    """What no record can hold, or none has held since RocketMQ 4.3, is refused by its name."""
+    store = open_store(tmp_path / "store")
+    with pytest.raises(MessageIllegal, match=text):
+        store.put(inner_message(**fields))
+    assert store.appended == 0
+    store.close(views_complete=False)
+
+
+def test_delayed_messages_are_told_as_they_are_stored(tmp_path):
+    """Level and deliver time, for single messages and for those of a batch; a level may be without any delay."""
+    store = open_store(tmp_path / "store", message_delay_level="0s 5s")
+    told: list[tuple[int, int]] = []
+    store.on_delayed = lambda level, timestamp: told.append((level, timestamp))
+    store.put(Message("orders", b"", delay_level=2))
+    store.put_batch([Message("orders", b""), Message("orders", b"", delay_level=1)])
+    store.close(views_complete=False)
+    assert told == [(2, START_MS + 5000), (1, START_MS)]
+
+
+def test_a_batch_that_a_full_disk_cuts_says_how_much_of_it_is_stored(tmp_path):
+    """The messages before the next segment are there, those behind it are not."""
+    files = FailingFiles()
+    store = open_store(tmp_path / "store", files=files)
+    files.create_error = errno.ENOSPC
+    with pytest.raises(StoreFull) as refused:
+        store.put_batch([message_of_size(1000) for _ in range(12)])
+    appended = store.appended
+    files.create_error = None
+    store.close(views_complete=False)
+    assert refused.value.stored_count == appended // 1000 > 0

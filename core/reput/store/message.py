@@ -15,7 +15,14 @@ from reput.errors import MessageIllegal
 from reput.store.properties import PROPERTIES_SIZE_MAX
 from reput.store.record import encode_message_id
 
-__all__ = ["Message", "PutMessageResult", "PutMessageStatus", "check_topic", "message_properties"]
+__all__ = [
+    "Message",
+    "MessageExtBrokerInner",
+    "PutMessageResult",
+    "PutMessageStatus",
+    "check_topic",
+    "message_properties",
+]
 
 TOPIC_SIZE_MAX = 127
 RETRY_TOPIC_SIZE_MAX = 255
@@ -45,6 +52,31 @@ class Message(msgspec.Struct, gc=False):
     flag: int = 0
     queue_id: int = 0
     delay_level: int = 0
+
+
+class MessageExtBrokerInner(Message, gc=False):
+    """A message that was born elsewhere, or stored before: with what the writer else gives by itself.
+
+    For whoever puts on another's behalf: a broker for its clients, the services that deliver, retry and commit.
+    The properties are whole; tags and keys stand in them.
+
+    Attributes:
+        born_timestamp: ms since 1970; None: the store time.
+        born_host, store_host: in their stored form, see `encode_host`; None: those of the store.
+        sys_flag: RocketMQ's bits, but for those that say how large the hosts are. The transaction types "prepared" and
+            "rollback" are refused: since 4.3 no record is stored with them.
+        reconsume_times: deliveries to a consumer that sent the message back.
+        prepared_transaction_offset: of a committed message, where its half message lies in the log.
+
+    Source: RocketMQ store, MessageExtBrokerInner.
+    """
+
+    born_timestamp: int | None = None
+    born_host: bytes | None = None
+    store_host: bytes | None = None
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
 
 
 class PutMessageStatus(enum.Enum):

@@ -10,11 +10,11 @@ Source: RocketMQ store, DefaultMessageStore, CommitLog.asyncPutMessage and async
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from struct import Struct
 from typing import Protocol
@@ -48,7 +48,14 @@ from reput.store.identity import (
     new_store_id,
     read_identity,
 )
-from reput.store.message import Message, PutMessageResult, PutMessageStatus, check_topic, message_properties
+from reput.store.message import (
+    Message,
+    MessageExtBrokerInner,
+    PutMessageResult,
+    PutMessageStatus,
+    check_topic,
+    message_properties,
+)
 from reput.store.queue_offsets import QueueOffsets, QueueOffsetsSnapshot
 from reput.store.record import (
     BLANK_SIZE_MIN,
@@ -58,8 +65,10 @@ from reput.store.record import (
     MESSAGE_MAGIC_CODE_V2,
     STORE_HOST_V6_FLAG,
     TOPIC_SIZE_MAX_V1,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
     crc_property,
-    encode_host,
+    encode_address,
 )
 from reput.store.retention import Retention
 from reput.store.sealed_file import seal
@@ -144,10 +153,28 @@ class Topic:
         self.field = len(data).to_bytes(2 if long else 1, "big") + data
 
 
+class RecordHead(msgspec.Struct, frozen=True):
+    """What a record says besides its message: one for all messages of this program, others for `MessageExtBrokerInner`.
+
+    Attributes:
+        header: fields 2 to 15 of the record, the size word apart: it is written last.
+        born_timestamp: None stands for the store time.
+    """
+
+    header: Struct
+    sys_flag: int
+    born_timestamp: int | None
+    born_host: bytes
+    store_host: bytes
+    reconsume_times: int
+    prepared_transaction_offset: int
+
+
 class Prepared(msgspec.Struct, gc=False):
     """One message, encoded as far as that is possible without the put lock."""
 
     topic: Topic
+    head: RecordHead
     queue_id: int
     body: bytes
     crc: int
@@ -233,6 +260,8 @@ class MessageStore:
         self.needs_properties = False
         self.topics: dict[str, Topic] = {}
         self.tags_codes: dict[str | None, int] = {None: 0, "": 0}
+        # Told the delay level and the deliver time (ms) of each delayed message, under the put lock.
+        self.on_delayed: Callable[[int, int], None] = lambda level, deliver_timestamp: None
         self.closed: str | None = None
         # Store time of a record that is on disk, as are all before it.
         self.durable_timestamp = self.store_timestamp
@@ -256,13 +285,37 @@ class MessageStore:
         self.retention = Retention(self.directory, settings, self, self.clock, self.disk_space)
 
     def set_hosts(self, settings: Settings) -> None:
-        """Have the stored form of both hosts and the record's header that goes with their sizes."""
+        """Have the stored form of both hosts, and the head of all records whose message says nothing else."""
         self.born_host = stored_host(settings.born_host)
         self.store_host = stored_host(settings.store_host)
-        # Fields 2 to 15 of the record, the size word apart: it is written last.
-        self.header = Struct(f">IIiiqqiq{len(self.born_host)}sq{len(self.store_host)}siqi")
-        self.host_flags = (BORN_HOST_V6_FLAG if len(self.born_host) > 8 else 0) | (
-            STORE_HOST_V6_FLAG if len(self.store_host) > 8 else 0
+        self.head = record_head(0, None, self.born_host, self.store_host, 0, 0)
+
+    def head_of(self, message: MessageExtBrokerInner) -> RecordHead:
+        """Return what the record of *message* says besides it.
+
+        Raises:
+            MessageIllegal: a number does not fit its field, or the transaction type is one that is not stored.
+        """
+        for name, bits in (
+            ("born_timestamp", 64),
+            ("sys_flag", 32),
+            ("reconsume_times", 32),
+            ("prepared_transaction_offset", 64),
+        ):
+            value = getattr(message, name)
+            if value is None and name == "born_timestamp":
+                continue
+            if type(value) is not int or not -(1 << bits - 1) <= value < 1 << bits - 1:
+                raise MessageIllegal(f"{name} is not a number of {bits} bits: {name}={value!r}")
+        if message.sys_flag & TRANSACTION_ROLLBACK_TYPE not in (0, TRANSACTION_COMMIT_TYPE):
+            raise MessageIllegal(f"a transaction's type is none or committed: sys_flag={message.sys_flag:#x}")
+        return record_head(
+            message.sys_flag,
+            message.born_timestamp,
+            self.born_host if message.born_host is None else message.born_host,
+            self.store_host if message.store_host is None else message.store_host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
         )
 
     def recover(self, segments: Segments | None) -> None:
@@ -360,6 +413,7 @@ class MessageStore:
         if message.delay_level:
             message = self.delayed(message)
         topic = self.topics.get(message.topic) or self.topic(message.topic)
+        head = self.head_of(message) if isinstance(message, MessageExtBrokerInner) else self.head
         body = message.body
         if type(body) is not bytes:
             body = plain_bytes(body)
@@ -380,7 +434,7 @@ class MessageStore:
             if len(properties) > 32767:
                 raise MessageIllegal(f"properties are too long with their CRC: properties_size={len(properties)}")
         after_body = topic.field + PROPERTIES_SIZE.pack(len(properties)) + properties
-        record_size = 4 + self.header.size + size + len(after_body)
+        record_size = 4 + head.header.size + size + len(after_body)
         if record_size > self.record_size_max:
             raise MessageIllegal(
                 f"record is too long: record_size={record_size} record_size_max={self.record_size_max}"
@@ -402,11 +456,12 @@ class MessageStore:
         if self.needs_properties:
             texts += properties
             properties_size = len(properties)
-        deliver_after = 0
+        deliver_after = -1
         if message.delay_level:
             deliver_after = self.delay_levels.delay_ms[queue_id]
         return Prepared(
             topic,
+            head,
             queue_id,
             body,
             zlib.crc32(body) & 0x7FFFFFFF,
@@ -489,7 +544,7 @@ class MessageStore:
             queue_id,
             queue_offset,
             timestamp,
-            self.store_host,
+            prepared.head.store_host,
         )
 
     def put_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
@@ -521,6 +576,7 @@ class MessageStore:
                     self.put_run(run, timestamp, placed)
             except StoreError as error:
                 error.args = (f"{error} stored_count={len(placed)}",)
+                error.stored_count = len(placed)
                 raise
         return [
             PutMessageResult(
@@ -531,7 +587,7 @@ class MessageStore:
                 prepared.queue_id,
                 queue_offset,
                 timestamp,
-                self.store_host,
+                prepared.head.store_host,
             )
             for prepared, begin, queue_offset in placed
         ]
@@ -582,24 +638,24 @@ class MessageStore:
         offsets = topic.offsets
         queue_offset = offsets.get(queue_id, 0)
         record_size = prepared.record_size
-        host_flags = self.host_flags
+        head = prepared.head
         body = prepared.body
         rest = b"".join(
             (
-                self.header.pack(
+                head.header.pack(
                     topic.magic_code,
                     prepared.crc,
                     queue_id,
                     prepared.flag,
                     queue_offset,
                     at,
-                    host_flags,
+                    head.sys_flag,
+                    timestamp if head.born_timestamp is None else head.born_timestamp,
+                    head.born_host,
                     timestamp,
-                    self.born_host,
-                    timestamp,
-                    self.store_host,
-                    0,
-                    0,
+                    head.store_host,
+                    head.reconsume_times,
+                    head.prepared_transaction_offset,
                     len(body),
                 ),
                 body,
@@ -613,17 +669,18 @@ class MessageStore:
         self.commit_log.append(record_size, rest)
         offsets[queue_id] = queue_offset + 1
         tags_code = prepared.tags_code
-        if prepared.deliver_after:
+        if prepared.deliver_after >= 0:
             tags_code = timestamp + prepared.deliver_after
+            self.on_delayed(queue_id + 1, tags_code)
         row = ROW.pack(
             at,
             queue_offset,
             tags_code,
             timestamp,
-            0,
+            head.prepared_transaction_offset,
             record_size,
             queue_index,
-            host_flags,
+            head.sys_flag,
             len(prepared.texts),
             prepared.uniq_key_size,
             prepared.keys_size,
@@ -769,6 +826,35 @@ class MessageStore:
         self.store_lock.close()
 
 
+def record_head(
+    sys_flag: int,
+    born_timestamp: int | None,
+    born_host: bytes,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_transaction_offset: int,
+) -> RecordHead:
+    """Return a head whose bits of *sys_flag* agree with the sizes of the hosts."""
+    sys_flag &= ~(BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG)
+    sys_flag |= BORN_HOST_V6_FLAG if len(born_host) > 8 else 0
+    sys_flag |= STORE_HOST_V6_FLAG if len(store_host) > 8 else 0
+    return RecordHead(
+        headers(len(born_host), len(store_host)),
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+    )
+
+
+@cache
+def headers(born_host_size: int, store_host_size: int) -> Struct:
+    """Return fields 2 to 15 of a record whose hosts have these sizes."""
+    return Struct(f">IIiiqqiq{born_host_size}sq{store_host_size}siqi")
+
+
 def plain_bytes(body: object) -> bytes:
     """Return *body* as bytes.
 
@@ -786,9 +872,7 @@ def stored_host(address: str) -> bytes:
     Raises:
         ConfigError: it is no numeric address with a port.
     """
-    host, _, port = address.rpartition(":")
     try:
-        ipaddress.ip_address(host.strip("[]"))
-        return encode_host(host.strip("[]"), int(port))
+        return encode_address(address)
     except ValueError:
         raise ConfigError(f"a host is a numeric address and a port: address={address!r}") from None

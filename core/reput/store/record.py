@@ -48,11 +48,13 @@ __all__ = [
     "RECORD_SIZE_MIN",
     "STORE_HOST_V6_FLAG",
     "TOPIC_SIZE_MAX_V1",
+    "TRANSACTION_COMMIT_TYPE",
     "TRANSACTION_PREPARED_TYPE",
     "TRANSACTION_ROLLBACK_TYPE",
     "body_crc",
     "crc_property",
     "decode_record",
+    "encode_address",
     "encode_host",
     "encode_message_id",
     "encode_record",
@@ -66,6 +68,7 @@ BLANK_SIZE_MIN = 8
 RECORD_SIZE_MIN = 91
 
 TRANSACTION_PREPARED_TYPE = 0x4
+TRANSACTION_COMMIT_TYPE = 0x8
 TRANSACTION_ROLLBACK_TYPE = 0xC
 BORN_HOST_V6_FLAG = 0x10
 STORE_HOST_V6_FLAG = 0x20
@@ -107,6 +110,17 @@ def body_crc(body: bytes) -> int:
 def encode_host(host: str, port: int) -> bytes:
     """Return the stored form of an address: 4 or 16 bytes, then the port as an int."""
     return ipaddress.ip_address(host).packed + PORT.pack(port)
+
+
+@lru_cache(4096)
+def encode_address(address: str) -> bytes:
+    """Return the stored form of ``127.0.0.1:5000`` or ``[::1]:5000``, as a `Record` has it.
+
+    Raises:
+        ValueError: it is no numeric address with a port.
+    """
+    host, _, port = address.rpartition(":")
+    return encode_host(host.strip("[]"), int(port))
 
 
 @lru_cache(4096)
