@@ -18,9 +18,11 @@ import numpy as np
 from reput.settings import Settings
 from reput.store.check_consume_queue import ConsumeQueueCheck
 from reput.store.check_consume_queue_ext import ConsumeQueueExtCheck
+from reput.store.check_fields import FieldsCheck
 from reput.store.check_index import IndexCheck
 from reput.store.check_report import CheckReport, LogRange, Ranges
 from reput.store.delay_level import DelayLevels
+from reput.store.files import Clock
 from reput.store.identity import require_store
 from reput.store.index_sizes import IndexSizes
 from reput.store.log_end import find_log_end
@@ -71,6 +73,7 @@ class StoreCheck:
         self.damage: list[LogRange] = []
         self.stale: list[LogRange] = []
         self.record_count = 0
+        self.fields = FieldsCheck(self.segments.offset_min, Clock().now_ms())
         live, begin = self.writer is not None, self.segments.offset_min
         sizes = IndexSizes(settings.max_hash_slot_num, settings.max_index_num)
         self.ext = ConsumeQueueExtCheck(store_directory, live=live)
@@ -88,6 +91,7 @@ class StoreCheck:
                 elif extent.kind == "damage":
                     self.damaged.append((extent.begin, extent.end))
                     self.damage.append(LogRange(extent.begin, extent.end, extent.reason))
+                    self.fields.pass_damage(extent.end)
                 elif extent.kind in ("stale", "tail"):
                     tail = extent
                 self.progress(extent.end - begin)
@@ -96,6 +100,7 @@ class StoreCheck:
         log_end = self.walk.log_end if self.live_end is None else self.live_end
         if self.live_end is None:
             self.judge_end(tail)
+        self.damage += self.fields.finish()
         self.add_known_damage()
         views = {
             "consume_queue": self.consume_queue.finish(log_end),
@@ -121,6 +126,7 @@ class StoreCheck:
             count = int(np.searchsorted(columns.header["commit_log_offset"].astype(np.int64), self.live_end))
             columns, end = columns.until(count), self.live_end
         self.record_count += len(columns)
+        self.fields.take(columns)
         self.ext.prepare(columns)
         requests = self.scan.requests(columns)
         rows = np.frombuffer(requests.rows, ROW_DTYPE)
