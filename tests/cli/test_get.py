@@ -43,3 +43,44 @@ def test_a_word_where_a_number_is_due_is_refused(golden_read_only, where, named,
     """Exit code 2; the sentence names it."""
     assert main(["get", str(golden_read_only("basic-5.3") / "store"), *where]) == 2
     assert named in capsys.readouterr().err
+
+
+@pytest.fixture
+def queue(golden):
+    """Return a store to be spoilt, and the files of one of its queues."""
+    store = golden("basic-5.3") / "store"
+    return store, sorted((store / "consumequeue" / "Meadow_orders-12" / "0").iterdir())
+
+
+def test_a_queue_file_of_garbage_is_an_error_that_says_so(queue, capsys):
+    """It is no queue without messages; what other queues have is there."""
+    store, files = queue
+    for path in files:
+        path.write_bytes(b"garbage!" * (path.stat().st_size // 8))
+    assert main(["get", str(store), "Meadow_orders-12", "0", "0"]) == 3
+    error = capsys.readouterr().err
+    assert "the consume queue is damaged: topic=Meadow_orders-12 queue_id=0" in error
+    assert "reput rebuild STORE consume_queue" in error
+    assert main(["get", str(store), "Meadow_orders-12", "1", "0"]) == 0
+
+
+def test_what_lies_before_garbage_is_there(queue, capsys):
+    """Only what is asked for behind it is an error."""
+    store, files = queue
+    count = files[0].stat().st_size // 20
+    files[0].write_bytes(files[0].read_bytes()[:200] + b"\xff" * (count * 20 - 200))
+    for path in files[1:]:
+        path.unlink()
+    assert main(["get", str(store), "Meadow_orders-12", "0", "8", "--count", "20", "--format", "json"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert main(["get", str(store), "Meadow_orders-12", "0", "10"]) == 3
+
+
+def test_garbage_in_the_middle_is_not_passed_over(queue, capsys):
+    """The queue goes on behind it."""
+    store, files = queue
+    files[0].write_bytes(b"\xff" * files[0].stat().st_size)
+    last = int(files[1].name) // 20
+    assert main(["get", str(store), "Meadow_orders-12", "0", str(last)]) == 0
+    assert main(["get", str(store), "Meadow_orders-12", "0", str(last - 1)]) == 3
+    assert f"queue_offset={last - 1}: no unit stands there" in capsys.readouterr().err

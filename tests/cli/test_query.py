@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
+import reput
 from reput.cli import main
+from reput.store.index_file import key_hash
 
 
 @pytest.fixture
@@ -50,3 +53,29 @@ def test_what_is_no_time_is_refused(golden_read_only, capsys):
     error = capsys.readouterr().err
     assert "--begin" in error
     assert "yesterday" in error
+
+
+def test_a_file_that_was_cut_short_is_an_error_only_for_what_it_held(golden, capsys):
+    """Without any settings: the other files show the sizes."""
+    store = golden("basic-5.3") / "store"
+    path = sorted((store / "index").iterdir())[-1]
+    first = path.read_bytes()
+    os.truncate(path, 40 + 4 * 100 + 20 * 200)
+    assert main(["query", str(store), "Meadow_orders-12", "common"]) == 3
+    error = capsys.readouterr().err
+    assert f"index file was cut short, or has other sizes than the settings say: path={path} size=4440" in error
+    assert "5000000" not in error
+    assert "reput rebuild STORE index" in error
+    # A slot that leads to an entry which is still there.
+    path.write_bytes(first[:4440])
+    number, hash_of = next(
+        (number, code)
+        for number in range(199, 0, -1)
+        for code in [int.from_bytes(first[440 + 20 * number :][:4], "big")]
+        if int.from_bytes(first[40 + 4 * (code % 100) :][:4], "big") == number
+    )
+    offset = int.from_bytes(first[440 + 20 * number + 4 :][:8], "big")
+    with reput.open(store, read_only=True) as opened:
+        record = next(opened.records(offset))
+        key = next(key for key in [*record.keys, record.uniq_key] if key and key_hash(record.topic, key) == hash_of)
+    assert main(["query", str(store), record.topic, key]) == 0

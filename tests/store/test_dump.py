@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from golden_sets import CLEAN_SETS
 from reput.errors import ConfigError, NotAStore
 from reput.settings import Settings
 from reput.store.dump import dump_log
-from reput.store.dump_view import ConsumeQueueRow, IndexRow, dump_view
+from reput.store.dump_view import ConsumeQueueRow, IndexRow, ViewDamageRow, dump_view
 from reput.store.log_walk import Extent
 from small_store import SEGMENT_SIZE, drop, message_of_size, open_store, overwrite
 from written_log import WrittenLog
@@ -202,3 +203,51 @@ def test_only_views_that_there_are_and_that_know_topics_are_asked(golden_read_on
     assert "consume_queue_ext" in caught.value.advice
     with pytest.raises(ConfigError, match="topic='orders'"):
         list(dump_view(store, "index", Settings(), topic="orders"))
+
+
+@pytest.mark.parametrize("number", [0, 2, 4])
+@pytest.mark.parametrize("entries", [0, 100, 390])
+def test_an_index_file_that_was_cut_short_is_named_behind_what_it_has(golden, number, entries):
+    """The other files show how it was laid out."""
+    store = golden("basic-5.3") / "store"
+    before = list(dump_view(store, "index", Settings()))
+    path = sorted((store / "index").iterdir())[number]
+    size = 40 + 4 * 100 + 20 * (1 + entries) + 7
+    os.truncate(path, size)
+    rows = list(dump_view(store, "index", Settings()))
+    kept = [row for row in before if row.file != path.name or row.position <= entries]
+    [damage] = [row for row in rows if isinstance(row, ViewDamageRow)]
+    assert (damage.file, damage.size) == (f"index/{path.name}", size)
+    assert damage.reason.startswith("the file has another size: expected=8440 entries=")
+    assert [row for row in rows if row is not damage] == kept
+
+
+def test_the_only_index_file_is_read_by_the_configured_sizes(golden):
+    """Its last entry, which would show them, is cut off."""
+    store = golden("basic-5.3") / "store"
+    first, *others = sorted((store / "index").iterdir())
+    for path in others:
+        path.unlink()
+    os.truncate(first, 40 + 4 * 100 + 20 * 50)
+    rows = list(dump_view(store, "index", Settings(max_hash_slot_num=100, max_index_num=400)))
+    assert [row.position for row in rows[:-1]] == list(range(1, 50))
+    assert rows[-1].reason == "the file has another size: expected=8440 entries=399"
+    [row] = dump_view(store, "index", Settings())
+    assert row.reason == "the file has another size: expected=unknown entries=399"
+
+
+def test_a_queue_file_of_another_size_and_units_that_are_none_are_named(golden):
+    """In rows of their own."""
+    store = golden("basic-5.3") / "store"
+    queues = sorted((store / "consumequeue" / "Meadow_orders-12").iterdir())
+    short, garbled = (sorted(queue.iterdir())[0] for queue in queues[:2])
+    size = short.stat().st_size
+    os.truncate(short, 70)
+    with garbled.open("r+b") as file:
+        file.seek(20)
+        file.write((-5).to_bytes(8, "big", signed=True))
+    rows = [row for row in dump_view(store, "consume_queue", Settings()) if isinstance(row, ViewDamageRow)]
+    assert [(row.file, row.reason) for row in rows] == [
+        (str(short.relative_to(store)), f"the file has another size: expected={size}"),
+        (str(garbled.relative_to(store)), "no unit: queue_offset=1"),
+    ]

@@ -62,8 +62,8 @@ def dump(
 ) -> int:
     """Print the records of the log in commit-log order, with rows for what is no record: blanks, damage, stale bytes.
 
-    With --view, print what a view's files hold instead. Exit code 1: there is damage in the log. It is a row of its
-    own, and the dump goes on behind it.
+    With --view, print what a view's files hold instead. Exit code 1: there is damage. It is a row of its own, and the
+    dump goes on behind it.
     """
     settings = settings_of(store, config, assignments).settings
     if view is not None:
@@ -117,12 +117,14 @@ def dump_units(
     output_format: OutputFormat,
 ) -> int:
     """Print a view, and return the exit code."""
-    from reput.store.dump_view import dump_view
+    from reput.store.dump_view import ViewDamageRow, dump_view
 
     printer = Printer(output_format, unit_text)
+    is_damaged = False
     for row in islice(dump_view(store, view, settings, topic=topic, queue_id=queue_id), count):
         printer.row(to_builtins(row))
-    return 0
+        is_damaged |= isinstance(row, ViewDamageRow)
+    return ANSWER_IS_NO if is_damaged else 0
 
 
 def unit_text(row: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ from reput.store.open_files import OpenFiles
 from reput_hooks import Record
 from reput_hooks.dispatch import parse_multi_dispatch
 
-__all__ = ["PRE_BLANK_SIZE", "UNIT", "UNIT_SIZE", "ConsumeQueue", "Unit", "holds_unit_of"]
+__all__ = ["PRE_BLANK_SIZE", "UNIT", "UNIT_SIZE", "ConsumeQueue", "Unit", "holds_unit_of", "is_garbage"]
 
 UNIT = Struct(">qiq")
 UNIT_SIZE = 20
@@ -39,8 +39,12 @@ PRE_BLANK_SIZE = 0x7FFFFFFF
 # Units that are looked at in one go when the end of the queue has moved, mostly by a few.
 FORWARD_COUNT = 4
 
+# No segment of RocketMQ's default size holds more.
+RECORD_SIZE_MAX = 1 << 30
+
 # (commit_log_offset, record_size, tags_code)
 Unit = tuple[int, int, int]
+NO_UNIT: Unit = (0, 0, 0)
 
 
 class ConsumeQueue:
@@ -59,6 +63,8 @@ class ConsumeQueue:
         self.known_progress = -1
         self.known_min = 0
         self.known_log_min = -1
+        # (queue offset, what is wrong) of a place at or behind the end that holds neither a unit nor zeros.
+        self.garbage: tuple[int, str] | None = None
 
     def units(self, queue_offset: int, count: int) -> list[Unit]:
         """Return up to *count* units of one file, whatever they hold."""
@@ -132,10 +138,12 @@ class ConsumeQueue:
     def search_end(self, progress: int, agrees: Callable[[int, Unit], bool]) -> tuple[int, Unit | None]:
         """Find the end from the files: the newest one with a unit that counts, and in it by bisection.
 
-        Behind the end a RocketMQ may have left units, which point at other records or none.
+        Behind the end a RocketMQ may have left units, which point at other records or none. What never was a unit is
+        kept as `garbage`.
         """
         self.files.forget(self.prefix)
         self.known_log_min = -1
+        self.garbage = None
         for begin in reversed(self.begins()):
             first = begin // UNIT_SIZE
             low, high = first, first + self.file_size // UNIT_SIZE
@@ -148,11 +156,47 @@ class ConsumeQueue:
                     low = middle + 1
                 else:
                     high = middle
+                    if unit is None or is_garbage(unit):
+                        self.suspect(middle)
             while low > first and (unit := self.unit(low - 1)) is not None:
                 if unit[1] != PRE_BLANK_SIZE:
                     return low, unit
                 low -= 1
         return 0, None
+
+    def garbage_behind(self, end: int) -> tuple[int, str] | None:
+        """Return where and how files go on behind *end* with what never was a unit, None if nothing is known of that.
+
+        The place is looked at again: a builder that starts zeroes what it finds behind the end.
+        """
+        if self.garbage is not None:
+            place, _ = self.garbage
+            self.garbage = None
+            if place >= end:
+                self.suspect(place)
+        return self.garbage
+
+    def suspect(self, queue_offset: int) -> None:
+        """Look again at a place that held no unit; a builder may just have been writing there."""
+        unit = self.unit(queue_offset)
+        if unit is None:
+            begin = queue_offset * UNIT_SIZE // self.file_size * self.file_size
+            path = self.prefix + file_name(begin)
+            try:
+                size = os.stat(path).st_size
+            except FileNotFoundError:
+                return
+            # A file whose making was interrupted is empty, and is made again.
+            if 0 < size < self.file_size:
+                self.garbage = (
+                    queue_offset,
+                    f"the file was cut short: path={path} size={size} expected={self.file_size}",
+                )
+        elif is_garbage(unit):
+            self.garbage = (
+                queue_offset,
+                (f"no unit stands there: commit_log_offset={unit[0]} record_size={unit[1]} tags_code={unit[2]}"),
+            )
 
     # The beginning.
 
@@ -195,6 +239,13 @@ class ConsumeQueue:
 def counts(unit: Unit, progress: int) -> bool:
     """Whether a unit says of a record that the builder has come past it."""
     return unit[1] > 0 and unit[0] >= 0 and unit[0] + unit[1] <= progress
+
+
+def is_garbage(unit: Unit) -> bool:
+    """Whether no builder has ever written this. What is not written yet is zero."""
+    if unit == NO_UNIT or unit[1] == PRE_BLANK_SIZE:
+        return False
+    return unit[0] < 0 or not 0 < unit[1] <= RECORD_SIZE_MAX
 
 
 def holds_unit_of(record: Record, topic: str, queue_id: int, queue_offset: int) -> bool:

@@ -1,6 +1,7 @@
 """What the views of a store hold, row by row, as it stands in their files: nothing is judged here. See `check`.
 
-Reading only, streaming, without the log.
+A file that has not the size of the others, or holds what is no unit, is named in a row of its own; what can be read of
+it is there. Reading only, streaming, without the log.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import msgspec
 
 from reput.errors import ConfigError
 from reput.settings import Settings
-from reput.store.consume_queue_builder import queue_directories
+from reput.store.consume_queue import UNIT_SIZE
+from reput.store.consume_queue_builder import queue_directories, shown_queue_file_size
 from reput.store.consume_queue_ext import ConsumeQueueExt
+from reput.store.file_name import file_name, parse_file_name
 from reput.store.identity import require_store
-from reput.store.index_file import index_paths
-from reput.store.index_sizes import IndexSizes, find_common_sizes, read_entries
+from reput.store.index_file import index_paths, read_header
+from reput.store.index_sizes import IndexSizes, find_common_sizes, is_head_of, read_entries
 from reput.store.open_files import OpenFiles
 from reput.store.queue_file_units import QueueFileUnits
 
-__all__ = ["VIEWS", "ConsumeQueueRow", "ExtRow", "IndexRow", "dump_view"]
+__all__ = ["VIEWS", "ConsumeQueueRow", "ExtRow", "IndexRow", "ViewDamageRow", "dump_view"]
 
 VIEWS = ("consume_queue", "consume_queue_ext", "index")
 
@@ -58,9 +61,20 @@ class IndexRow(msgspec.Struct, frozen=True):
     previous: int
 
 
+class ViewDamageRow(msgspec.Struct, frozen=True, tag_field="kind", tag="damage"):
+    """A file of a view that is not what was written. *file*: its path below the store."""
+
+    file: str
+    size: int
+    reason: str
+
+
+Row = ConsumeQueueRow | ExtRow | IndexRow | ViewDamageRow
+
+
 def dump_view(
     store_directory: Path, view: str, settings: Settings, *, topic: str | None = None, queue_id: int | None = None
-) -> Iterator[ConsumeQueueRow | ExtRow | IndexRow]:
+) -> Iterator[Row]:
     """Yield everything that a view holds, units of a queue in its order, queues and files in the order of their names.
 
     Args:
@@ -85,21 +99,34 @@ def dump_view(
     open_files = OpenFiles()
     try:
         root = store_directory / ("consumequeue" if view == "consume_queue" else "consumequeue_ext")
-        rows = consume_queue_rows if view == "consume_queue" else ext_rows
+        file_size = shown_queue_file_size(root) or 0
         for found_topic, found_id, directory in sorted(queue_directories(root)):
-            if topic in (None, found_topic) and queue_id in (None, found_id):
-                yield from rows(found_topic, found_id, directory, open_files)
+            if topic not in (None, found_topic) or queue_id not in (None, found_id):
+                continue
+            if view == "consume_queue":
+                yield from consume_queue_rows(found_topic, found_id, directory, file_size, open_files)
+            else:
+                yield from ext_rows(found_topic, found_id, directory, open_files)
+            yield from files_of_other_sizes(store_directory, directory, file_size)
     finally:
         open_files.close()
 
 
-def consume_queue_rows(topic: str, queue_id: int, directory: Path, open_files: OpenFiles) -> Iterator[ConsumeQueueRow]:
-    """Yield the units of one queue."""
+def consume_queue_rows(
+    topic: str, queue_id: int, directory: Path, file_size: int, open_files: OpenFiles
+) -> Iterator[ConsumeQueueRow | ViewDamageRow]:
+    """Yield the units of one queue; one that points nowhere in no log is followed by a row that says so."""
     queue = QueueFileUnits(directory, open_files)
     for low, high in queue.used(0):
         for number, (commit_log_offset, record_size, tags_code) in enumerate(queue.read(low, high).tolist()):
-            if record_size:
+            if commit_log_offset or record_size or tags_code:
                 yield ConsumeQueueRow(topic, queue_id, low + number, commit_log_offset, record_size, tags_code)
+            if record_size < 0 or commit_log_offset < 0 or (not record_size and (commit_log_offset or tags_code)):
+                begin = (low + number) * UNIT_SIZE
+                name = file_name(begin - begin % file_size)
+                yield ViewDamageRow(
+                    f"consumequeue/{topic}/{queue_id}/{name}", file_size, f"no unit: queue_offset={low + number}"
+                )
 
 
 def ext_rows(topic: str, queue_id: int, directory: Path, open_files: OpenFiles) -> Iterator[ExtRow]:
@@ -108,13 +135,28 @@ def ext_rows(topic: str, queue_id: int, directory: Path, open_files: OpenFiles) 
         yield ExtRow(topic, queue_id, address, unit.tags_code, unit.store_timestamp, unit.filter_bit_map)
 
 
-def index_rows(store_directory: Path, configured: IndexSizes) -> Iterator[IndexRow]:
+def files_of_other_sizes(store_directory: Path, directory: Path, file_size: int) -> Iterator[ViewDamageRow]:
+    """Yield the files of one queue that have another size than the store's queue files have."""
+    for path in sorted(directory.iterdir()):
+        size = path.stat().st_size
+        # RocketMQ removes an empty last file at its next start: its making was interrupted.
+        if parse_file_name(path.name) is not None and size not in (0, file_size):
+            name = str(path.relative_to(store_directory))
+            yield ViewDamageRow(name, size, f"the file has another size: expected={file_size}")
+
+
+def index_rows(store_directory: Path, configured: IndexSizes) -> Iterator[IndexRow | ViewDamageRow]:
     """Yield the entries of all index files."""
     paths = index_paths(store_directory / "index")
     sizes = find_common_sizes(paths, configured)
-    if sizes is None:
-        return
     for path in paths:
-        for first, entries in read_entries(path, sizes):
-            for number, entry in enumerate(entries.tolist()):
-                yield IndexRow(path.name, first + number, *entry)
+        size = path.stat().st_size
+        count = read_header(path).index_count
+        if sizes is not None and (size == sizes.file_size or is_head_of(path, sizes)):
+            for first, entries in read_entries(path, sizes):
+                for number, entry in enumerate(entries.tolist()):
+                    yield IndexRow(path.name, first + number, *entry)
+        if size and (size != sizes.file_size if sizes is not None else count > 1):
+            expected = "unknown" if sizes is None else sizes.file_size
+            reason = f"the file has another size: expected={expected} entries={count - 1}"
+            yield ViewDamageRow(f"index/{path.name}", size, reason)

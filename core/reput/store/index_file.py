@@ -24,7 +24,7 @@ Source: RocketMQ store, IndexHeader, IndexFile.putKey, IndexFile.selectPhyOffset
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 
@@ -92,7 +92,7 @@ class Index:
         self.entry_count = entry_count
         self.files = files
         self.stamp = DirectoryStamp(directory)
-        self.listed: list[tuple[str, int]] = []
+        self.listed: list[tuple[str, int | None]] = []
         self.unfinished = False
 
     def query(
@@ -103,10 +103,15 @@ class Index:
         Args:
             begin, end: store time in ms, both included; the index knows it to the second.
             agrees: tells whether the record at a commit-log offset has the key.
+
+        Raises:
+            DamagedStore: a file that may hold some of them was cut short.
         """
         found = FoundOffsets()
         wanted = key_hash(topic, key)
         for path, slot_count in self.newest_first():
+            if slot_count is None:
+                raise self.unreadable(path)
             try:
                 header = HEADER.unpack(self.files.read(path, HEADER.size, 0))
             except FileNotFoundError:
@@ -127,32 +132,45 @@ class Index:
                 break
         return found
 
-    def newest_first(self) -> list[tuple[str, int]]:
-        """Return the files and their numbers of slots, newest first; those without an entry are left out."""
+    def newest_first(self) -> list[tuple[str, int | None]]:
+        """Return the files and their numbers of slots, newest first; those without an entry are left out.
+
+        None: the file has entries, and shows no sizes that they could be found by.
+        """
         if self.stamp.changed() or self.unfinished:
-            sizes = [(str(path), self.slot_count_of(path)) for path in reversed(index_paths(self.directory))]
-            self.listed = [(path, slot_count) for path, slot_count in sizes if slot_count is not None]
-            self.unfinished = len(self.listed) < len(sizes)
+            paths = index_paths(self.directory)
+            sizes = [(path, self.slot_count_of(path, paths)) for path in reversed(paths)]
+            self.unfinished = any(slot_count is None for _, slot_count in sizes)
+            self.listed = [
+                (str(path), slot_count)
+                for path, slot_count in sizes
+                if slot_count is not None or read_header(path).index_count > 1
+            ]
         return self.listed
 
-    def slot_count_of(self, path: Path) -> int | None:
-        """Return how many slots a file has, None if it shows none yet.
-
-        Raises:
-            DamagedStore: it has entries, and another size than these can be found in.
-        """
+    def slot_count_of(self, path: Path, paths: Sequence[Path]) -> int | None:
+        """Return how many slots one file of *paths* has, None if nothing shows that."""
         configured = HEADER.size + SLOT.size * self.slot_count + ENTRY.size * self.entry_count
         if path.stat().st_size == configured:
             return self.slot_count
-        from reput.store.index_sizes import IndexSizes, find_index_sizes
+        from reput.store.index_sizes import IndexSizes, find_common_sizes, find_index_sizes, is_head_of
 
-        shown = find_index_sizes(path, IndexSizes(self.slot_count, self.entry_count))
-        if shown is None and read_header(path).index_count > 1:
-            raise DamagedStore(
-                f"index file has another size than the settings give it: path={path} size={path.stat().st_size} "
-                f"max_hash_slot_num={self.slot_count} max_index_num={self.entry_count}"
-            )
+        sizes = IndexSizes(self.slot_count, self.entry_count)
+        shown = find_index_sizes(path, sizes)
+        if shown is None:
+            # It may have been cut short; then the others show what it began with.
+            common = find_common_sizes(paths, sizes)
+            shown = common if common is not None and is_head_of(path, common) else None
         return None if shown is None else shown.slot_count
+
+    def unreadable(self, path: str) -> DamagedStore:
+        """Return the error that says that a file was cut short."""
+        return DamagedStore(
+            f"index file was cut short, or has other sizes than the settings say: path={path} "
+            f"size={os.stat(path).st_size} entries={read_header(Path(path)).index_count - 1}",
+            "Name its sizes with --set maxHashSlotNum=N --set maxIndexNum=N, or build the index again: "
+            "`reput rebuild STORE index --target DIR`.",
+        )
 
     def select(
         self, path: str, slot_count: int, wanted: int, begin_timestamp: int, begin: int, end: int
@@ -160,6 +178,9 @@ class Index:
         """Yield the offsets of one file's entries under *wanted*, newest first.
 
         The header's count is no bound: beside a live builder a slot may lead to an entry that came after it was read.
+
+        Raises:
+            DamagedStore: the file was cut short before one of them.
         """
         read = self.files.read
         (number,) = SLOT.unpack(read(path, SLOT.size, HEADER.size + SLOT.size * (wanted % slot_count)))
@@ -167,7 +188,8 @@ class Index:
         while number > 0:
             data = read(path, ENTRY.size, entries_at + ENTRY.size * number)
             if len(data) < ENTRY.size:
-                return
+                # A file has its full size from its making on.
+                raise self.unreadable(path)
             code, offset, seconds, previous = ENTRY.unpack(data)
             if seconds < 0:
                 return

@@ -20,7 +20,15 @@ import numpy as np
 
 from reput.store.index_file import ENTRY, HEADER, SLOT
 
-__all__ = ["ENTRY_DTYPE", "SLOT_DTYPE", "IndexSizes", "find_common_sizes", "find_index_sizes", "read_entries"]
+__all__ = [
+    "ENTRY_DTYPE",
+    "SLOT_DTYPE",
+    "IndexSizes",
+    "find_common_sizes",
+    "find_index_sizes",
+    "is_head_of",
+    "read_entries",
+]
 
 Array = np.ndarray[Any, Any]
 SLOT_DTYPE = np.dtype(">i4")
@@ -60,7 +68,21 @@ def find_common_sizes(paths: Sequence[Path], configured: IndexSizes) -> IndexSiz
     """Return the sizes of the index files of one store, found in whichever shows them; None if none does."""
     if any(path.stat().st_size == configured.file_size for path in paths):
         return configured
-    return next((sizes for path in paths if (sizes := shown_sizes(path)) is not None), None)
+    shown = next((sizes for path in paths if (sizes := shown_sizes(path)) is not None), None)
+    if shown is None and any(is_head_of(path, configured) for path in paths):
+        return configured
+    return shown
+
+
+def is_head_of(path: Path, sizes: IndexSizes) -> bool:
+    """Tell whether the file at *path* was cut short, and has what a file of these *sizes* begins with."""
+    size = path.stat().st_size
+    if not sizes.entries_at + 2 * ENTRY.size <= size < sizes.file_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as memory:
+        *_, index_count = HEADER.unpack_from(memory)
+        there = min(index_count, (size - sizes.entries_at) // ENTRY.size)
+        return there > 1 and share_in_order(memory, sizes, there, index_count) > 0.5
 
 
 def shown_sizes(path: Path) -> IndexSizes | None:
@@ -78,7 +100,7 @@ def shown_sizes(path: Path) -> IndexSizes | None:
             if slots_size <= 0 or entries_size < ENTRY.size * index_count or entries_size % ENTRY.size:
                 continue
             sizes = IndexSizes(slots_size // SLOT.size, entries_size // ENTRY.size)
-            if share_in_order(memory, sizes, index_count) > 0.5:
+            if share_in_order(memory, sizes, index_count, index_count) > 0.5:
                 return sizes
     return None
 
@@ -103,11 +125,14 @@ def places_of(descriptor: int, memory: mmap.mmap, end_offset: int) -> Iterator[i
             yield begin + SLOT.size * number
 
 
-def share_in_order(memory: mmap.mmap, sizes: IndexSizes, index_count: int) -> float:
-    """Return how many of the newest entries, of one, are where slots and chains of these sizes lead."""
+def share_in_order(memory: mmap.mmap, sizes: IndexSizes, there: int, index_count: int) -> float:
+    """Return how many of the newest entries, of one, are where slots and chains of these sizes lead.
+
+    *there*: the number behind the last entry that the bytes hold; *index_count*: the same by the header.
+    """
     slots: Array = np.frombuffer(memory, SLOT_DTYPE, sizes.slot_count, HEADER.size)
-    entries: Array = np.frombuffer(memory, ENTRY_DTYPE, index_count, sizes.entries_at)
-    numbers = np.arange(max(1, index_count - ENTRIES_TRIED), index_count)
+    entries: Array = np.frombuffer(memory, ENTRY_DTYPE, there, sizes.entries_at)
+    numbers = np.arange(max(1, there - ENTRIES_TRIED), there)
     hashes, previous = entries["key_hash"][numbers].astype(np.int64), entries["previous"][numbers].astype(np.int64)
     slot_of = hashes % sizes.slot_count
     heads = slots[slot_of].astype(np.int64)
@@ -119,10 +144,16 @@ def share_in_order(memory: mmap.mmap, sizes: IndexSizes, index_count: int) -> fl
 
 
 def read_entries(path: Path, sizes: IndexSizes) -> Iterator[tuple[int, Array]]:
-    """Yield (number of the first, entries) of the file at *path*, all entries in order, a bounded number at a time."""
+    """Yield (number of the first, entries) of the file at *path*, all entries in order, a bounded number at a time.
+
+    Of a file that was cut short, those that are whole.
+    """
+    size = path.stat().st_size
+    if size < sizes.entries_at:
+        return
     with path.open("rb", buffering=0) as file:
         *_, index_count = HEADER.unpack(file.read(HEADER.size))
-        end = min(index_count, sizes.entry_count)
+        end = min(index_count, sizes.entry_count, (size - sizes.entries_at) // ENTRY.size)
         for first in range(1, end, READ_MAX):
             file.seek(sizes.entries_at + ENTRY.size * first)
             yield first, np.frombuffer(file.read(ENTRY.size * min(READ_MAX, end - first)), ENTRY_DTYPE)

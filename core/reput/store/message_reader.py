@@ -22,7 +22,7 @@ import msgspec
 from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.filter import MessageFilter, TagMessageFilter, parse_tags
 from reput.settings import Settings
-from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE, ConsumeQueue, Unit, holds_unit_of
+from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE, ConsumeQueue, Unit, holds_unit_of, is_garbage
 from reput.store.consume_queue_builder import shown_queue_file_size
 from reput.store.consume_queue_ext import ConsumeQueueExt, is_address
 from reput.store.index_file import Index
@@ -271,12 +271,18 @@ class MessageReader:
             limits: None hands out what was asked for.
 
         Raises:
-            DamagedStore: the bytes of a record are none.
+            DamagedStore: the bytes of a record are none, or the queue's files hold something else than units.
             FilterSyntaxError: *tags* does not parse.
         """
         queue = self.queue(topic, queue_id)
         low, high = queue.range()
         status = empty_status(queue_offset, low, high)
+        if status is not None and queue_offset >= high and (garbage := queue.units.garbage_behind(high)) is not None:
+            raise queue.garbled(*garbage)
+        if status is GetMessageStatus.OFFSET_TOO_SMALL and queue_offset >= 0:
+            # Garbage looks as old as a unit whose record is gone.
+            unit = queue.units.unit(queue_offset)
+            queue.refuse_garbage([] if unit is None else [(queue_offset, unit)])
         if status is not None:
             following = {GetMessageStatus.OFFSET_TOO_SMALL: low, GetMessageStatus.OFFSET_OVERFLOW_BADLY: high}
             where = 0 if status is GetMessageStatus.NO_MESSAGE_IN_QUEUE else following.get(status, queue_offset)
@@ -441,6 +447,14 @@ class QueueReader:
         end = self.units.end(self.reader.progress("consume_queue"), self.agrees)
         return self.units.min(self.log_min, end), end
 
+    def garbled(self, queue_offset: int, what: str) -> DamagedStore:
+        """Return the error that says that the queue goes on with what is no unit."""
+        return DamagedStore(
+            f"the consume queue is damaged: topic={self.topic} queue_id={self.queue_id} queue_offset={queue_offset}: "
+            f"{what}",
+            "See `reput check STORE`; `reput rebuild STORE consume_queue --target DIR` builds it again from the log.",
+        )
+
     def agrees(self, queue_offset: int, unit: Unit) -> bool:
         """Tell whether the log has the record of a unit, or has it no more."""
         if unit[0] < self.log_min:
@@ -491,6 +505,9 @@ class QueueReader:
         """Return the bytes of the records of units, each with its queue offset; neighbours are read at once.
 
         Those that the log no longer has, or never had, are missing.
+
+        Raises:
+            DamagedStore: one of *chosen* is no unit.
         """
         records: list[bytes] = []
         log_min = self.log_min
@@ -509,7 +526,19 @@ class QueueReader:
             end = offset + size
         if run:
             records += self.read_run(run, begin, end)
+        if len(records) < len(chosen):
+            self.refuse_garbage(chosen)
         return records
+
+    def refuse_garbage(self, chosen: Sequence[tuple[int, Unit]]) -> None:
+        """Look among units whose records were not all found for one that was never written.
+
+        Raises:
+            DamagedStore: there is one.
+        """
+        for queue_offset, unit in chosen:
+            if is_garbage(unit):
+                raise self.garbled(queue_offset, f"no unit stands there: commit_log_offset={unit[0]} size={unit[1]}")
 
     def read_run(self, run: list[tuple[int, Unit]], begin: int, end: int) -> list[bytes]:
         """Return the bytes of records that lie one behind the other in [begin, end)."""

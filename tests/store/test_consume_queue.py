@@ -1,0 +1,181 @@
+"""ConsumeQueue: where a queue begins and ends is told by its units, whatever lies behind them."""
+
+from __future__ import annotations
+
+import pytest
+
+from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue, counts
+from reput.store.file_name import file_name
+from reput.store.open_files import OpenFiles
+
+UNITS_PER_FILE = 8
+FILE_SIZE = UNITS_PER_FILE * UNIT_SIZE
+RECORD_SIZE = 100
+
+
+class Queue:
+    """A queue written by hand; *stale* are the places whose record in the log is another one."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.directory.mkdir()
+        self.files = OpenFiles()
+        self.queue = ConsumeQueue(directory, FILE_SIZE, self.files)
+        self.stale = set()
+        self.asked = 0
+
+    def write(self, begin, units, size=FILE_SIZE):
+        data = b"".join(UNIT.pack(*unit) for unit in units).ljust(size, b"\0")[:size]
+        (self.directory / file_name(begin * UNIT_SIZE)).write_bytes(data)
+
+    def agrees(self, queue_offset, unit):
+        self.asked += 1
+        return queue_offset not in self.stale
+
+    def end(self, progress):
+        return self.queue.end(progress, self.agrees)
+
+
+def unit(number):
+    """Return the unit of the record with this number."""
+    return (number * RECORD_SIZE, RECORD_SIZE, 7)
+
+
+@pytest.fixture
+def queue(tmp_path):
+    """Return an empty queue."""
+    queue = Queue(tmp_path / "0")
+    yield queue
+    queue.files.close()
+
+
+def test_a_queue_without_files_is_empty(tmp_path):
+    """Also where its directory is absent."""
+    queue = ConsumeQueue(tmp_path / "absent", FILE_SIZE, OpenFiles())
+    assert queue.end(1000, lambda *_: True) == 0
+    assert queue.min(0, 0) == 0
+    assert queue.units(0, 5) == []
+    assert queue.unit(0) is None
+
+
+@pytest.mark.parametrize("count", range(2 * UNITS_PER_FILE + 1))
+def test_the_end_lies_behind_the_last_unit_below_the_progress(queue, count):
+    """In whichever file it is."""
+    for begin in (0, UNITS_PER_FILE):
+        queue.write(begin, [unit(number) for number in range(begin, begin + UNITS_PER_FILE)])
+    assert queue.end(count * RECORD_SIZE) == count
+    assert queue.end(count * RECORD_SIZE + RECORD_SIZE - 1) == count
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 9, 31, 40])
+def test_a_growing_end_is_followed_across_files(queue, step):
+    """By the progress alone, however far it jumps."""
+    for begin in range(0, 40, UNITS_PER_FILE):
+        queue.write(begin, [unit(number) for number in range(begin, begin + UNITS_PER_FILE)])
+    for count in [*range(1, 41, step), 40]:
+        assert queue.end(count * RECORD_SIZE) == count
+
+
+def test_the_same_progress_is_not_looked_up_again(queue):
+    """A reader that polls costs nothing."""
+    queue.write(0, [unit(0), unit(1)])
+    queue.end(2 * RECORD_SIZE)
+    asked = queue.asked
+    queue.write(0, [])
+    assert queue.end(2 * RECORD_SIZE) == 2
+    assert queue.asked == asked
+
+
+def test_stale_units_behind_the_end_do_not_count(queue):
+    """A RocketMQ cuts without zeroing; the log has other records there."""
+    queue.write(0, [unit(number) for number in range(6)])
+    queue.stale = {3, 4, 5}
+    assert queue.end(6 * RECORD_SIZE) == 3
+    assert queue.queue.garbage_behind(3) is None
+
+
+def test_a_queue_that_was_truncated_and_grew_to_something_else_is_searched_again(queue):
+    """Its last known unit is another one now."""
+    queue.write(0, [unit(number) for number in range(6)])
+    assert queue.end(6 * RECORD_SIZE) == 6
+    queue.write(0, [unit(0), unit(1), (700, 50, 0), (750, 50, 0)])
+    assert queue.end(1000) == 4
+
+
+def test_pre_blank_units_lead_to_the_first_real_one(queue):
+    """Where a queue does not begin with 0, and where the log lost records."""
+    blank = (0, PRE_BLANK_SIZE, 0)
+    queue.write(0, [blank, blank, unit(2), blank, unit(4)])
+    assert queue.end(5 * RECORD_SIZE) == 5
+    assert queue.queue.min(0, 5) == 2
+    assert queue.queue.min(3 * RECORD_SIZE, 5) == 4
+
+
+@pytest.mark.parametrize("first", range(2 * UNITS_PER_FILE))
+def test_the_beginning_is_the_first_unit_whose_record_the_log_still_has(queue, first):
+    """The log's head goes segment by segment, the queue's file by file."""
+    for begin in (0, UNITS_PER_FILE):
+        queue.write(begin, [unit(number) for number in range(begin, begin + UNITS_PER_FILE)])
+    assert queue.queue.min(first * RECORD_SIZE, 16) == first
+    assert queue.queue.min(first * RECORD_SIZE - 1 if first else 0, 16) == first
+
+
+def test_a_queue_whose_records_are_all_gone_begins_at_its_end(queue):
+    """Nothing can be read there, and the next message goes there."""
+    queue.write(0, [unit(0), unit(1)])
+    assert queue.queue.min(10_000, 2) == 2
+
+
+def test_a_queue_may_begin_with_a_later_file(queue):
+    """The files before went with the log."""
+    queue.write(UNITS_PER_FILE, [unit(number) for number in range(8, 12)])
+    assert queue.end(12 * RECORD_SIZE) == 12
+    assert queue.queue.min(0, 12) == 8
+
+
+@pytest.mark.parametrize("garbage", [(-5, 100, 0), (300, -1, 0), (300, 0, 0), (0, 0, 9), (300, 0x61616161, 0)])
+def test_what_never_was_a_unit_is_known_as_garbage(queue, garbage):
+    """Neither zeros, nor a unit that an older history left."""
+    queue.write(0, [unit(0), unit(1), garbage, garbage])
+    assert queue.end(9 * RECORD_SIZE) == 2
+    place, text = queue.queue.garbage_behind(2)
+    assert place >= 2
+    assert f"commit_log_offset={garbage[0]} record_size={garbage[1]} tags_code={garbage[2]}" in text
+
+
+def test_garbage_that_a_builder_has_zeroed_is_forgotten(queue):
+    """The place is looked at before anything is said of it."""
+    queue.write(0, [unit(0), (-1, -1, -1), (-1, -1, -1), (-1, -1, -1)])
+    assert queue.end(9 * RECORD_SIZE) == 1
+    queue.write(0, [unit(0)])
+    assert queue.queue.garbage_behind(1) is None
+
+
+def test_a_file_that_was_cut_short_is_known(queue):
+    """A queue file has its full size from its making on; an empty one was just being made."""
+    queue.write(0, [unit(0), unit(1)], size=2 * UNIT_SIZE)
+    assert queue.end(9 * RECORD_SIZE) == 2
+    _, text = queue.queue.garbage_behind(2)
+    assert f"the file was cut short: path={queue.directory}/{file_name(0)} size=40 expected={FILE_SIZE}" == text
+    queue.write(0, [], size=0)
+    assert queue.queue.end(8 * RECORD_SIZE, queue.agrees) == 0
+    assert queue.queue.garbage_behind(0) is None
+
+
+def test_units_of_one_file_come_at_once(queue):
+    """Never beyond its end, and without the torn unit of a file that was cut."""
+    for begin in (0, UNITS_PER_FILE):
+        queue.write(begin, [unit(number) for number in range(begin, begin + UNITS_PER_FILE)])
+    assert queue.queue.units(5, 10) == [unit(5), unit(6), unit(7)]
+    assert queue.queue.units(8, 2) == [unit(8), unit(9)]
+    queue.write(16, [unit(16)], size=UNIT_SIZE + 7)
+    assert queue.queue.units(16, 8) == [unit(16)]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [((0, 100, 0), True), ((1, 100, 0), False), ((0, 0, 0), False), ((-100, 100, 0), False), ((0, -1, 0), False)],
+)
+def test_a_unit_counts_if_its_record_ends_at_or_before_the_progress(found, expected):
+    """Progress 100."""
+    assert counts(found, 100) is expected
