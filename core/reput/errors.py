@@ -26,7 +26,7 @@ __all__ = [
 class ReputError(Exception):
     """Base of all. The text is one sentence with ``name=value``; `advice` says what to do about it."""
 
-    advice: str = ""
+    advice: str = "Run it again with --traceback to see where it comes from."
 
     def __init__(self, text: str, advice: str = "") -> None:
         super().__init__(text)
@@ -37,9 +37,13 @@ class ReputError(Exception):
 class ConfigError(ReputError, ValueError):
     """A setting, option or argument is unknown or has a wrong value. Correct the one that is named."""
 
+    advice = "Correct the one that is named."
+
 
 class StoreError(ReputError):
     """A store cannot be used, or not for this. Of a batch, the first `stored_count` messages were stored before."""
+
+    advice = "See `reput check STORE`."
 
     stored_count: int = 0
 
@@ -47,37 +51,55 @@ class StoreError(ReputError):
 class NotAStore(StoreError):
     """The directory is absent, empty, or holds no commit log."""
 
+    advice = "Name the directory that has commitlog/ in it."
+
 
 class StoreLocked(StoreError):
     """Another process writes the store. Stop it first; reading works beside it."""
+
+    advice = "Stop the other process, or send through it; reading works beside it."
 
 
 class StoreClosed(StoreError):
     """The store was closed by us, or this is a forked child of its writer."""
 
+    advice = "Open the store again; a forked child opens its own."
+
 
 class StoreReadOnly(StoreError):
     """The store takes no writes: opened so, or turned so after a failed force. `reput status` says why."""
+
+    advice = "See `reput status STORE` for the reason."
 
 
 class StoreFull(StoreError):
     """The disk has no room for the next step of the log. Free some; nothing was stored."""
 
+    advice = "Make room on the disk; nothing was stored."
+
 
 class DamagedStore(StoreError):
     """Bytes of the log are not what was written. See `reput check` and `reput repair`."""
+
+    advice = "See `reput check STORE` for what is damaged."
 
 
 class MessageIllegal(StoreError, ValueError):
     """A message breaks a limit of RocketMQ's: topic, properties, body or record size. Nothing was stored."""
 
+    advice = "Change the message; nothing of it was stored."
+
 
 class OffsetOutOfRange(StoreError, ValueError):
     """An offset lies outside of what the log or the queue holds."""
 
+    advice = "See `reput status STORE` for the offsets that the log holds."
+
 
 class RingError(ReputError):
     """The dispatch ring cannot be used."""
+
+    advice = "Open the store again; the log has everything."
 
 
 class RingClosed(RingError):
@@ -91,10 +113,16 @@ class RingLapped(RingError):
 class DispatcherError(ReputError):
     """A dispatcher is not enabled, cannot be described, or does not answer."""
 
+    advice = "See `reput plugin list` and `reput status STORE`."
+
 
 class WaitTimeout(DispatcherError, TimeoutError):
     """A dispatcher's progress did not reach the asked offset in time."""
 
+    advice = "See `reput status STORE` for the dispatcher's state and lag."
+
 
 class BrokerError(ReputError):
     """A broker or name server cannot be reached, or refused a request."""
+
+    advice = "See that the address is right and that the server runs."

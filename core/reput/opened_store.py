@@ -20,7 +20,8 @@ from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 import reput
-from reput.errors import ConfigError, DispatcherError, StoreClosed
+from reput.arguments import require_messages, require_seconds, require_text, require_whole
+from reput.errors import ConfigError, DispatcherError, MessageIllegal, StoreClosed
 from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
@@ -96,9 +97,11 @@ def open(
         StoreLocked: another process writes the store.
         DamagedStore: the log is damaged, and nobody has decided about that yet.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"path is no path: path={path!r}", "Give a str or a pathlib.Path.")
     directory = Path(path)
     if mode not in ("processes", "inline"):
-        raise ConfigError(f"mode is unknown: mode={mode!r} known=processes,inline")
+        raise ConfigError(f"mode is unknown: mode={mode!r} known=processes,inline", "Give one of the known ones.")
     identity = read_identity(directory)
     recorded = dict(identity.file_sizes) if identity else {}
     if isinstance(dispatchers, str):
@@ -145,6 +148,12 @@ class Reading:
             DamagedStore: a record is not what the queue says of it.
         """
         self.require_open()
+        require_text("topic", topic)
+        require_whole("queue_id", queue_id)
+        require_whole("queue_offset", queue_offset, None)
+        require_whole("count_max", count_max)
+        if tags is not None:
+            require_text("tags", tags)
         with self.read_lock:
             return self.reader.get_message(topic, queue_id, queue_offset, count_max, tags=tags)
 
@@ -157,6 +166,11 @@ class Reading:
             begin, end: store time in ms since 1970, both included; the index knows it to the second.
         """
         self.require_open()
+        require_text("topic", topic)
+        require_text("key", key)
+        require_whole("count_max", count_max)
+        require_whole("begin", begin, None)
+        require_whole("end", end, None)
         with self.read_lock:
             return self.reader.query_message(topic, key, count_max, begin, end).records
 
@@ -167,6 +181,8 @@ class Reading:
     def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
         self.require_open()
+        require_text("topic", topic)
+        require_whole("queue_id", queue_id)
         with self.read_lock:
             return self.reader.queue_range(topic, queue_id)
 
@@ -181,6 +197,11 @@ class Reading:
             StoreClosed: the store was closed.
         """
         self.require_open()
+        require_whole("commit_log_offset", commit_log_offset)
+        return self.walk_records(commit_log_offset, follow)
+
+    def walk_records(self, commit_log_offset: int, follow: bool) -> Iterator[Record]:
+        """Yield what `records` promises."""
         from reput.store.log_scan import LogScan
         from reput.store.record import decode_record
         from reput.store.recovery import read_damage
@@ -301,7 +322,12 @@ class Store(Reading):
             StoreReadOnly: the disk has refused to force the log, before or now.
             StoreClosed: the store was closed, or this is a forked child of its writer.
         """
-        return self.writer.put(message)
+        try:
+            return self.writer.put(message)
+        except (AttributeError, TypeError):
+            # Looked at only now: a put that succeeds pays nothing for it.
+            require_messages([message])
+            raise
 
     def put_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
         """Store *messages* one behind the other: one lock, one publication. All are checked before the first is stored.
@@ -309,7 +335,14 @@ class Store(Reading):
         Raises:
             As `put`.
         """
-        return self.writer.put_batch(messages)
+        if not isinstance(messages, Iterable):
+            raise MessageIllegal(f"messages are none: type={type(messages).__name__}", "Give a list of reput.Message.")
+        batch = list(messages)
+        try:
+            return self.writer.put_batch(batch)
+        except (AttributeError, TypeError):
+            require_messages(batch)
+            raise
 
     async def aput(self, message: Message) -> PutMessageResult:
         """Store one message as `put` does; the event loop goes on while the disk is waited for.
@@ -317,7 +350,11 @@ class Store(Reading):
         Raises:
             As `put`.
         """
-        result = self.writer.append(message)
+        try:
+            result = self.writer.append(message)
+        except (AttributeError, TypeError):
+            require_messages([message])
+            raise
         if self.writer.sync_flush:
             await self.durable(result.next_commit_log_offset)
         return result
@@ -373,6 +410,8 @@ class Store(Reading):
             DispatcherError: it is not enabled, or does not run and never will by itself.
         """
         self.require_open()
+        require_whole("commit_log_offset", commit_log_offset)
+        require_seconds("timeout", timeout)
         self.group.wait_for(dispatcher, commit_log_offset, timeout)
 
     def readable_up_to(self, view: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput.errors import ConfigError, DispatcherError, NotAStore
+from reput.errors import ConfigError, DamagedStore, DispatcherError, NotAStore
 from reput.process.rebuild import rebuild
 from reput.settings import load_settings
 
@@ -48,15 +48,19 @@ def test_a_log_that_begins_late_is_counted_from_there(log, plugins, tmp_path):
     assert row.records == 10
 
 
-def test_damage_ends_a_rebuild_with_its_place(log, plugins, tmp_path):
+def test_damage_ends_a_rebuild_with_its_place(log, plugins, tmp_path, capfd):
     """A view of half the log is not handed out as the whole."""
     plugins.add("probe")
     log.put(10)
     with (log.store_directory / "commitlog" / f"{0:020}").open("r+b") as segment:
         segment.seek(log.offsets[4])
         segment.write(b"rubbish!")
-    with pytest.raises(DispatcherError, match=f"commit_log_offset={log.offsets[4]}"):
+    with pytest.raises(DamagedStore, match=f"commit_log_offset={log.offsets[4]}") as caught:
         list(rebuild(log.store_directory, ["probe"], tmp_path / "target", load_settings().settings))
+    assert "reput repair" in caught.value.advice
+    # It is said once, by the error; what the processes say of it stands in the target.
+    assert capfd.readouterr().err == ""
+    assert "ERROR" in (tmp_path / "target" / "reput" / "log" / "group.log").read_text()
 
 
 def test_a_crashing_plugin_ends_a_rebuild_with_its_error(log, plugins, tmp_path):

@@ -7,21 +7,7 @@ import errno
 import typer
 from msgspec import Struct
 
-from reput.errors import (
-    BrokerError,
-    ConfigError,
-    DamagedStore,
-    DispatcherError,
-    MessageIllegal,
-    NotAStore,
-    OffsetOutOfRange,
-    ReputError,
-    StoreError,
-    StoreFull,
-    StoreLocked,
-    StoreReadOnly,
-    WaitTimeout,
-)
+from reput.errors import ConfigError, MessageIllegal, OffsetOutOfRange, ReputError
 from reput.filter.errors import FilterSyntaxError
 
 __all__ = ["ANSWER_IS_NO", "CANNOT_BE_USED", "INTERRUPTED", "WRONG_REQUEST", "Failure", "failure_of"]
@@ -33,24 +19,6 @@ INTERRUPTED = 130
 
 # click's UsageError, which typer has inside of itself or beside itself, depending on its version.
 UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
-
-# What to do about an error that brings no advice of its own; the first class that fits counts.
-ADVICE: tuple[tuple[type[ReputError], str], ...] = (
-    (MessageIllegal, "Change the message; nothing of it was stored."),
-    (OffsetOutOfRange, "See `reput status STORE` for the offsets that the log holds."),
-    (ConfigError, "Correct it; names and values are RocketMQ's, in its spelling or in snake case."),
-    (NotAStore, "Name the directory that has commitlog/ in it."),
-    (StoreLocked, "Stop the other process, or send through it."),
-    (StoreReadOnly, "See `reput status STORE` for the reason."),
-    (StoreFull, "Make room on the disk; nothing was stored."),
-    (DamagedStore, "See `reput check STORE` for what is damaged."),
-    (StoreError, "See `reput check STORE`."),
-    (WaitTimeout, "See `reput status STORE` for the dispatcher's state and lag."),
-    (DispatcherError, "See `reput plugin list` and `reput status STORE`."),
-    (BrokerError, "See that the address is right and that the server runs."),
-    (ReputError, "Run it again with --traceback to see where it comes from."),
-)
-
 
 ADVICE_OF_ERRNO = {
     errno.ENOSPC: "Make room on the disk.",
@@ -80,8 +48,7 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, FilterSyntaxError):
         return Failure(f"the filter does not parse: {one_line(error)}", "Correct it at that position.", WRONG_REQUEST)
     if isinstance(error, ReputError):
-        advice = error.advice or next(text for kind, text in ADVICE if isinstance(error, kind))
-        return Failure(one_line(error), advice, exit_code(error))
+        return Failure(one_line(error), error.advice, exit_code(error))
     if isinstance(error, OSError):
         name = f" path={error.filename}" if error.filename is not None else ""
         sentence = f"the system refuses: reason={error.strerror or one_line(error)}{name}"

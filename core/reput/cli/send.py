@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from reput.cli.interrupts import Interrupted, Interrupts
 from reput.cli.options import (
     ConfigOption,
     FormatOption,
@@ -81,10 +82,11 @@ def send(
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
-) -> None:
+) -> int:
     """Put each line of stdin as a message, or N generated ones. A store that is not there is made.
 
-    Text says how many went where; JSON has one row per message.
+    Text says how many went where; JSON has one row per message. Ctrl-C, SIGTERM and SIGHUP end it between two messages,
+    and close the store; the exit code is 128 and the signal's number.
     """
     from reput.opened_store import Store
     from reput.store.message import Message, check_topic, message_properties
@@ -101,8 +103,8 @@ def send(
     printer = Printer(output_format, str)
     results: list[PutMessageResult] = []
     sent_count = 0
-    with Store(store, settings, "processes") as opened:
-        for body in paced(bodies, rate):
+    with Interrupts() as interrupts, Store(store, settings, "processes") as opened:
+        for body in until_interrupted(paced(bodies, rate), interrupts):
             result = opened.put(msgspec.structs.replace(template, body=body))
             sent_count += 1
             # Of the others nothing is printed any more.
@@ -111,6 +113,20 @@ def send(
                 printer.row(result_row(topic, result))
     if not printer.is_json:
         write_line(summary(store, topic, sent_count, results))
+    return interrupts.exit_code
+
+
+def until_interrupted(bodies: Iterator[bytes], interrupts: Interrupts) -> Iterator[bytes]:
+    """Yield *bodies* until a signal comes, for which only the next one is waited for."""
+    while True:
+        try:
+            with interrupts.waiting():
+                body = next(bodies, None)
+        except Interrupted:
+            return
+        if body is None:
+            return
+        yield body
 
 
 def split_property(text: str) -> tuple[str, str]:

@@ -35,15 +35,16 @@ decode_line = msgspec.json.Decoder(LogLine).decode
 
 
 class LogMerger:
-    """Writes lines as *form* says, to *directory* and to *stderr*, a descriptor."""
+    """Writes lines as *form* says, to *directory* and to *stderr*, a descriptor; None: to *directory* alone."""
 
-    def __init__(self, directory: Path, form: Literal["text", "json"], stderr: int = 2) -> None:
+    def __init__(self, directory: Path, form: Literal["text", "json"], stderr: int | None = 2) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / "group.log"
         self.form = form
         self.stderr = stderr
         self.poll = select.poll()
-        self.poll.register(stderr, select.POLLOUT)
+        if stderr is not None:
+            self.poll.register(stderr, select.POLLOUT)
         self.lost_on_stderr = 0
         self.open()
 
@@ -81,6 +82,8 @@ class LogMerger:
 
     def show(self, data: bytes) -> None:
         """Write to stderr as much as it takes at once."""
+        if self.stderr is None:
+            return
         if self.lost_on_stderr:
             data = f"(lines lost here: {self.lost_on_stderr})\n".encode() + data
         view = memoryview(data)

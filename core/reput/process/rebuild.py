@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from reput.errors import ConfigError, DispatcherError
+from reput.errors import ConfigError, DamagedStore, DispatcherError
 from reput.process.catalogue import select_dispatchers
 from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
@@ -66,7 +66,8 @@ def rebuild(
     Raises:
         ConfigError: a view is unknown or its options are wrong, or *target* holds it already.
         NotAStore: there is no log.
-        DispatcherError: a dispatcher failed, or the log is damaged and nobody has accepted that; the text says why.
+        DamagedStore: the log is damaged, and nobody has accepted that.
+        DispatcherError: a dispatcher failed; the text says why.
     """
     from reput.store.log_end import find_log_end
 
@@ -94,7 +95,7 @@ def rebuild(
             started = time.monotonic()
             group.start()
             group.begin_drain()
-            yield from finished_views(group, begin, end, started, target, on_progress)
+            yield from finished_views(store_directory, group, begin, end, started, target, on_progress)
         finally:
             group.kill()
             writer.close()
@@ -112,13 +113,17 @@ def refuse_target(store_directory: Path, target: Path, views: Sequence[str]) -> 
         ConfigError: it is the store itself, or lies in it, or holds a view already.
     """
     if target == store_directory or store_directory in target.parents:
-        raise ConfigError(f"the target lies in the store: target={target} store={store_directory}")
+        raise ConfigError(
+            f"the target lies in the store: target={target} store={store_directory}",
+            "Name a directory outside of the store.",
+        )
     for view in views:
         if (target / "reput" / "views" / view).exists():
             raise ConfigError(f"the target holds this view already: view={view} target={target}", "Name another one.")
 
 
 def finished_views(
+    store_directory: Path,
     group: ProcessGroup,
     begin: int,
     end: int,
@@ -129,7 +134,8 @@ def finished_views(
     """Yield each view when it is durable up to *end*.
 
     Raises:
-        DispatcherError: one will never be.
+        DamagedStore: one stands before damage of the log.
+        DispatcherError: one will never be, for another reason.
     """
     pause = threading.Event()
     waiting = list(group.members)
@@ -145,7 +151,35 @@ def finished_views(
                 seconds = time.monotonic() - started
                 yield RebuildRow(view, cell.ordinal_dispatched, end - begin, seconds, str(target), swapped=False)
             elif ended or State(cell.state or 0) in (State.FATAL, State.BROKEN):
+                refuse_damage(store_directory, view, cell.progress, end)
                 raise DispatcherError(
-                    f"the view could not be built: view={view} progress={cell.progress} error={cell.error}"
+                    f"the view could not be built: view={view} progress={cell.progress} error={cell.error}",
+                    f"See {target / 'reput' / 'log' / 'group.log'} for the whole of it.",
                 )
         pause.wait(LOOK_S)
+
+
+def refuse_damage(store_directory: Path, view: str, progress: int | None, end: int) -> None:
+    """Look whether a view ended before bytes of the log that are no record.
+
+    Raises:
+        DamagedStore: it did.
+    """
+    from reput.store.log_scan import LogScan
+    from reput.store.recovery import read_damage
+
+    if progress is None or progress >= end:
+        return
+    scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted())
+    if progress in scan.passed_over:
+        return
+    try:
+        scan.locate(progress, end)
+    except DamagedStore as error:
+        raise DamagedStore(
+            f"the log is damaged, so the view ends there: view={view} progress={progress} reason={error}",
+            "See `reput check STORE` for what is damaged; then decide: `reput repair STORE --cut-at O` or `--accept "
+            "FROM..UNTIL`.",
+        ) from None
+    finally:
+        scan.close()

@@ -77,7 +77,9 @@ class Supervisor:
         self.owner_pidfd = os.pidfd_open(setup.owner_pid)
         self.memory = RingMemory.from_descriptors(setup.descriptors)
         self.lock = GroupLock(self.context.view_directory)
-        self.merger = LogMerger(self.context.view_directory / "reput" / "log", setup.log_format)
+        # Whoever rebuilds into a directory of his own is told by the error itself, in one place.
+        stderr = 2 if self.context.target is None else None
+        self.merger = LogMerger(self.context.view_directory / "reput" / "log", setup.log_format, stderr)
         self.members: dict[str, Member] = {}
         self.describing: dict[str, tuple[DescribeProcess, Callable[[Answer], None], float]] = {}
         self.reactor = Reactor()

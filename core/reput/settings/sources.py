@@ -72,7 +72,10 @@ def parse_toml(data: bytes, path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(data.decode())
     except ValueError as error:  # of the syntax, or of the encoding
-        raise ConfigError(f"the configuration is not TOML: config={path} reason={error}") from None
+        raise ConfigError(
+            f"the configuration is not TOML: config={path} reason={error}",
+            "Correct the file there; a broker's own settings are read from a file that ends in .properties.",
+        ) from None
 
 
 def read_mapping(mapping: Mapping[str, object], source: str) -> list[Assignment]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from reput.errors import NotAStore, ReputError, StoreError
+from reput.errors import NotAStore, StoreError
 from reput.store.sealed_file import read_sealed
 from reput.store.segments import Segments
 
@@ -47,14 +47,26 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     adopted_clean: bool | None = None
 
 
+WHICH_DIRECTORY = "Name the directory that has commitlog/ in it."
+
+
 def read_identity(store_directory: Path) -> StoreIdentity | None:
     """Return what ``reput/store.json`` says, None if reput never wrote here.
 
     Raises:
-        StoreError: a newer reput wrote it.
+        NotAStore: it is a file.
+        StoreError: a newer reput wrote it, or this user may not read it.
         DamagedStore: its checksum does not fit.
     """
-    identity = read_sealed(store_directory / "reput" / "store.json", StoreIdentity)
+    try:
+        identity = read_sealed(store_directory / "reput" / "store.json", StoreIdentity)
+    except NotADirectoryError:
+        raise NotAStore(f"this is no directory: store={store_directory}", WHICH_DIRECTORY) from None
+    except PermissionError as error:
+        raise StoreError(
+            f"the store may not be read: store={store_directory} path={error.filename} error={error.strerror}",
+            "See its owner and mode; run as a user who may read it.",
+        ) from None
     if identity is not None and identity.layout_version > LAYOUT_VERSION:
         raise StoreError(
             f"a newer reput wrote this store: layout_version={identity.layout_version} known={LAYOUT_VERSION} "
@@ -97,7 +109,7 @@ def is_store(store_directory: Path) -> bool:
     """Tell whether there is a commit log in this directory."""
     try:
         Segments(store_directory / "commitlog")
-    except ReputError:
+    except NotAStore:
         return (store_directory / "reput" / "store.json").is_file()
     return True
 
@@ -126,7 +138,8 @@ def require_store(store_directory: Path) -> None:
         NotAStore: it is absent, empty, or holds no commit log.
     """
     if not store_directory.is_dir():
-        raise NotAStore(f"no such directory: store={store_directory}", "Name the directory that has commitlog/ in it.")
+        what = "this is no directory" if store_directory.exists() else "no such directory"
+        raise NotAStore(f"{what}: store={store_directory}", WHICH_DIRECTORY)
     if not is_store(store_directory):
         raise NotAStore(
             f"no message store here: store={store_directory} missing=commitlog",

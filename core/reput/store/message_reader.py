@@ -19,7 +19,7 @@ from typing import overload
 
 import msgspec
 
-from reput.errors import DamagedStore, OffsetOutOfRange
+from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange
 from reput.filter import MessageFilter, TagMessageFilter, parse_tags
 from reput.settings import Settings
 from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE, ConsumeQueue, Unit, holds_unit_of, is_garbage
@@ -217,9 +217,15 @@ class MessageReader:
         return self.segments
 
     def queue(self, topic: str, queue_id: int) -> QueueReader:
-        """Return one queue, whether it exists or not."""
+        """Return one queue, whether it exists or not.
+
+        Raises:
+            ConfigError: *topic* would lead out of the queues' directory.
+        """
         found = self.queues.get((topic, queue_id))
         if found is None:
+            if "/" in topic or "\0" in topic or topic in ("", ".", ".."):
+                raise ConfigError(f"topic leads to another directory: topic={topic!r}", "Give a topic's name.")
             found = self.queues[topic, queue_id] = QueueReader(self, topic, queue_id, *self.queue_file_sizes())
         return found
 

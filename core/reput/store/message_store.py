@@ -74,7 +74,7 @@ from reput.store.retention import Retention
 from reput.store.sealed_file import seal
 from reput.store.segments import Segments
 from reput.store.store_checkpoint import write_checkpoint
-from reput.store.store_lock import StoreLock, Writer, process_start_time
+from reput.store.store_lock import StoreLock, Writer, not_writable, process_start_time
 from reput_hooks.dispatch import ROW
 
 __all__ = ["MessageStore", "Publisher"]
@@ -205,6 +205,7 @@ class MessageStore:
 
         Raises:
             NotAStore: the directory has files in it, but no commit log.
+            StoreReadOnly: this user may not write there, or nobody may.
             StoreLocked: another process writes it.
             DamagedStore: the log is damaged before its end and nobody has accepted that.
             ConfigError: the settings do not fit the store's files.
@@ -220,7 +221,10 @@ class MessageStore:
                 "Name an empty or new directory, or one that has commitlog/ in it.",
             )
         self.own = directory / "reput"
-        self.files.make_directory(self.own)
+        try:
+            self.files.make_directory(self.own)
+        except OSError as error:
+            raise not_writable(self.own, error) from None
         with contextlib.ExitStack() as undo:
             self.store_lock = StoreLock(directory)
             undo.callback(self.store_lock.close)
@@ -488,8 +492,8 @@ class MessageStore:
 
         Source: RocketMQ store, 4.9 CommitLog.asyncPutMessage and 5.x HookUtils.transformDelayLevelMessage.
         """
-        if message.delay_level < 0:
-            raise MessageIllegal(f"a delay level is not negative: delay_level={message.delay_level}")
+        if type(message.delay_level) is not int or message.delay_level < 0:
+            raise MessageIllegal(f"a delay level is a number, and not negative: delay_level={message.delay_level!r}")
         check_topic(message.topic)
         level = min(message.delay_level, self.delay_levels.level_max)
         return msgspec.structs.replace(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from reput.errors import NotAStore, OffsetOutOfRange
+from reput.errors import NotAStore, OffsetOutOfRange, StoreError
 from reput.store.file_name import parse_file_name
 
 __all__ = ["Segment", "Segments"]
@@ -32,6 +32,7 @@ class Segments:
 
         Raises:
             NotAStore: the directory is absent or holds no segment.
+            StoreError: this user may not read it.
         """
         self.directory = directory
         self.configured_size = segment_size
@@ -41,6 +42,11 @@ class Segments:
         """List the directory again: segments appear at the end and go at the beginning."""
         try:
             entries = list(os.scandir(self.directory))
+        except PermissionError as error:
+            raise StoreError(
+                f"the log may not be read: directory={self.directory} error={error.strerror}",
+                "See its owner and mode; run as a user who may read it.",
+            ) from None
         except OSError as error:
             raise NotAStore(f"no commit log here: directory={self.directory} error={error.strerror}") from None
         found = []

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-from reput.errors import StoreLocked
+from reput.errors import StoreLocked, StoreReadOnly
 
-__all__ = ["StoreLock", "Writer", "is_claimed", "process_start_time"]
+__all__ = ["StoreLock", "Writer", "is_claimed", "not_writable", "process_start_time"]
 
 F_OFD_GETLK = 36
 F_OFD_SETLK = 37
@@ -64,9 +64,13 @@ class StoreLock:
 
         Raises:
             StoreLocked: another process has it; the text names it.
+            StoreReadOnly: this user may not write there, or nobody may.
         """
         self.path = store_directory / "lock"
-        self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise not_writable(self.path, error) from None
         try:
             fcntl.fcntl(self.descriptor, F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
         except OSError as error:
@@ -114,3 +118,13 @@ class StoreLock:
     def close(self) -> None:
         """Give the lock back."""
         os.close(self.descriptor)
+
+
+def not_writable(path: Path, error: OSError) -> Exception:
+    """Return the error that says that nothing may be written at *path*; *error* itself if it means something else."""
+    if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return error
+    return StoreReadOnly(
+        f"the store may not be written: path={path} error={error.strerror}",
+        "Open it with read_only=True, or mend its owner, mode or mount; verbs that only read work as it is.",
+    )

@@ -1,0 +1,60 @@
+"""Checks of what a program hands to reput's methods: a wrong type is an error that names the argument and its value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from reput.errors import ConfigError, MessageIllegal
+from reput.store.message import Message
+
+__all__ = ["require_messages", "require_seconds", "require_text", "require_whole"]
+
+
+def require_whole(name: str, value: object, at_least: int | None = 0) -> None:
+    """Refuse what is no whole number, or one below *at_least*.
+
+    Raises:
+        ConfigError: it is.
+    """
+    # A numpy integer is a number, too; True is none.
+    if type(value) is not int and (isinstance(value, bool) or not hasattr(value, "__index__")):
+        raise ConfigError(f"{name} is not a whole number: {name}={value!r}", "Give an int.")
+    if at_least is not None and value.__index__() < at_least:
+        raise ConfigError(f"{name} is less than {at_least}: {name}={value!r}", f"Give {at_least} or more.")
+
+
+def require_text(name: str, value: object) -> None:
+    """Refuse what is no text.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} is not text: {name}={value!r}", "Give a str.")
+
+
+def require_seconds(name: str, value: object) -> None:
+    """Refuse what is neither a number of seconds nor None.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        raise ConfigError(f"{name} is not a number of seconds: {name}={value!r}", "Give a float, or None for no limit.")
+
+
+def require_messages(messages: Iterable[Any]) -> None:
+    """Refuse what is no message.
+
+    Raises:
+        MessageIllegal: one is something else.
+    """
+    for message in messages:
+        if not isinstance(message, Message):
+            raise MessageIllegal(
+                f"this is no message: type={type(message).__name__} value={message!r:.100}",
+                "Put a reput.Message(topic, body). Nothing was stored.",
+            )
+        if not isinstance(message.topic, str):
+            raise MessageIllegal(f"topic is not text: topic={message.topic!r}")
