@@ -11,6 +11,7 @@ __all__ = [
     "NotAStore",
     "OffsetOutOfRange",
     "ReputError",
+    "RequestRefused",
     "RingClosed",
     "RingError",
     "RingLapped",
@@ -94,6 +95,14 @@ class OffsetOutOfRange(StoreError, ValueError):
     """An offset lies outside of what the log or the queue holds."""
 
     advice = "See `reput status STORE` for the offsets that the log holds."
+
+
+class RequestRefused(ReputError):
+    """A consumer's or administrator's request is one that RocketMQ refuses; `response_code` is its number for why."""
+
+    def __init__(self, response_code: int, text: str, advice: str = "") -> None:
+        super().__init__(text, advice)
+        self.response_code = response_code
 
 
 class RingError(ReputError):

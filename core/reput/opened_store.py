@@ -17,10 +17,11 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import reput
 from reput.arguments import require_messages, require_seconds, require_text, require_whole
+from reput.consume.arrivals import ArrivalPublisher
 from reput.errors import ConfigError, DispatcherError, MessageIllegal, StoreClosed
 from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
@@ -33,10 +34,13 @@ from reput.store.dispatcher_cursors import keep_dispatcher_cursors
 from reput.store.identity import read_identity, require_store
 from reput.store.message import Message, PutMessageResult
 from reput.store.message_reader import GetMessageResult, MessageReader
-from reput.store.message_store import MessageStore
+from reput.store.message_store import MessageStore, Publisher
 from reput.store.retention_plan import SegmentFate
 from reput.store.store_checkpoint import write_checkpoint
 from reput_hooks import Record
+
+if TYPE_CHECKING:
+    from reput.consume import Beginning, Consumer, ConsumeServices, Filter
 
 __all__ = ["ReadOnlyStore", "Store", "open"]
 
@@ -247,6 +251,8 @@ class Store(Reading):
         self.read_lock = threading.Lock()
         self.grown = threading.Condition()
         self.closed = False
+        self.consuming_lock = threading.Lock()
+        self.consuming: ConsumeServices | None = None
         try:
             # Of those that are new it is known from now on that they have nothing yet.
             keep_dispatcher_cursors(directory, dict.fromkeys(self.settings.dispatchers), self.writer.files)
@@ -282,8 +288,11 @@ class Store(Reading):
 
     def attach_publisher(self) -> None:
         """Have the writer tell the group; also whenever dispatchers have come or gone."""
+        publisher: Publisher = self.publisher
+        if self.consuming is not None:
+            publisher = ArrivalPublisher(publisher, self.consuming.hold_service.arrived)
         self.writer.attach(
-            self.publisher, needs_properties=self.group.needs_properties, reads_durable=self.group.reads_durable
+            publisher, needs_properties=self.group.needs_properties, reads_durable=self.group.reads_durable
         )
 
     def tell_read_only(self, reason: str | None) -> None:
@@ -460,6 +469,51 @@ class Store(Reading):
             dispatchers=self.group.status(),
         )
 
+    # Consuming.
+
+    @property
+    def services(self) -> ConsumeServices:
+        """What consumers and brokers need: topics, groups, offsets, pulls. Made when it is asked for first.
+
+        Raises:
+            DamagedStore: a configuration file cannot be read, nor its backup.
+        """
+        self.require_open()
+        with self.consuming_lock:
+            if self.consuming is None:
+                from reput.consume import ConsumeServices
+
+                self.consuming = ConsumeServices(self)
+                self.attach_publisher()
+            return self.consuming
+
+    def consumer(
+        self,
+        group: str,
+        topics: str | Iterable[str],
+        filter: Filter = None,
+        *,
+        begin: Beginning = "earliest",
+        in_flight_max: int = 1000,
+    ) -> Consumer:
+        """Let a consumer of *group* in, which shares the messages of *topics* with the group's others in this program.
+
+        Args:
+            filter: tags like ``a || b``, or an SQL92 expression as `reput.filter.parse` returns it; None: all messages.
+            begin: where the group begins in queues that it never consumed: "earliest", "latest", or ms since 1970.
+            in_flight_max: messages that are given and not acknowledged at most.
+
+        Raises:
+            RequestRefused: the group's name is illegal, or the group may not consume.
+            FilterSyntaxError: the filter does not parse.
+            ConfigError: the group's other consumers want something else of a topic.
+        """
+        return self.services.consumer(group, topics, filter, begin=begin, in_flight_max=in_flight_max)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the queues of *topic* that messages were put to."""
+        return list(self.writer.queue_offsets.queues.get(topic, ()))
+
     # Life.
 
     def close(self) -> None:
@@ -476,6 +530,7 @@ class Store(Reading):
             self.grown.notify_all()
         complete = False
         try:
+            self.close_services()
             # The last bytes become durable here, so that dispatchers which read nothing else get them, too.
             self.writer.stop_puts()
             self.group.drain_and_stop()
@@ -487,6 +542,12 @@ class Store(Reading):
             self.reader.close()
             self.writer.close(views_complete=complete)
             self.close_ring()
+
+    def close_services(self) -> None:
+        """End the consumers, and keep how far they have come."""
+        with self.consuming_lock:
+            if self.consuming is not None:
+                self.consuming.close()
 
     def views_complete(self) -> bool:
         """Whether the views that RocketMQ reads are durable up to the log's end."""

@@ -25,6 +25,7 @@ from reput.store.consume_queue_ext_adoption import adopt_ext
 from reput.store.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtState
 from reput.store.consumer_filter_manager import ConsumerFilterManager
 from reput.store.files import Files
+from reput.store.filters_in_use import FILTERS_IN_USE, FiltersInUse
 from reput.store.identity import was_clean_when_adopted
 from reput.store.properties import decode_properties
 from reput.store.sealed_file import read_sealed, seal
@@ -41,7 +42,7 @@ from reput_hooks import (
     hookimpl,
 )
 
-__all__ = ["ConsumeQueueExtDispatcher", "FiltersInUse"]
+__all__ = ["ConsumeQueueExtDispatcher"]
 
 FOLDER = "consumequeue_ext"
 # Generation of ext files that were taken over from a RocketMQ; the consume queue then has addresses into them, too.
@@ -54,19 +55,6 @@ class ExtCursor(msgspec.Struct, frozen=True):
 
     cursor: Cursor
     state: ExtState
-
-
-class FiltersInUse(msgspec.Struct, frozen=True):
-    """Which filters are in the bit maps.
-
-    Attributes:
-        digest: SHA-256 of the content of ``consumerFilter.json``, "" without such a file.
-        store_timestamp: of the last record that was dispatched without them, ms. A filter that this version brought
-            may have no birth before it.
-    """
-
-    digest: str
-    store_timestamp: int
 
 
 class ConsumeQueueExtDispatcher(CommitLogDispatcher):
@@ -133,7 +121,7 @@ class ConsumeQueueExtDispatcher(CommitLogDispatcher):
 
     def tell_filters(self) -> None:
         """Say from which record on the bits of the filters as they are now can be counted on."""
-        path = self.context.directory / "filters"
+        path = self.context.directory / FILTERS_IN_USE
         told = read_sealed(path, FiltersInUse)
         if told is None or told.digest != self.filters.digest:
             in_use = FiltersInUse(self.filters.digest, self.end.store_timestamp if self.end else 0)

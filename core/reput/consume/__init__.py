@@ -1,13 +1,76 @@
-"""Who reads: the messages of a topic over all of its queues, filtered, from where a group left off.
+"""Who reads: consumer groups, their filters and offsets; and the messages of a topic in the order of the log.
 
-store that was opened ──▶ TopicReader ──▶ records in the order of the log
-                              │ positions
-config/consumerOffset.json ◀──┴─▶ GroupOffsets
+    Store ──▶ ConsumeServices ──▶ Consumer            at least once, shared among the consumers of a group
+                   │
+                   ├─ Topics, SubscriptionGroups, ConsumerFilters, offsets     config/*.json
+                   ├─ PullService                      every check and answer of a broker's
+                   └─ HoldService                      waits for messages
+
+    store that was opened ──▶ TopicReader ──▶ records in the order of the log
+                                  │ positions
+    config/consumerOffset.json ◀──┴─▶ GroupOffsets
+
+Names are imported when they are first used.
 """
 
 from __future__ import annotations
 
-from reput.consume.group_offsets import GroupOffsets
-from reput.consume.topic_reader import Beginning, MessageSource, TopicReader, first_queue_offset
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Beginning", "GroupOffsets", "MessageSource", "TopicReader", "first_queue_offset"]
+if TYPE_CHECKING:
+    from reput.consume.consumer import Consumer
+    from reput.consume.group_offsets import GroupOffsets
+    from reput.consume.pull_service import PullRequest, PullResult, PullService
+    from reput.consume.response_code import ResponseCode
+    from reput.consume.services import ConsumeServices
+    from reput.consume.subscription import Filter, Subscription, subscribe
+    from reput.consume.topic_reader import Beginning, MessageSource, TopicReader, first_queue_offset
+
+# Where each public name lives.
+HOMES = {
+    "Beginning": "reput.consume.topic_reader",
+    "ConsumeServices": "reput.consume.services",
+    "Consumer": "reput.consume.consumer",
+    "Filter": "reput.consume.subscription",
+    "GroupOffsets": "reput.consume.group_offsets",
+    "MessageSource": "reput.consume.topic_reader",
+    "PullRequest": "reput.consume.pull_service",
+    "PullResult": "reput.consume.pull_service",
+    "PullService": "reput.consume.pull_service",
+    "ResponseCode": "reput.consume.response_code",
+    "Subscription": "reput.consume.subscription",
+    "TopicReader": "reput.consume.topic_reader",
+    "first_queue_offset": "reput.consume.topic_reader",
+    "subscribe": "reput.consume.subscription",
+}
+
+__all__ = [
+    "Beginning",
+    "ConsumeServices",
+    "Consumer",
+    "Filter",
+    "GroupOffsets",
+    "MessageSource",
+    "PullRequest",
+    "PullResult",
+    "PullService",
+    "ResponseCode",
+    "Subscription",
+    "TopicReader",
+    "first_queue_offset",
+    "subscribe",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'reput.consume' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

@@ -1,0 +1,46 @@
+"""ArrivalPublisher: hands on what the writer tells its process group, and tells whoever waits for messages, too.
+
+It stands between writer and publisher only while somebody consumes in this program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reput.store.message_store import Publisher
+
+__all__ = ["ArrivalPublisher"]
+
+
+class ArrivalPublisher:
+    """A publisher in front of *publisher*. *arrived* is called under the put lock with queues and the log's end."""
+
+    def __init__(self, publisher: Publisher, arrived: Callable[[list[tuple[str, int]], int], None]) -> None:
+        self.publisher = publisher
+        self.arrived = arrived
+
+    def publish(
+        self,
+        begin: int,
+        end: int,
+        store_timestamp: int,
+        ordinal: int,
+        queues: list[tuple[str, int]],
+        rows: bytes,
+        texts: bytes,
+    ) -> None:
+        """The log has grown: the group first, so that its dispatchers are at work when somebody begins to wait."""
+        self.publisher.publish(begin, end, store_timestamp, ordinal, queues, rows, texts)
+        self.arrived(queues, end)
+
+    def durable(self, offset: int) -> None:
+        """The log is forced to disk up to *offset*."""
+        self.publisher.durable(offset)
+
+    def read_only(self, reason: str | None) -> None:
+        """The store takes nothing any more, and why; None: it takes messages again."""
+        self.publisher.read_only(reason)
+
+    def expire(self, commit_log_offset_min: int, appended: int, ordinal: int) -> None:
+        """The log begins at *commit_log_offset_min* now."""
+        self.publisher.expire(commit_log_offset_min, appended, ordinal)

@@ -1,0 +1,48 @@
+"""ConfigManagers: the configuration files of one store, for whoever writes the store.
+
+config/topics.json             topics                  kept at every change
+config/subscriptionGroup.json  groups                  kept at every change
+config/consumerOffset.json     offsets                 kept at an interval and at the end
+config/consumerFilter.json     filters                 likewise
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reput.filter import BloomFilter
+from reput.settings import Settings
+from reput.store.consumer_filter_manager import ConsumerFilterManager
+from reput.store.consumer_offset_manager import ConsumerOffsetManager, LmqConsumerOffsetManager
+from reput.store.files import Clock, Files
+from reput.store.subscription_group_manager import SubscriptionGroupManager
+from reput.store.topic_config_manager import TopicConfigManager
+
+__all__ = ["ConfigManagers"]
+
+
+class ConfigManagers:
+    """The managers of a store's topics, groups, offsets and filters, as they were read. Any thread may use them."""
+
+    def __init__(
+        self, store_directory: Path, settings: Settings, files: Files | None = None, clock: Clock | None = None
+    ) -> None:
+        """Read the files.
+
+        Raises:
+            DamagedStore: neither one of the files nor its backup can be read.
+        """
+        self.bloom_filter = BloomFilter(
+            settings.max_error_rate_of_bloom_filter, settings.expect_consumer_num_use_filter
+        )
+        self.topics = TopicConfigManager(store_directory, files, clock)
+        self.groups = SubscriptionGroupManager(store_directory, files, clock)
+        offset_manager = LmqConsumerOffsetManager if settings.enable_lmq else ConsumerOffsetManager
+        self.offsets = offset_manager(store_directory, files, clock)
+        self.filters = ConsumerFilterManager(
+            store_directory, self.bloom_filter, settings.filter_data_clean_time_span, files, clock
+        )
+        self.topics.load()
+        self.groups.load()
+        self.offsets.load()
+        self.filters.load()

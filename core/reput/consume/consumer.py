@@ -1,0 +1,311 @@
+"""Consumer: the messages that are one consumer's share of its group's topics, in a program that has the store open.
+
+    with store.consumer("billing", "orders", "paid || shipped") as consumer:
+        for record in consumer:
+            handle(record)
+            consumer.acknowledge(record)
+
+At least once: a message that was not acknowledged when its consumer goes - closed, dead, or with the whole program - is
+given again, to another consumer of the group or after the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from reput.consume.response_code import ResponseCode
+from reput.consume.shared_queue import SharedQueue
+from reput.consume.subscription import Filter, Subscription, subscribe
+from reput.consume.subscription_groups import check_group
+from reput.consume.topic_reader import Beginning
+from reput.consume.topics import RETRY_PREFIX
+from reput.errors import ConfigError, RequestRefused, StoreClosed
+from reput_hooks import Record
+
+if TYPE_CHECKING:
+    from reput.consume.consumer_group import ConsumerGroup
+
+__all__ = ["Consumer"]
+
+numbers = count(1)
+logger = logging.getLogger(__name__)
+
+
+class Consumer:
+    """One consumer of a group. Make it with `Store.consumer`. Any thread and any task may use it.
+
+    Consumers of one group in a program share the queues of each topic. A queue goes to another consumer only when
+    nothing of it is in flight, so its messages are in their order at any time.
+
+    Attributes:
+        in_flight_max: messages that are given and not acknowledged at most; then it waits for acknowledgements.
+        closed: by `close`, or because the store was closed.
+    """
+
+    def __init__(
+        self,
+        shared: ConsumerGroup,
+        topics: tuple[str, ...],
+        wanted: Filter,
+        *,
+        begin: Beginning,
+        in_flight_max: int,
+    ) -> None:
+        if not topics:
+            raise ConfigError(f"a consumer has a topic at least: group={shared.group!r}")
+        if in_flight_max < 1:
+            raise ConfigError(f"one message at least is in flight: in_flight_max={in_flight_max}")
+        check_group(shared.group)
+        self.shared = shared
+        self.group = shared.group
+        self.in_flight_max = in_flight_max
+        self.client_id = f"{os.getpid()}#{next(numbers)}"
+        version = time.time_ns() // 1_000_000
+        retry_topic = RETRY_PREFIX + shared.group
+        self.subscriptions: dict[str, Subscription] = {
+            topic: subscribe(topic, wanted, sub_version=version) for topic in topics
+        }
+        self.subscriptions.setdefault(retry_topic, subscribe(retry_topic, sub_version=version))
+        self.begins: dict[str, Beginning] = {**dict.fromkeys(topics, begin), retry_topic: "earliest"}
+        self.queues: list[SharedQueue] = []
+        self.turn = -1
+        self.current: SharedQueue | None = None
+        # By commit-log offset: what is in flight here, with its place.
+        self.delivered: dict[int, tuple[SharedQueue, int]] = {}
+        self.changed = threading.Condition(shared.lock)
+        self.tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self.told_full = False
+        self.closed = False
+        shared.services.groups.require(shared.group)
+        shared.join(self)
+
+    # Receiving.
+
+    def receive(self, timeout: float | None = None) -> Record | None:
+        """Return the next message; None if there was none for *timeout* seconds, or the consumer is closed.
+
+        Raises:
+            RequestRefused: the group or a topic may not be read.
+            DamagedStore: a record is not what the queue says of it.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self.changed:
+            while not self.closed:
+                record = self.take()
+                if record is not None:
+                    return record
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
+                    return None
+                self.changed.wait(remaining)
+        return None
+
+    async def receive_async(self, timeout: float | None = None) -> Record | None:
+        """Return the next message as `receive` does; other tasks go on meanwhile."""
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            with self.shared.lock:
+                if self.closed:
+                    return None
+                record = self.take()
+                if record is not None:
+                    return record
+                future: asyncio.Future[None] = loop.create_future()
+                waiter = (loop, future)
+                self.tasks.append(waiter)
+            timer = None
+            if deadline is not None:
+                if deadline <= loop.time():
+                    self.forget_task(waiter)
+                    return None
+                timer = loop.call_at(deadline, resolve, future)
+            try:
+                await future
+            finally:
+                if timer is not None:
+                    timer.cancel()
+                self.forget_task(waiter)
+
+    def forget_task(self, waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]) -> None:
+        """A task waits no more."""
+        with self.shared.lock:
+            if waiter in self.tasks:
+                self.tasks.remove(waiter)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        record = self.receive()
+        if record is None:
+            raise StopIteration
+        return record
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self
+
+    async def __anext__(self) -> Record:
+        record = await self.receive_async()
+        if record is None:
+            raise StopAsyncIteration
+        return record
+
+    def take(self) -> Record | None:
+        """Return the next message if there is one. Under the group's lock."""
+        if len(self.delivered) >= self.in_flight_max:
+            if not self.told_full:
+                self.told_full = True
+                logger.warning(
+                    "the consumer waits for acknowledgements: group=%s in_flight_max=%d", self.group, self.in_flight_max
+                )
+            return None
+        while True:
+            queue = self.current
+            if queue is None or queue.owner is not self or queue.heir is not None or queue.fetched is None:
+                queue = self.current = self.next_queue()
+                if queue is None:
+                    return None
+            assert queue.fetched is not None
+            found = next(queue.fetched, None)
+            if found is None:
+                queue.position, queue.fetched = queue.next_position, None
+                continue
+            queue_offset, record = found
+            queue.position = queue_offset + 1
+            queue.in_flight[queue_offset] = None
+            self.delivered[record.commit_log_offset] = (queue, queue_offset)
+            statistics = self.shared.services.statistics.of_group(self.group, queue.topic)
+            statistics.get_nums += 1
+            statistics.get_size += record.record_size
+            return record
+
+    def next_queue(self) -> SharedQueue | None:
+        """Return the next of its queues, in turn, that has a message; None if no queue has."""
+        queues = self.queues
+        for _ in range(len(queues)):
+            self.turn = (self.turn + 1) % len(queues)
+            queue = queues[self.turn]
+            if queue.heir is None and (
+                queue.fetched is not None
+                or (queue.has_more and self.shared.fetch(queue, self.subscriptions[queue.topic]))
+            ):
+                return queue
+        return None
+
+    def notify(self) -> None:
+        """Have whoever waits for a message look again. Under the group's lock."""
+        self.changed.notify_all()
+        tasks, self.tasks = self.tasks, []
+        for loop, future in tasks:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(resolve, future)
+
+    # Done, or not.
+
+    def acknowledge(self, record: Record) -> None:
+        """Take a message as done: once all before it in its queue are done, too, it is committed.
+
+        Raises:
+            RequestRefused: it is not in flight here: acknowledged before, or taken away by `rewind` or `close`.
+        """
+        with self.shared.lock:
+            was_full = len(self.delivered) >= self.in_flight_max
+            queue, queue_offset = self.in_flight(record)
+            del self.delivered[record.commit_log_offset]
+            queue.acknowledge(queue_offset)
+            if queue.heir is not None and not queue.in_flight:
+                self.shared.assign()
+            if was_full:
+                self.notify()
+
+    def in_flight(self, record: Record) -> tuple[SharedQueue, int]:
+        """Return where a message belongs that was given and is not done.
+
+        Raises:
+            RequestRefused: it is not in flight here.
+        """
+        found = self.delivered.get(record.commit_log_offset)
+        if found is None:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the message is not in flight here: group={self.group!r} topic={record.topic!r} "
+                f"queue_id={record.queue_id} queue_offset={record.queue_offset}",
+            )
+        return found
+
+    def commit(self) -> None:
+        """Have the group's offsets on disk as they are now; that happens every ``flush_consumer_offset_interval``, too.
+
+        Raises:
+            OSError: the file holds what it held before.
+        """
+        self.shared.commit()
+        self.shared.services.managers.offsets.persist()
+
+    def rewind(self, to: Beginning = "earliest", topic: str | None = None) -> None:
+        """Have the whole group go on from another place: the first or the last message, or a store time in ms.
+
+        What is in flight is forgotten, and given again if it lies behind that place.
+
+        Args:
+            topic: this one alone; None: all that the consumer subscribed to, but for the retries.
+        """
+        topics = self.begins if topic is None else (topic,)
+        for key in list(self.shared.queues):
+            if key[0] in topics and (topic is not None or not key[0].startswith(RETRY_PREFIX)):
+                self.shared.move(*key, self.shared.position_at(*key, to))
+
+    def seek(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Have the whole group go on from a place in one queue."""
+        self.shared.move(topic, queue_id, queue_offset)
+
+    def forget(self, queue: SharedQueue) -> None:
+        """Nothing of *queue* is in flight here any more. Under the group's lock."""
+        for offset in [offset for offset, place in self.delivered.items() if place[0] is queue]:
+            del self.delivered[offset]
+
+    # Life.
+
+    def close(self) -> None:
+        """Leave the group. What is not acknowledged is given again; what is, is committed."""
+        with self.shared.lock:
+            if self.closed:
+                return
+            self.closed = True
+            self.shared.leave(self)
+            self.delivered.clear()
+            self.queues = []
+            self.notify()
+
+    def __enter__(self) -> Self:
+        if self.closed:
+            raise StoreClosed(f"the consumer is closed: group={self.group!r}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def resolve(future: asyncio.Future[None]) -> None:
+    """Have the task that waits for *future* go on."""
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,290 @@
+"""ConsumerGroup: the consumers that one group has in this program, and how they share its queues.
+
+Source of the sharing: RocketMQ client, AllocateMessageQueueAveragely.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from reput.consume.pull_service import PullRequest
+from reput.consume.shared_queue import SharedQueue
+from reput.consume.subscription import Subscription
+from reput.consume.topic_reader import Beginning
+from reput.errors import ConfigError
+from reput.filter import SqlFilter, TagFilter
+from reput.store.message_reader import GetMessageStatus, Records
+from reput_hooks import Record
+
+if TYPE_CHECKING:
+    from reput.consume.consumer import Consumer
+    from reput.consume.hold_service import Watch
+    from reput.consume.services import ConsumeServices
+
+__all__ = ["ConsumerGroup"]
+
+BATCH = 64
+LMQ_PREFIX = "%LMQ%"
+
+logger = logging.getLogger(__name__)
+
+
+class ConsumerGroup:
+    """One group. Any thread may call; `lock` guards it, its queues, and what its consumers know of them."""
+
+    def __init__(self, services: ConsumeServices, group: str) -> None:
+        self.services = services
+        self.group = group
+        self.lock = threading.RLock()
+        self.consumers: list[Consumer] = []
+        self.queues: dict[tuple[str, int], SharedQueue] = {}
+        self.begins: dict[str, Beginning] = {}
+        self.watch: Watch | None = None
+
+    # Who is there.
+
+    def join(self, consumer: Consumer) -> None:
+        """Let a consumer in and give it its share.
+
+        Raises:
+            ConfigError: others of the group want something else of a topic.
+            RequestRefused: the group is not allowed to consume.
+        """
+        with self.lock:
+            for other in self.consumers:
+                for topic, subscription in consumer.subscriptions.items():
+                    theirs = other.subscriptions.get(topic)
+                    if theirs is not None and filter_of(theirs) != filter_of(subscription):
+                        raise ConfigError(
+                            "consumers of one group want the same of a topic: "
+                            f"group={self.group!r} topic={topic!r} filter={subscription.expression!r} "
+                            f"filter_of_the_others={theirs.expression!r}"
+                        )
+            self.consumers.append(consumer)
+            self.begins.update(consumer.begins)
+            try:
+                self.register()
+                self.assign()
+            except BaseException:
+                self.leave(consumer)
+                raise
+            queues = list(self.queues)
+        for queue in queues:
+            # What was put before anybody watched, and cannot be read yet.
+            self.services.hold_service.look_again(queue)
+
+    def leave(self, consumer: Consumer) -> None:
+        """Let a consumer go: what it has not done is given to the others, or to whoever comes next."""
+        with self.lock:
+            if consumer not in self.consumers:
+                return
+            self.consumers.remove(consumer)
+            self.commit()
+            for queue in self.queues.values():
+                if queue.owner is consumer:
+                    queue.give_back()
+                    queue.give_to(queue.heir if queue.heir is not consumer else None)
+            self.register()
+            self.assign()
+        self.services.consumer_manager.unregister(self.group, consumer.client_id)
+
+    def register(self) -> None:
+        """Have the store know what is consumed, and tell this group when there is more of it."""
+        topics: set[str] = set()
+        subscriptions: dict[str, Subscription] = {}
+        for consumer in self.consumers:
+            topics.update(consumer.subscriptions)
+            subscriptions.update(consumer.subscriptions)
+        for consumer in self.consumers:
+            self.services.consumer_manager.register(self.group, consumer.client_id, subscriptions.values())
+        hold_service = self.services.hold_service
+        former, self.watch = self.watch, None
+        if topics:
+            self.watch = hold_service.watch(tuple(topics), self.grown)
+        if former is not None:
+            hold_service.unwatch(former)
+        for topic in topics:
+            self.find_queues(topic)
+        for key in [key for key in self.queues if key[0] not in topics]:
+            del self.queues[key]
+
+    def find_queues(self, topic: str) -> None:
+        """Have the queues that a topic has now."""
+        config = self.services.topics.find(topic)
+        for queue_id in range(config.read_queue_nums if config is not None else 0):
+            if (topic, queue_id) not in self.queues:
+                self.queues[topic, queue_id] = self.new_queue(topic, queue_id, self.begins.get(topic, "earliest"))
+
+    def new_queue(self, topic: str, queue_id: int, begin: Beginning) -> SharedQueue:
+        """Return a queue at the group's committed offset, or where it begins without one."""
+        committed = self.services.managers.offsets.query_offset(self.group, topic, queue_id)
+        position = self.position_at(topic, queue_id, begin) if committed is None else committed
+        return SharedQueue(topic, queue_id, position, committed)
+
+    def position_at(self, topic: str, queue_id: int, beginning: Beginning) -> int:
+        """Return the queue offset at which *beginning* lies."""
+        store = self.services.store
+        with store.read_lock:
+            if isinstance(beginning, int):
+                return store.reader.offset_by_time(topic, queue_id, beginning)
+            low, high = store.reader.queue_range(topic, queue_id)
+        return low if beginning == "earliest" else high
+
+    def assign(self) -> None:
+        """Share the queues of each topic: equal runs of queue ids, the first consumers getting one more."""
+        by_topic: dict[str, list[SharedQueue]] = {}
+        for key in sorted(self.queues):
+            by_topic.setdefault(key[0], []).append(self.queues[key])
+        for topic, queues in by_topic.items():
+            members = [consumer for consumer in self.consumers if topic in consumer.subscriptions]
+            for number, queue in enumerate(queues):
+                owner = members[share_of(number, len(queues), len(members))] if members else None
+                if queue.owner is owner:
+                    queue.heir = None
+                elif queue.owner is None or not queue.in_flight:
+                    queue.give_to(owner)
+                else:
+                    queue.heir = owner
+        for consumer in self.consumers:
+            consumer.queues = [queue for queue in self.queues.values() if queue.owner is consumer]
+            consumer.notify()
+
+    def grown(self, queues: set[tuple[str, int]]) -> None:
+        """Called by the hold service: these queues can be read further."""
+        with self.lock:
+            owners = set()
+            for key in queues:
+                queue = self.queues.get(key)
+                if queue is None:
+                    if self.add_queue(*key):
+                        self.assign()
+                    continue
+                queue.has_more = True
+                owners.add(queue.owner)
+            for consumer in self.consumers:
+                if consumer in owners:
+                    consumer.notify()
+
+    def add_queue(self, topic: str, queue_id: int) -> bool:
+        """Have a queue that was not there when its consumers came; False where it may not be read."""
+        config = self.services.topics.find(topic)
+        if config is None or queue_id >= config.read_queue_nums:
+            return False
+        # All of its messages came later than whoever wanted the latest.
+        self.queues[topic, queue_id] = self.new_queue(topic, queue_id, "earliest")
+        return True
+
+    # Messages.
+
+    def fetch(self, queue: SharedQueue, subscription: Subscription) -> bool:
+        """Read on in a queue until there is something to give; False at its end.
+
+        Raises:
+            RequestRefused: the group or the topic may not be read any more.
+            DamagedStore: a record is not what the queue says of it.
+        """
+        if queue.fetched is not None:
+            queue.position, queue.fetched = queue.next_position, None
+        light = queue.topic.startswith(LMQ_PREFIX)
+        while queue.has_more:
+            at = queue.position
+            result = self.services.pull_service.pull(
+                PullRequest(
+                    group=self.group,
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    queue_offset=at,
+                    # A record says which place it has in its own queue, not in a light one.
+                    count_max=1 if light else BATCH,
+                    subscription=subscription,
+                    trusted=True,
+                )
+            )
+            following = result.next_begin_offset
+            match result.status:
+                case GetMessageStatus.FOUND:
+                    queue.next_position = following
+                    first = following - 1 if light else None
+                    queue.fetched = wanted(result.records, subscription.compiled, queue.done, first)
+                    statistics = self.services.statistics.of_group(self.group, queue.topic)
+                    statistics.look(result.records[0].store_timestamp)
+                    return True
+                case GetMessageStatus.OFFSET_OVERFLOW_ONE | GetMessageStatus.NO_MESSAGE_IN_QUEUE:
+                    queue.has_more = False
+                case GetMessageStatus.OFFSET_TOO_SMALL | GetMessageStatus.OFFSET_OVERFLOW_BADLY:
+                    logger.warning(
+                        "the queue does not have what the group wants next: group=%s topic=%s queue_id=%d "
+                        "queue_offset=%d queue_offset_min=%d queue_offset_max=%d",
+                        self.group,
+                        queue.topic,
+                        queue.queue_id,
+                        at,
+                        result.min_offset,
+                        result.max_offset,
+                    )
+                    queue.done.clear()
+            queue.position = following
+        return False
+
+    # Offsets.
+
+    def commit(self) -> None:
+        """Tell the store's offsets how far each queue is done. Nothing is written to the disk yet."""
+        offsets = self.services.managers.offsets
+        with self.lock:
+            for queue in self.queues.values():
+                offset = queue.commit_offset()
+                if offset != queue.committed:
+                    offsets.commit_offset(self.group, queue.topic, queue.queue_id, offset)
+                    queue.committed = offset
+
+    def move(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Go on elsewhere in a queue; what is in flight of it is forgotten."""
+        with self.lock:
+            queue = self.queues.get((topic, queue_id))
+            if queue is None:
+                return
+            if queue.owner is not None:
+                queue.owner.forget(queue)
+            queue.move(queue_offset)
+            if queue.heir is not None:
+                self.assign()
+            elif queue.owner is not None:
+                queue.owner.notify()
+
+    def end(self) -> None:
+        """Close all consumers: the store closes."""
+        for consumer in list(self.consumers):
+            consumer.close()
+
+
+def filter_of(subscription: Subscription) -> tuple[str, str]:
+    """Return what tells two filters apart."""
+    return subscription.expression_type, subscription.expression
+
+
+def share_of(number: int, queue_count: int, consumer_count: int) -> int:
+    """Return which of the consumers gets a queue: the runs differ by one at most, the longer ones come first."""
+    size, longer = divmod(queue_count, consumer_count)
+    if number < longer * (size + 1):
+        return number // (size + 1)
+    return longer + (number - longer * (size + 1)) // size
+
+
+def wanted(
+    records: Records, compiled: TagFilter | SqlFilter, done: set[int], light: int | None
+) -> Iterator[tuple[int, Record]]:
+    """Yield records with their queue offsets; not those that are done, or whose tag has but the hash of a wanted one.
+
+    Args:
+        light: the queue offset of the only record, where that cannot tell it itself.
+    """
+    tags = compiled.tags if isinstance(compiled, TagFilter) else None
+    for record in records:
+        queue_offset = record.queue_offset if light is None else light
+        if queue_offset in done or (tags and record.properties.get("TAGS") not in tags):
+            continue
+        yield queue_offset, record

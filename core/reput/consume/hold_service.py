@@ -1,0 +1,364 @@
+"""HoldService: pulls that found nothing wait here, and consumers that have read everything; one thread wakes them.
+
+    put ──▶ `arrived` (under the put lock) ──▶ queue of arrivals ──▶ the thread waits until the consume queue is
+                                                                      readable so far ──▶ reads what is waited for
+
+A put to a queue that nobody waits for costs a look into a dictionary. One that somebody waits for hands the queue and
+the end of the log to the thread, which waits for the consume queue's progress and then serves the waiters of that
+queue alone. A held pull is read again before its consumer is woken, so that a message that its filter does not want
+wakes nobody.
+
+Nothing is lost between a pull's look and its waiting: it is entered first, and then the queue is looked at once more
+at the progress that the log has at that moment.
+
+Source of the rules: RocketMQ broker, PullRequestHoldService and NotifyMessageArrivingListener. There a timer looks
+every five seconds, here nobody has to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Protocol, TypeAlias
+
+from reput.consume.pull_service import PullRequest, PullResult, PullService
+from reput.consume.response_code import ResponseCode
+from reput.errors import DispatcherError, ReputError, StoreClosed, WaitTimeout
+from reput.store.files import Clock
+from reput.store.message_reader import GetMessageStatus
+
+__all__ = ["GrowingStore", "HoldService", "Watch"]
+
+CONSUME_QUEUE = "consume_queue"
+# How long the thread waits for progress at once; while the view does not run, how often it looks.
+PROGRESS_WAIT_S = 1.0
+STALLED_WAIT_S = 0.1
+# Pulls that were served stay in the heap of deadlines until they are more than this and more than half of it.
+SERVED_MAX = 1024
+
+Queue: TypeAlias = tuple[str, int]
+
+
+class GrowingStore(Protocol):
+    """What the service has to know of the store."""
+
+    @property
+    def appended(self) -> int:
+        """Commit-log offset up to which records were appended."""
+
+    def readable_up_to(self, view: str) -> int:
+        """Return the progress of a view."""
+
+    def wait_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
+        """Return when a view is readable up to an offset."""
+
+
+class HeldPull:
+    """One pull that waits. *done* gets its result, or what it is refused with, on the service's thread."""
+
+    __slots__ = ("deadline", "done", "next_offset", "request", "served")
+
+    def __init__(
+        self, request: PullRequest, next_offset: int, deadline: float, done: Callable[[PullResult | ReputError], None]
+    ) -> None:
+        self.request = request
+        self.next_offset = next_offset
+        self.deadline = deadline
+        self.done = done
+        self.served = False
+
+
+class Watch:
+    """Whoever wants to know that queues of some topics have grown. *grown* is called on the service's thread."""
+
+    __slots__ = ("grown", "topics")
+
+    def __init__(self, topics: tuple[str, ...], grown: Callable[[set[Queue]], None]) -> None:
+        self.topics = topics
+        self.grown = grown
+
+
+class HoldService:
+    """Holds pulls of one store. Any thread and any event loop may call."""
+
+    def __init__(self, store: GrowingStore, pull_service: PullService, clock: Clock | None = None) -> None:
+        self.store = store
+        self.pull_service = pull_service
+        self.clock = clock or Clock()
+        self.lock = threading.Lock()
+        # By queue, in the order in which they came; the values mean nothing.
+        self.held: dict[Queue, dict[HeldPull, None]] = {}
+        self.watches: dict[str, list[Watch]] = {}
+        # (deadline, number, pull), the earliest first.
+        self.deadlines: list[tuple[float, int, HeldPull]] = []
+        self.served_count = 0
+        self.numbers = count()
+        # (end of the log, queue); None: look at the deadlines.
+        self.arrivals: SimpleQueue[tuple[int, Queue] | None] = SimpleQueue()
+        self.closed = False
+        self.closing = threading.Event()
+        self.thread = threading.Thread(target=self.run, name="reput-hold", daemon=True)
+        self.thread.start()
+
+    # Under the put lock.
+
+    def arrived(self, queues: list[Queue], end: int) -> None:
+        """The log has grown to *end* by records of *queues*."""
+        held, watches = self.held, self.watches
+        for queue in queues:
+            if queue in held or queue[0] in watches:
+                self.arrivals.put((end, queue))
+
+    # Waiting.
+
+    def pull(
+        self, request: PullRequest, timeout: float, done: Callable[[PullResult | ReputError], None]
+    ) -> PullResult | None:
+        """Answer a pull, or hold it for *timeout* seconds at most if it finds nothing.
+
+        Returns:
+            The result, or None: then *done* is called with it, or with an error, by the service's thread.
+
+        Raises:
+            RequestRefused: as `PullService.pull`.
+            StoreClosed: nothing is held any more.
+        """
+        result = self.pull_service.pull(request)
+        if result.code is not ResponseCode.PULL_NOT_FOUND:
+            return result
+        held = HeldPull(request, request.queue_offset, self.clock.monotonic() + timeout, done)
+        queue = (request.topic, request.queue_id)
+        with self.lock:
+            if self.closed:
+                raise StoreClosed("the store is closed")
+            self.held.setdefault(queue, {})[held] = None
+            heapq.heappush(self.deadlines, (held.deadline, next(self.numbers), held))
+            is_next = self.deadlines[0][2] is held
+        # What was appended before nobody told of this queue.
+        self.arrivals.put((self.store.appended, queue))
+        if is_next:
+            self.arrivals.put(None)
+        return None
+
+    def pull_and_wait(self, request: PullRequest, timeout: float) -> PullResult:
+        """Answer a pull from the calling thread, which waits for *timeout* seconds at most for a message.
+
+        Raises:
+            RequestRefused: as `PullService.pull`.
+            StoreClosed: the store was closed meanwhile.
+        """
+        answers: SimpleQueue[PullResult | ReputError] = SimpleQueue()
+        result = self.pull(request, timeout, answers.put) or answers.get()
+        if isinstance(result, ReputError):
+            raise result
+        return result
+
+    async def pull_async(self, request: PullRequest, timeout: float) -> PullResult:
+        """Answer a pull from a task, which waits for *timeout* seconds at most for a message.
+
+        Raises:
+            RequestRefused: as `PullService.pull`.
+            StoreClosed: the store was closed meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[PullResult | ReputError] = loop.create_future()
+
+        def resolve(result: PullResult | ReputError) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        def done(result: PullResult | ReputError) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(resolve, result)
+
+        result = self.pull(request, timeout, done) or await future
+        if isinstance(result, ReputError):
+            raise result
+        return result
+
+    def watch(self, topics: tuple[str, ...], grown: Callable[[set[Queue]], None]) -> Watch:
+        """Have *grown* called with the queues of *topics* that can be read further than before, until `unwatch`."""
+        watch = Watch(topics, grown)
+        with self.lock:
+            for topic in topics:
+                self.watches[topic] = [*self.watches.get(topic, []), watch]
+        return watch
+
+    def unwatch(self, watch: Watch) -> None:
+        """Call it no more."""
+        with self.lock:
+            for topic in watch.topics:
+                rest = [other for other in self.watches.get(topic, []) if other is not watch]
+                if rest:
+                    self.watches[topic] = rest
+                else:
+                    self.watches.pop(topic, None)
+
+    def look_again(self, queue: Queue) -> None:
+        """Serve the waiters of *queue* once what is appended by now can be read."""
+        self.arrivals.put((self.store.appended, queue))
+
+    @property
+    def held_count(self) -> int:
+        """Pulls that wait now."""
+        with self.lock:
+            return sum(map(len, self.held.values()))
+
+    # The thread.
+
+    def run(self) -> None:
+        """Serve until the service is closed."""
+        waiting: deque[tuple[int, Queue]] = deque()
+        while not self.closed:
+            self.take_arrivals(waiting)
+            if self.closed:
+                return
+            if waiting:
+                readable = self.await_progress(min(end for end, _ in waiting))
+                grown: set[Queue] = set()
+                for _ in range(len(waiting)):
+                    end, queue = waiting.popleft()
+                    if end <= readable:
+                        grown.add(queue)
+                    else:
+                        waiting.append((end, queue))
+                self.serve(grown)
+            self.expire()
+
+    def take_arrivals(self, waiting: deque[tuple[int, Queue]]) -> None:
+        """Take over what has arrived; if nothing waits for progress, sleep until something does or a time is up."""
+        try:
+            item = self.arrivals.get(block=not waiting, timeout=self.patience())
+            while True:
+                if item is not None:
+                    waiting.append(item)
+                item = self.arrivals.get_nowait()
+        except Empty:
+            return
+
+    def patience(self) -> float | None:
+        """Return the seconds until a time is up, None without any."""
+        with self.lock:
+            while self.deadlines and self.deadlines[0][2].served:
+                heapq.heappop(self.deadlines)
+                self.served_count -= 1
+            if not self.deadlines:
+                return None
+            return max(0.0, self.deadlines[0][0] - self.clock.monotonic())
+
+    def await_progress(self, end: int) -> int:
+        """Wait for the consume queue to be readable up to *end*, not for ever; return up to where it is."""
+        patience = self.patience()
+        timeout = PROGRESS_WAIT_S if patience is None else min(PROGRESS_WAIT_S, patience)
+        try:
+            self.store.wait_for(CONSUME_QUEUE, end, timeout)
+        except WaitTimeout:
+            pass
+        except (DispatcherError, StoreClosed):
+            # Nobody builds the queue now. Whoever waits goes on waiting, until its time is up.
+            self.closing.wait(min(STALLED_WAIT_S, timeout))
+        return self.store.readable_up_to(CONSUME_QUEUE)
+
+    def serve(self, grown: set[Queue]) -> None:
+        """Look for those who wait for *grown* queues."""
+        by_watch: dict[Watch, set[Queue]] = {}
+        for queue in grown:
+            for watch in self.watches.get(queue[0], ()):
+                by_watch.setdefault(watch, set()).add(queue)
+            if queue in self.held:
+                with self.lock:
+                    pulls = list(self.held.get(queue, ()))
+                for held in pulls:
+                    self.try_pull(held)
+        for watch, queues in by_watch.items():
+            watch.grown(queues)
+
+    def try_pull(self, held: HeldPull) -> None:
+        """Read for a pull; without a message that it wants it goes on waiting."""
+        result: PullResult | ReputError
+        try:
+            while True:
+                result = self.pull_service.pull_again(held.request, held.next_offset)
+                if result.status is not GetMessageStatus.NO_MATCHED_MESSAGE:
+                    break
+                held.next_offset = result.next_begin_offset
+            if result.code is ResponseCode.PULL_NOT_FOUND:
+                return
+        except ReputError as error:
+            result = error
+        self.finish(held, result)
+
+    def expire(self) -> None:
+        """Answer the pulls whose time is up."""
+        now = self.clock.monotonic()
+        due: list[HeldPull] = []
+        with self.lock:
+            while self.deadlines and (self.deadlines[0][2].served or self.deadlines[0][0] <= now):
+                held = heapq.heappop(self.deadlines)[2]
+                if held.served:
+                    self.served_count -= 1
+                else:
+                    due.append(held)
+        for held in due:
+            self.answer_late(held)
+
+    def answer_late(self, held: HeldPull) -> None:
+        """Answer a pull whose time is up; past what its filter did not want it need not look again."""
+        result: PullResult | ReputError
+        try:
+            result = self.pull_service.pull_again(held.request, held.next_offset)
+            if result.code is ResponseCode.PULL_NOT_FOUND and held.next_offset > held.request.queue_offset:
+                result = PullResult(
+                    GetMessageStatus.NO_MATCHED_MESSAGE,
+                    ResponseCode.PULL_RETRY_IMMEDIATELY,
+                    held.next_offset,
+                    result.min_offset,
+                    result.max_offset,
+                    result.records,
+                )
+        except ReputError as error:
+            result = error
+        self.finish(held, result, expired=True)
+
+    def finish(self, held: HeldPull, result: PullResult | ReputError, *, expired: bool = False) -> None:
+        """Answer a pull; it waits no more."""
+        queue = (held.request.topic, held.request.queue_id)
+        with self.lock:
+            if held.served:
+                return
+            held.served = True
+            rest = self.held[queue]
+            del rest[held]
+            if not rest:
+                del self.held[queue]
+            if not expired:
+                self.served_count += 1
+                self.forget_served()
+        held.done(result)
+
+    def forget_served(self) -> None:
+        """Keep the heap of deadlines as large as what waits, about."""
+        if self.served_count > SERVED_MAX and self.served_count > len(self.deadlines) // 2:
+            self.deadlines = [entry for entry in self.deadlines if not entry[2].served]
+            heapq.heapify(self.deadlines)
+            self.served_count = 0
+
+    # Life.
+
+    def close(self) -> None:
+        """Answer every pull that waits: the store is closed."""
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            pulls = [held for held_of_queue in self.held.values() for held in held_of_queue]
+        self.closing.set()
+        self.arrivals.put(None)
+        self.thread.join()
+        for held in pulls:
+            self.finish(held, StoreClosed("the store is closed", "Open it again."))

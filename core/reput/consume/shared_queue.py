@@ -1,0 +1,99 @@
+"""SharedQueue: how far the consumers of one group in this program have come with one queue.
+
+    committed        first in flight         position
+        │  all before is done  │  given, not done  │  not given yet
+    ────┴──────────────────────┴───────────────────┴──────────────▶ queue offset
+
+One consumer owns it at a time. Another gets it when nothing is in flight any more, so that its messages are not worked
+on by two at once, nor out of their order; or when the owner goes, whose unfinished messages are then given again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from reput_hooks import Record
+
+if TYPE_CHECKING:
+    from reput.consume.consumer import Consumer
+
+__all__ = ["SharedQueue"]
+
+
+class SharedQueue:
+    """One queue of one group. Everything here happens under the group's lock.
+
+    Attributes:
+        position: queue offset of the first message that was not given yet.
+        fetched: messages that were read and not given; None: read again from `position`.
+        next_position: where to read on behind `fetched`.
+        in_flight: queue offsets that were given and are not done, ascending; the values mean nothing.
+        done: queue offsets behind the first in flight that are done.
+        committed: what the group's committed offset is, as far as this program knows.
+        has_more: whether reading on may find something.
+        owner, heir: the consumer it belongs to, and the one that gets it when nothing is in flight.
+    """
+
+    __slots__ = (
+        "committed",
+        "done",
+        "fetched",
+        "has_more",
+        "heir",
+        "in_flight",
+        "next_position",
+        "owner",
+        "position",
+        "queue_id",
+        "topic",
+    )
+
+    def __init__(self, topic: str, queue_id: int, position: int, committed: int | None) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.position = position
+        self.next_position = position
+        self.fetched: Iterator[tuple[int, Record]] | None = None
+        self.in_flight: dict[int, None] = {}
+        self.done: set[int] = set()
+        self.committed = committed
+        self.has_more = True
+        self.owner: Consumer | None = None
+        self.heir: Consumer | None = None
+
+    def acknowledge(self, queue_offset: int) -> None:
+        """Take a message that is in flight as done."""
+        if next(iter(self.in_flight)) != queue_offset:
+            self.done.add(queue_offset)
+        del self.in_flight[queue_offset]
+
+    def give_to(self, consumer: Consumer | None) -> None:
+        """Have it belong to *consumer*; what was read ahead is forgotten."""
+        assert not self.in_flight
+        self.owner, self.heir = consumer, None
+        self.fetched = None
+        self.has_more = True
+
+    def give_back(self) -> None:
+        """Have the messages in flight given again, because their consumer is gone."""
+        if self.in_flight:
+            self.position = min(self.position, next(iter(self.in_flight)))
+            self.in_flight.clear()
+        self.fetched = None
+        self.has_more = True
+
+    def move(self, queue_offset: int) -> None:
+        """Go on from *queue_offset*, whatever was given or done before."""
+        self.position = queue_offset
+        self.in_flight.clear()
+        self.done.clear()
+        self.fetched = None
+        self.has_more = True
+
+    def commit_offset(self) -> int:
+        """Return the offset before which everything is done."""
+        offset = next(iter(self.in_flight)) if self.in_flight else self.position
+        if self.done:
+            self.done = {done for done in self.done if done >= offset}
+        return offset

@@ -1,0 +1,137 @@
+"""Topics: which topics there are, with how many queues, and who may do what with them.
+
+A topic is known if ``topics.json`` has it, or if the store has messages of it: a program that puts without a broker
+need not describe its topics first. Such a topic has the queues that were put to, readable and writable.
+
+Source: RocketMQ broker, TopicConfigManager and TopicValidator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from reput.consume.response_code import ResponseCode
+from reput.errors import MessageIllegal, RequestRefused
+from reput.settings import Settings
+from reput.store.message import check_topic
+from reput.store.topic_config_manager import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig, TopicConfigManager
+
+__all__ = ["DLQ_PREFIX", "RETRY_PREFIX", "Topics", "is_system_topic"]
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SYSTEM_TOPICS = frozenset(
+    (
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    )
+)
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+PERM_MAX = PERM_INHERIT | PERM_READ | PERM_WRITE
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether RocketMQ keeps *topic* for itself."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+class Topics:
+    """The topics of one store. Any thread may call.
+
+    Args:
+        queue_ids: gives the queues of a topic that the store has messages of.
+        persist: keep every change in the file; False for a store that is only read.
+    """
+
+    def __init__(
+        self,
+        manager: TopicConfigManager,
+        settings: Settings,
+        queue_ids: Callable[[str], Collection[int]],
+        *,
+        persist: bool = True,
+    ) -> None:
+        self.manager = manager
+        self.settings = settings
+        self.queue_ids = queue_ids
+        self.persist = persist
+
+    def find(self, topic: str) -> TopicConfig | None:
+        """Return what is known of *topic*, None if nothing is."""
+        config = self.manager.entries.get(topic)
+        if config is not None:
+            return config
+        queue_ids = self.queue_ids(topic)
+        if not queue_ids:
+            return None
+        queue_nums = max(queue_ids) + 1
+        return TopicConfig(topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
+
+    def create_or_update(self, config: TopicConfig) -> None:
+        """Have a topic be as *config* says, durably.
+
+        Raises:
+            RequestRefused: INVALID_PARAMETER; its name or a number is one that RocketMQ refuses, or it is the system's.
+        """
+        try:
+            check_topic(config.topic_name)
+        except MessageIllegal as error:
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        if is_system_topic(config.topic_name):
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, f"topic is the system's own: topic={config.topic_name!r}"
+            )
+        for name, value in (("read_queue_nums", config.read_queue_nums), ("write_queue_nums", config.write_queue_nums)):
+            if value < 1:
+                raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"a topic has one queue at least: {name}={value}")
+        if not 0 <= config.perm <= PERM_MAX:
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"perm is a sum of 1 (inherit), 2 (write) and 4 (read): perm={config.perm}",
+            )
+        self.keep(config)
+
+    def create_when_missing(
+        self, topic: str, queue_nums: int, *, perm: int = 6, topic_sys_flag: int = 0
+    ) -> TopicConfig:
+        """Return what is known of a topic, after making it if ``topics.json`` lacks it, as a broker does by itself."""
+        with self.manager.lock:
+            config = self.manager.entries.get(topic)
+            if config is None:
+                config = TopicConfig(
+                    topic_name=topic,
+                    read_queue_nums=queue_nums,
+                    write_queue_nums=queue_nums,
+                    perm=perm,
+                    topic_sys_flag=topic_sys_flag,
+                )
+                self.keep(config)
+            return config
+
+    def keep(self, config: TopicConfig) -> None:
+        """Take *config* into the table, and the table into its file."""
+        with self.manager.lock:
+            former = self.manager.entries.get(config.topic_name)
+            if former is not None:
+                config = msgspec.structs.replace(config, unknown={**former.unknown, **config.unknown})
+            self.manager.put(config.topic_name, config)
+            if self.persist:
+                self.manager.persist()
+
+    def forget(self, topic: str) -> None:
+        """Take a topic out of the table and its file, if it is there."""
+        with self.manager.lock:
+            if topic in self.manager.entries:
+                self.manager.remove(topic)
+                if self.persist:
+                    self.manager.persist()
