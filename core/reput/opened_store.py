@@ -27,7 +27,7 @@ from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
 from reput.process.inline import InlineGroup, InlineRing
-from reput.process.messages import GroupStatus, WriterRow
+from reput.process.messages import GroupStatus, RebuiltView, WriterRow
 from reput.process.publisher import FramePublisher
 from reput.settings import Settings, load_settings
 from reput.store.dispatcher_cursors import keep_dispatcher_cursors
@@ -260,8 +260,8 @@ class Store(Reading):
         except BaseException:
             self.writer.close(views_complete=False)
             raise
-        self.reader = MessageReader(directory, self.settings, self.readable_up_to)
-        self.writer.retention.start(self.durable_cursors, self.release_log)
+        self.reader = MessageReader(directory, self.settings, self.readable_up_to, self.generation)
+        self.writer.retention.start(self.cursors_needed, self.release_log)
         opened_here.add(self)
 
     def start_group(self, mode: Mode) -> None:
@@ -303,6 +303,10 @@ class Store(Reading):
     def durable_cursors(self) -> dict[str, int | None]:
         """Return the commit-log offset up to which the view of each enabled dispatcher is durable; None: not known."""
         return {name: self.group.durable_cursor(name) for name in list(self.group.members)}
+
+    def cursors_needed(self) -> dict[str, int | None]:
+        """Return from where on each enabled dispatcher still needs the log, that of a rebuild included."""
+        return {name: self.group.needed_from(name) for name in list(self.group.members)}
 
     def release_log(self) -> None:
         """Let go of segments that were removed: as long as they are open here, the disk has no room from it."""
@@ -429,6 +433,24 @@ class Store(Reading):
             return self.group.progress(view) or 0
         except DispatcherError:
             return 0
+
+    def generation(self, view: str) -> int:
+        """Return the number of a view, which is raised whenever another one takes its place; 0: nobody builds it."""
+        try:
+            return self.group.generation(view)
+        except DispatcherError:
+            return 0
+
+    def rebuild(self, *views: str) -> list[RebuiltView]:
+        """Build views again from the log beside those that run, and swap them in; return when that is done.
+
+        Readers read the old views until then, and puts go on. Views that lead into one of these are rebuilt with it.
+
+        Raises:
+            DispatcherError: a view is not enabled or could not be built; the old ones hold.
+        """
+        self.require_open()
+        return self.group.rebuild(views)
 
     def log_end(self) -> int:
         """Return `appended`; with SYNC_FLUSH what is durable, beyond which nothing is shown."""
@@ -594,7 +616,7 @@ class ReadOnlyStore(Reading):
             from reput.store.segments import Segments
 
             self.end = find_log_end(directory, Segments(directory / "commitlog"))
-        self.reader = MessageReader(directory, settings, self.readable_up_to)
+        self.reader = MessageReader(directory, settings, self.readable_up_to, self.generation)
         self.closing = threading.Event()
         self.closed = False
 
@@ -603,6 +625,10 @@ class ReadOnlyStore(Reading):
         if self.observed is None:
             return self.end
         return self.observed.progress(view) or 0
+
+    def generation(self, view: str) -> int:
+        """Return the number of a view, which is raised whenever another one takes its place."""
+        return 0 if self.observed is None else self.observed.generation(view)
 
     def log_end(self) -> int:
         """Return the commit-log offset up to which records can be read."""

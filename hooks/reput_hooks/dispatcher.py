@@ -55,6 +55,8 @@ class DispatcherDescription(msgspec.Struct, frozen=True):
         needs_properties: requests carry the raw properties string.
         options: msgspec struct of the options, which is checked before the process starts; None: it has no options.
         store_folders: folders of RocketMQ's in the store's root that are this view. A stranger's plugin has none.
+        rebuilt_with: dispatchers whose views this one leads into: when one of them is rebuilt, so is this one, and both
+            are swapped in at once.
     """
 
     api_version: int = API_VERSION
@@ -65,6 +67,7 @@ class DispatcherDescription(msgspec.Struct, frozen=True):
     needs_properties: bool = False
     options: type[msgspec.Struct] | None = None
     store_folders: tuple[str, ...] = ()
+    rebuilt_with: tuple[str, ...] = ()
 
 
 class Counter(Protocol):

@@ -206,4 +206,5 @@ def reput_describe_dispatcher() -> DispatcherDescription:
         after=("consume_queue_ext",),
         after_failed="proceed",
         store_folders=(FOLDER,),
+        rebuilt_with=("consume_queue_ext",),
     )

@@ -12,6 +12,14 @@ from reput.cli.rebuild import rebuild_text
 pytestmark = pytest.mark.processes
 
 
+@pytest.fixture
+def writable_store(golden, tmp_path, monkeypatch):
+    """A store that a RocketMQ wrote and closed, with control sockets of the test's own."""
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    return golden("basic-5.3") / "store"
+
+
 def test_the_views_that_are_named_are_built(golden_read_only, golden_about, tmp_path, capsys):
     """Each is a row; the store stays as it is, which the fixture holds."""
     store, target = golden_read_only("batch-4.9") / "store", tmp_path / "target"
@@ -35,7 +43,7 @@ def test_by_default_all_enabled_views_are_built(golden_read_only, tmp_path, caps
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
-    [((), "--target"), (("no_such_view", "--target", "TARGET"), "no_such_view"), (("--target", "STORE"), "target=")],
+    [(("no_such_view", "--target", "TARGET"), "no_such_view"), (("--target", "STORE"), "target=")],
 )
 def test_a_wrong_request_builds_nothing(arguments, named, golden_read_only, tmp_path, capsys):
     """Exit code 2; no target is made."""
@@ -44,6 +52,31 @@ def test_a_wrong_request_builds_nothing(arguments, named, golden_read_only, tmp_
     assert main(["rebuild", str(store), *(places.get(word, word) for word in arguments)]) == 2
     assert named in capsys.readouterr().err
     assert not target.exists()
+
+
+def test_a_store_that_nobody_has_open_is_rebuilt_in_place(writable_store, capsys):
+    """Each view is a row that says so; with a view that another one leads into, that one comes along."""
+    before = {path: path.stat().st_ino for path in (writable_store / "consumequeue", writable_store / "index")}
+    assert main(["rebuild", str(writable_store), "consume_queue", "--format", "json"]) == 0
+    [row] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (row["view"], row["swapped"], row["target"]) == ("consume_queue", True, str(writable_store))
+    assert (writable_store / "consumequeue").stat().st_ino != before[writable_store / "consumequeue"]
+    assert (writable_store / "index").stat().st_ino == before[writable_store / "index"]
+    assert main(["rebuild", str(writable_store), "consume_queue_ext"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["consume_queue_ext", "consume_queue"]
+    assert lines[0].endswith(", swapped in")
+    assert main(["check", str(writable_store)]) == 0
+
+
+def test_only_a_store_is_rebuilt_in_place(tmp_path, capsys):
+    """None is made where there is none."""
+    assert main(["rebuild", str(tmp_path / "nothing")]) == 3
+    assert "nothing" in capsys.readouterr().err
+    assert not (tmp_path / "nothing").exists()
+    (tmp_path / "store").mkdir()
+    assert main(["rebuild", str(tmp_path / "store")]) == 3
+    assert list((tmp_path / "store").iterdir()) == []
 
 
 def test_what_is_not_known_is_a_hyphen():

@@ -25,6 +25,9 @@ class Options(msgspec.Struct):
     never_durable: bool = False
     say: str = ""
     fork: bool = False
+    crash_in_shadow: bool = False
+    hang_in_shadow: bool = False
+    hang_in_shadow_until: str = ""
 
 class Saved(msgspec.Struct):
     cursor: Cursor | None = None
@@ -78,6 +81,14 @@ class Probe(CommitLogDispatcher):
             for _ in range(50):
                 time.sleep(0.1)
                 self.context.alive()
+        if "shadow" in self.file.parts:
+            if options.crash_in_shadow:
+                raise ValueError("crash in shadow")
+            while options.hang_in_shadow:
+                time.sleep(0.01)
+            go = self.context.store_directory / options.hang_in_shadow_until
+            while options.hang_in_shadow_until and not go.exists():
+                time.sleep(0.01)
         for request in batch:
             if request.commit_log_offset == options.reject_at:
                 self.context.reject(request, "poison")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import to_builtins
@@ -13,45 +13,85 @@ from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOptio
 from reput.cli.output import Printer
 from reput.cli.progress import progress_bar
 
+if TYPE_CHECKING:
+    from reput.process.rebuild import RebuildRow
+    from reput.settings import Settings
+
 __all__ = ["EXAMPLE", "rebuild"]
 
-EXAMPLE = "reput send store orders --count 3 && reput rebuild store --target rebuilt"
+EXAMPLE = "reput send store orders --count 3 && reput rebuild store index"
 
 
 def rebuild(
     store: StoreArgument,
-    target: Annotated[
-        Path, typer.Option("--target", metavar="DIR", help="Where the views are built, laid out as in a store.")
-    ],
     views: Annotated[
         list[str] | None, typer.Argument(metavar="VIEW", help="Dispatchers; by default those that are enabled.")
+    ] = None,
+    target: Annotated[
+        Path | None,
+        typer.Option(
+            "--target", metavar="DIR", help="Build there, laid out as in a store; without it in the store itself."
+        ),
     ] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Have dispatchers, in processes of their own, build their views again from the log, into another directory.
+    """Have dispatchers, in processes of their own, build their views again from the log.
 
-    The store is only read.
+    Without --target the new views take the places of the old ones in one step, also while a program has the store open,
+    puts and reads. With --target the store is only read.
     """
-    from reput.process.rebuild import rebuild as rebuild_views
+    from reput.store.identity import require_store
 
     settings = settings_of(store, config, assignments).settings
-    wanted = tuple(dict.fromkeys(views or settings.dispatchers))
-    done_of = dict.fromkeys(wanted, 0)
+    require_store(store)
+    done_of: dict[str, int] = {}
     printer = Printer(output_format, rebuild_text)
-    with progress_bar(f"rebuild {', '.join(wanted)}") as update:
+    with progress_bar("rebuild") as update:
 
         def show(view: str, done: int, total: int) -> None:
             done_of[view] = done
-            update(sum(done_of.values()), total * len(wanted))
+            update(sum(done_of.values()), total * len(done_of))
 
-        for row in rebuild_views(store, wanted, target, settings, on_progress=show):
+        if target is not None:
+            from reput.process.rebuild import rebuild as rebuild_views
+
+            wanted = tuple(dict.fromkeys(views or settings.dispatchers))
+            done_of.update(dict.fromkeys(wanted, 0))
+            for row in rebuild_views(store, wanted, target, settings, on_progress=show):
+                printer.row(to_builtins(row))
+            return
+        for row in rebuild_store(store, tuple(dict.fromkeys(views or ())), settings, show):
             printer.row(to_builtins(row))
+
+
+def rebuild_store(
+    store: Path, views: tuple[str, ...], settings: Settings, on_progress: Callable[[str, int, int], None]
+) -> list[RebuildRow]:
+    """Rebuild *views*, by default all that are enabled, in their places; a store that nobody has open is opened."""
+    from reput.process.control_socket import group_status
+    from reput.process.rebuild import rebuild_in_place
+
+    status = group_status(store)
+    if status is not None:
+        views = views or tuple(row.name for row in status.dispatchers)
+        return rebuild_in_place(store, views, on_progress=on_progress)
+    import msgspec
+
+    from reput.opened_store import Store
+    from reput.process.catalogue import select_dispatchers
+
+    views = views or settings.dispatchers
+    select_dispatchers(views)
+    enabled = tuple(dict.fromkeys((*settings.dispatchers, *views)))
+    with Store(store, msgspec.structs.replace(settings, dispatchers=enabled), "processes"):
+        return rebuild_in_place(store, views, on_progress=on_progress)
 
 
 def rebuild_text(row: Mapping[str, Any]) -> str:
     """Return what became of one view, for people."""
     records = "-" if row["records"] is None else row["records"]
     log = f"{records} records, {row['bytes']} bytes of the log"
-    return f"{row['view']}: {log} in {row['seconds']:.2f} s to {row['target']}"
+    where = ", swapped in" if row["swapped"] else f" to {row['target']}"
+    return f"{row['view']}: {log} in {row['seconds']:.2f} s{where}"

@@ -17,6 +17,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -26,7 +27,15 @@ from reput.process.channel import JsonChannel
 from reput.process.messages import GroupStatus, MemberInfo, Reply, Request, Verb
 from reput.ring import RingMemory
 
-__all__ = ["ControlSocket", "Observed", "connect_observer", "control_socket_path", "group_status", "request"]
+__all__ = [
+    "ControlSocket",
+    "Observed",
+    "await_reply",
+    "connect_observer",
+    "control_socket_path",
+    "group_status",
+    "request",
+]
 
 PEER_CREDENTIALS = struct.Struct("iII")
 TIMEOUT_S = 10.0
@@ -112,12 +121,17 @@ class Observed(msgspec.Struct):
         member = self.members.get(name)
         return None if member is None else self.memory.view(member.slot).progress
 
+    def generation(self, name: str) -> int:
+        """Return the number of the view of *name*; 0: it is not enabled."""
+        member = self.members.get(name)
+        return 0 if member is None else self.memory.view(member.slot).generation
 
-def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Reply, list[int]]:
-    """Send *wish* to the group of a store; return the reply, and the descriptors that came with it.
+
+def connect(store_directory: Path) -> JsonChannel:
+    """Return a connection to the group of a store.
 
     Raises:
-        DispatcherError: no group runs, or it does not answer in *timeout* seconds.
+        DispatcherError: no group runs.
     """
     path = control_socket_path(store_directory)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -129,7 +143,16 @@ def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Repl
             f"no process group runs for this store: store={store_directory} socket={path} error={error.strerror}",
             "Open the store for writing; its group starts with it.",
         ) from None
-    channel = JsonChannel(connection)
+    return JsonChannel(connection)
+
+
+def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Reply, list[int]]:
+    """Send *wish* to the group of a store; return the reply, and the descriptors that came with it.
+
+    Raises:
+        DispatcherError: no group runs, or it does not answer in *timeout* seconds.
+    """
+    channel = connect(store_directory)
     try:
         channel.send(wish)
         poll = select.poll()
@@ -156,6 +179,37 @@ def request(store_directory: Path, verb: Verb, name: str = "", timeout: float = 
     """
     reply, _ = exchange(store_directory, Request(verb, name), timeout)
     return reply.check()
+
+
+def await_reply(store_directory: Path, wish: Request, on_wait: Callable[[], None], interval: float) -> msgspec.Raw:
+    """Have the group of a store do something that takes its time, and return its answer as JSON.
+
+    Whoever goes away without waiting for the answer has the group give it up.
+
+    Args:
+        on_wait: called every *interval* seconds until the answer is there.
+
+    Raises:
+        ConfigError: the name or the options of a dispatcher are wrong.
+        DispatcherError: no group runs, it cannot do that, or its supervisor ended meanwhile.
+    """
+    channel = connect(store_directory)
+    try:
+        channel.send(wish)
+        poll = select.poll()
+        poll.register(channel, select.POLLIN)
+        while not channel.closed:
+            if not poll.poll(interval * 1000):
+                on_wait()
+                continue
+            for line in channel.receive():
+                return msgspec.json.decode(line, type=Reply).check()
+    finally:
+        channel.close()
+    raise DispatcherError(
+        f"the supervisor ended before it was done: store={store_directory} request={wish.verb}",
+        "What it had begun is cleared away, or completed, by the next one. See `reput status`.",
+    )
 
 
 def group_status(store_directory: Path, timeout: float = TIMEOUT_S) -> GroupStatus | None:

@@ -26,7 +26,7 @@ from reput_hooks import API_VERSION
 
 __all__ = ["Answer", "DescribeProcess", "Question", "describe", "main"]
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 
 
 class Question(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ class PluginDescription(msgspec.Struct, frozen=True):
     feeds: Literal["requests", "positions"]
     needs_properties: bool
     store_folders: tuple[str, ...]
+    rebuilt_with: tuple[str, ...]
     options: tuple[OptionField, ...]
 
 
@@ -44,6 +45,7 @@ def portable_description(description: DispatcherDescription) -> PluginDescriptio
         feeds=description.feeds,
         needs_properties=description.needs_properties,
         store_folders=description.store_folders,
+        rebuilt_with=description.rebuilt_with,
         options=tuple(option_field(field) for field in fields),
     )
 

@@ -291,6 +291,8 @@ class DispatcherLoop:
             self.dispatcher.close()
         self.retry = None
         self.folders.empty()
+        # Readers may have files of the old view open.
+        self.cell.raise_generation()
         self.dispatcher = self.create()
         cursor = self.dispatcher.start()
         if cursor is not None:

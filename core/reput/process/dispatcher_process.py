@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -47,6 +48,7 @@ class Assignment(msgspec.Struct, frozen=True):
 
     Attributes:
         predecessors: slots of the enabled dispatchers that this one comes after.
+        root: below which the view is built.
         log_descriptor: writing end of the pipe for log lines.
         print_descriptor: writing end of the pipe for what the plugin prints.
     """
@@ -54,6 +56,7 @@ class Assignment(msgspec.Struct, frozen=True):
     entry: CatalogueEntry
     slot: int
     predecessors: tuple[int, ...]
+    root: Path
     log_descriptor: int
     print_descriptor: int
 
@@ -154,7 +157,7 @@ class DispatcherProcess:
     def dispatch(self, plugin: Plugin, description: DispatcherDescription, options: object) -> None:
         """Run the loop until it is finished."""
         context, name = self.context, self.entry.name
-        folders = ViewFolders(context.view_directory, name, description.store_folders)
+        folders = ViewFolders(self.assignment.root, name, description.store_folders)
 
         def create() -> CommitLogDispatcher:
             if self.host_context is not None:

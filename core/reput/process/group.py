@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -24,7 +24,7 @@ from reput.process.catalogue import select_dispatchers
 from reput.process.channel import JsonChannel
 from reput.process.command import role_command
 from reput.process.group_context import GroupContext
-from reput.process.messages import MemberInfo, Notice, Reply, Request, Setup, Verb
+from reput.process.messages import MemberInfo, Notice, RebuiltView, Reply, Request, Setup, Verb
 from reput.process.states import State
 from reput.process.status import DispatcherRow, dispatcher_row
 from reput.ring import CellView, ProgressWaiter, RingMemory, WaitOutcome
@@ -278,8 +278,10 @@ class ProcessGroup:
             if self.channel is not None and not self.channel.closed:
                 self.channel.send(request)
 
-    def request(self, verb: Verb, name: str = "", *, state: str = "", reason: str | None = None) -> msgspec.Raw:
-        """Have the supervisor do something, and return its answer as JSON.
+    def request(
+        self, verb: Verb, name: str = "", *, names: Sequence[str] = (), timeout: float | None = REQUEST_TIMEOUT_S
+    ) -> msgspec.Raw:
+        """Have the supervisor do something, and return its answer as JSON; *timeout* None waits as long as it takes.
 
         Raises:
             ConfigError: the name or the options of a dispatcher are wrong.
@@ -289,9 +291,9 @@ class ProcessGroup:
             self.request_count += 1
             number = self.request_count
             self.replies[number] = None
-        self.send(Request(verb, name, number, state, reason))
+        self.send(Request(verb, name, number, names=tuple(names)))
         with self.changed:
-            self.changed.wait_for(lambda: self.replies[number] is not None or self.ended, REQUEST_TIMEOUT_S)
+            self.changed.wait_for(lambda: self.replies[number] is not None or self.ended, timeout)
             reply = self.replies.pop(number)
         if reply is None:
             raise DispatcherError(f"the supervisor does not answer: request={verb} dispatcher={name}")
@@ -300,6 +302,14 @@ class ProcessGroup:
     def tell_writer_state(self, state: str, reason: str | None) -> None:
         """Have `reput status` in other processes show the writer's state."""
         self.send(Request("writer_state", state=state, reason=reason))
+
+    def rebuild(self, views: Sequence[str]) -> list[RebuiltView]:
+        """Have views built anew beside those that run, and swapped in; return when that is done.
+
+        Raises:
+            DispatcherError: it was given up; the views that were there hold.
+        """
+        return msgspec.json.decode(self.request("rebuild", names=views, timeout=None), type=list[RebuiltView])
 
     # What dispatchers say.
 
@@ -336,6 +346,22 @@ class ProcessGroup:
         """Return the commit-log offset up to which the view survives a power cut, None if that is not known."""
         cursor = self.cell(name).durable_cursor
         return None if cursor is None else cursor.commit_log_offset
+
+    def generation(self, name: str) -> int:
+        """Return the number of the view, which is raised whenever another one takes its place."""
+        return self.cell(name).generation
+
+    def needed_from(self, name: str) -> int | None:
+        """Return the commit-log offset from which on the dispatcher still needs the log, None if that is not known.
+
+        A view that is built anew needs all of it.
+        """
+        member = self.members.get(name)
+        durable = self.durable_cursor(name)
+        if member is None or member.shadow_slot is None or durable is None:
+            return durable
+        cursor = self.memory.view(member.shadow_slot).durable_cursor
+        return 0 if cursor is None else min(durable, cursor.commit_log_offset)
 
     def wait_for(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
         """Return when the view of *name* is readable up to *commit_log_offset*.
@@ -398,6 +424,7 @@ class ProcessGroup:
                 self.memory.view(member.slot),
                 self.memory.header,
                 self.context.store_directory,
+                None if member.shadow_slot is None else self.memory.view(member.shadow_slot).progress,
             )
             for name, member in self.members.items()
         ]

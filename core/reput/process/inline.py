@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from reput.errors import ConfigError, DispatcherError, RingClosed, RingLapped, WaitTimeout
@@ -24,9 +24,11 @@ from reput.process.dispatcher_loop import DispatcherLoop, StartRefused, Stop
 from reput.process.group_context import GroupContext
 from reput.process.group_lock import GroupLock
 from reput.process.log_feed import LogFeed
+from reput.process.messages import RebuiltView
 from reput.process.order import enabled_predecessors, in_order
 from reput.process.plugin import Plugin, convert_options, load_plugin
 from reput.process.publisher import FramePublisher
+from reput.process.shadow_folders import ShadowFolders
 from reput.process.states import State, check_transition
 from reput.process.status import DispatcherRow, dispatcher_row
 from reput.process.view_folders import ViewFolders
@@ -172,6 +174,7 @@ class InlineCell:
         self.state: int | None = State.STOPPED
         self.pid: int | None = None
         self.restart_count = 0
+        self.generation = 0
         self.progress: int | None = None
         self.ordinal_dispatched: int | None = None
         self.durable_cursor: InlineCursor | None = None
@@ -199,6 +202,10 @@ class InlineCell:
 
     def forget_progress(self) -> None:
         self.progress = self.ordinal_dispatched = None
+
+    def raise_generation(self) -> int:
+        self.generation += 1
+        return self.generation
 
     def set_durable_cursor(self, commit_log_offset: int, epoch: int, store_timestamp: int) -> None:
         self.durable_cursor = InlineCursor(commit_log_offset, epoch, store_timestamp)
@@ -298,6 +305,9 @@ class InlineGroup:
             self.load(member)
         self.order = in_order({name: member.description.after for name, member in self.members.items()})
         self.take_lock()
+        for name in ShadowFolders(self.context.view_directory).settle():
+            if name in self.members:
+                self.members[name].cell.raise_generation()
         self.thread.start()
 
     def load(self, member: Member) -> None:
@@ -474,6 +484,25 @@ class InlineGroup:
         """Return the commit-log offset up to which the view survives a power cut, None if that is not known."""
         cursor = self.member(name).cell.durable_cursor
         return None if cursor is None else cursor.commit_log_offset
+
+    def needed_from(self, name: str) -> int | None:
+        """Return the commit-log offset from which on the dispatcher still needs the log, None if that is not known."""
+        return self.durable_cursor(name)
+
+    def generation(self, name: str) -> int:
+        """Return the number of the view, which is raised whenever it is made anew."""
+        return self.member(name).cell.generation
+
+    def rebuild(self, views: Sequence[str]) -> list[RebuiltView]:
+        """Refuse: there is no second process that could build beside the thread.
+
+        Raises:
+            DispatcherError: always.
+        """
+        raise DispatcherError(
+            f"a store that is open inline rebuilds no view: views={','.join(views)}",
+            'Open it with mode="processes", or close it and use `reput rebuild`.',
+        )
 
     def wait_for(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
         """Return when the view of *name* is readable up to *commit_log_offset*.

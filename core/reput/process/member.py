@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reput.process.backoff import Backoff
 from reput.process.catalogue import CatalogueEntry
@@ -13,6 +15,9 @@ from reput.process.messages import MemberInfo
 from reput.process.states import Phase, State, check_transition
 from reput.ring import Cell
 from reput.settings import Settings
+
+if TYPE_CHECKING:
+    from reput.process.live_rebuild import LiveRebuild
 
 __all__ = ["Member"]
 
@@ -26,14 +31,19 @@ class Member:
         start_at: monotonic seconds, when the next process is due.
         killed_for: why the supervisor killed the process.
         leaving: it leaves the group when it has stopped.
+        root: below which it builds its view; None: the group's.
+        rebuild: in which it takes part, as the one that runs or as the one that builds anew.
     """
 
-    def __init__(self, entry: CatalogueEntry, cell: Cell, settings: Settings) -> None:
+    def __init__(self, entry: CatalogueEntry, cell: Cell, settings: Settings, root: Path | None = None) -> None:
         self.entry = entry
         self.name = entry.name
+        self.root = root
+        self.rebuild: LiveRebuild | None = None
         self.cell = cell
         self.settings = settings
-        self.backoff = Backoff(entry.name, settings)
+        # A rebuild is given up at last, whatever it builds.
+        self.backoff = Backoff(self.title, settings)
         self.description: PluginDescription | None = None
         self.state = State.STOPPED
         self.following_state = State.STOPPED
@@ -49,7 +59,19 @@ class Member:
     @property
     def info(self) -> MemberInfo:
         """Return what others are told of it."""
-        return MemberInfo(self.entry, self.cell.slot, self.description)
+        shadow = None if self.rebuild is None else self.rebuild.shadows.get(self.name)
+        return MemberInfo(self.entry, self.cell.slot, self.description, None if shadow is None else shadow.cell.slot)
+
+    @property
+    def rebuild_progress(self) -> int | None:
+        """Return how far the view is that is being built anew beside this one, None if none is."""
+        shadow = None if self.rebuild is None else self.rebuild.shadows.get(self.name)
+        return None if shadow is None else shadow.cell.progress
+
+    @property
+    def title(self) -> str:
+        """Return how the group's log names it."""
+        return self.name if self.root is None else f"{self.name}(rebuild)"
 
     def set_state(self, state: State) -> None:
         """Go to *state*, which must be a step of the picture, and say so in the cell."""

@@ -12,17 +12,25 @@ from reput.process.description import PluginDescription
 from reput.process.group_context import GroupContext
 from reput.process.status import DispatcherRow
 
-__all__ = ["GroupStatus", "MemberInfo", "Notice", "Reply", "Request", "Setup", "WriterRow"]
+__all__ = ["GroupStatus", "MemberInfo", "Notice", "RebuiltView", "Reply", "Request", "Setup", "WriterRow"]
 
-Verb = Literal["status", "pause", "resume", "restart", "attach", "detach", "drain", "observe", "writer_state"]
+Verb = Literal[
+    "status", "pause", "resume", "restart", "attach", "detach", "rebuild", "drain", "observe", "writer_state"
+]
 
 
 class MemberInfo(msgspec.Struct, frozen=True):
-    """One dispatcher of the group, and the slot of its cell. *description*: None: BROKEN, or not known yet."""
+    """One dispatcher of the group, and the slot of its cell.
+
+    Attributes:
+        description: None: BROKEN, or not known yet.
+        shadow_slot: of whoever builds its view anew beside it; None: nobody does.
+    """
 
     entry: CatalogueEntry
     slot: int
     description: PluginDescription | None
+    shadow_slot: int | None = None
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -46,13 +54,34 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """Something that is to be done; *name* is a dispatcher's, *id* comes back with the reply."""
+    """Something that is to be done.
+
+    Attributes:
+        name: of a dispatcher; *names* of several, where several can be meant.
+        id: comes back with the reply.
+    """
 
     verb: Verb
     name: str = ""
     id: int = 0
     state: str = ""
     reason: str | None = None
+    names: tuple[str, ...] = ()
+
+
+class RebuiltView(msgspec.Struct, frozen=True):
+    """One view that was rebuilt and swapped in.
+
+    Attributes:
+        records: that it was given; None: the log begins late, and nobody has counted them.
+        bytes: of the log that they take.
+        seconds: from the beginning until it was swapped in.
+    """
+
+    view: str
+    records: int | None
+    bytes: int
+    seconds: float
 
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,7 +1,10 @@
-"""rebuild: have dispatchers, in processes of their own, build their views from the log into another directory.
+"""Rebuilding: have dispatchers, in processes of their own, build their views from the log again.
 
-It is a process group like any other, with the same supervisor and the same loops, but its ring never has a frame: the
-dispatchers read the log up to the end that it has at the beginning, flush, and end. The store is only read.
+`rebuild` builds into another directory. It is a process group like any other, with the same supervisor and the same
+loops, but its ring never has a frame: the dispatchers read the log up to the end that it has at the beginning, flush,
+and end. The store is only read.
+
+`rebuild_in_place` has the group of an open store do it beside its running dispatchers, see `LiveRebuild`.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ import msgspec
 
 from reput.errors import ConfigError, DamagedStore, DispatcherError
 from reput.process.catalogue import select_dispatchers
+from reput.process.control_socket import await_reply, group_status
 from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
+from reput.process.messages import RebuiltView, Request
 from reput.process.states import State
 from reput.ring import RingMemory, RingWriter
 from reput.settings import Settings
@@ -25,10 +30,11 @@ from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id, require_store
 from reput.store.segments import Segments
 
-__all__ = ["RebuildRow", "rebuild"]
+__all__ = ["RebuildRow", "rebuild", "rebuild_in_place"]
 
 RING_CAPACITY = 1 << 16
 LOOK_S = 0.02
+STATUS_INTERVAL_S = 0.2
 
 
 class RebuildRow(msgspec.Struct, frozen=True):
@@ -104,6 +110,33 @@ def rebuild(
     with contextlib.suppress(OSError):
         # Nothing is left in it but the lock of a group that has ended.
         (target / "reput" / "group.lock").unlink()
+
+
+def rebuild_in_place(
+    store_directory: Path, views: Sequence[str], *, on_progress: Callable[[str, int, int], None] | None = None
+) -> list[RebuildRow]:
+    """Have the group of a store that is open build *views* anew, and swap them in.
+
+    Args:
+        on_progress: as of `rebuild`; views that are rebuilt with those that were asked for are told of, too.
+
+    Raises:
+        DispatcherError: no group runs, a view is not enabled, or could not be built. The views that were there hold.
+    """
+
+    def tell() -> None:
+        status = group_status(store_directory)
+        if status is None or on_progress is None or status.writer.appended is None:
+            return
+        begin = status.writer.commit_log_offset_min or 0
+        for row in status.dispatchers:
+            if row.rebuild_progress is not None:
+                on_progress(row.name, row.rebuild_progress - begin, status.writer.appended - begin)
+
+    wish = Request("rebuild", names=tuple(views))
+    built = msgspec.json.decode(await_reply(store_directory, wish, tell, STATUS_INTERVAL_S), type=list[RebuiltView])
+    target = str(store_directory.resolve())
+    return [RebuildRow(row.view, row.records, row.bytes, row.seconds, target, swapped=True) for row in built]
 
 
 def refuse_target(store_directory: Path, target: Path, views: Sequence[str]) -> None:

@@ -15,8 +15,9 @@ from reput.process.catalogue import select_dispatchers
 from reput.process.channel import JsonChannel
 from reput.process.control_socket import ControlSocket
 from reput.process.describe import Answer
+from reput.process.live_rebuild import LiveRebuild
 from reput.process.member import Member
-from reput.process.messages import GroupStatus, Notice, Reply, Request, WriterRow
+from reput.process.messages import GroupStatus, Notice, RebuiltView, Reply, Request, WriterRow
 from reput.process.order import in_order
 from reput.process.reactor import Reactor
 from reput.process.states import State
@@ -67,7 +68,8 @@ class Clients:
             self.drop(descriptor, client)
 
     def drop(self, descriptor: int, client: JsonChannel) -> None:
-        """Let go of a client that is gone."""
+        """Let go of a client that is gone, and of the rebuild that it was waiting for."""
+        self.desk.on_gone(client)
         self.reactor.unwatch(descriptor)
         del self.connected[descriptor]
         client.close()
@@ -101,6 +103,7 @@ class RequestDesk:
     def __init__(self, group: Supervisor) -> None:
         self.group = group
         self.writer_state: tuple[str, str | None] = ("RUNNING", None)
+        self.rebuild_client: JsonChannel | None = None
 
     def handle(self, line: bytes, report: Reporter, client: JsonChannel | None) -> None:
         """Do what a line asks for, and have *report* called with the outcome, now or later."""
@@ -134,6 +137,8 @@ class RequestDesk:
                 report(result(request, None))
             case "attach":
                 self.attach(request, report)
+            case "rebuild":
+                self.rebuild(request, report, client)
             case "pause":
                 self.pause(self.member(request.name))
                 report(result(request, None))
@@ -142,7 +147,10 @@ class RequestDesk:
             case "restart":
                 self.restart(self.member(request.name), request, report)
             case "detach":
-                self.group.detach(self.member(request.name))
+                member = self.member(request.name)
+                if member.rebuild is not None:
+                    raise DispatcherError(f"the view is being rebuilt: dispatcher={member.name}")
+                self.group.detach(member)
                 report(result(request, None))
 
     def hand_over(self, request: Request, client: JsonChannel | None) -> None:
@@ -170,6 +178,9 @@ class RequestDesk:
         members = self.group.members
         if name not in members:
             raise DispatcherError(f"dispatcher is not enabled: dispatcher={name} enabled={','.join(members)}")
+        rebuild = members[name].rebuild
+        if rebuild is not None and rebuild.swaps:
+            raise DispatcherError(f"the view is being swapped: dispatcher={name}", "Try again in a moment.")
         return members[name]
 
     def status(self) -> GroupStatus:
@@ -198,6 +209,7 @@ class RequestDesk:
                     member.cell,
                     header,
                     self.group.context.store_directory,
+                    member.rebuild_progress,
                 )
                 for member in self.group.members.values()
             ],
@@ -243,6 +255,35 @@ class RequestDesk:
             return
         self.group.stop(member, State.STARTING)
         report(result(request, None))
+
+    def rebuild(self, request: Request, report: Reporter, client: JsonChannel | None) -> None:
+        """Build views anew beside those that run; the reply comes when they are swapped in.
+
+        Raises:
+            DispatcherError: another rebuild is under way, or a view cannot be built.
+        """
+        if self.group.ending:
+            raise DispatcherError("the group is ending")
+        if self.group.rebuild is not None:
+            views = ",".join(self.group.rebuild.members)
+            raise DispatcherError(f"another rebuild is under way: views={views}", "Wait for its end.")
+
+        def done(outcome: list[RebuiltView] | ReputError) -> None:
+            self.rebuild_client = None
+            if isinstance(outcome, ReputError):
+                report(Reply.refusal(request.id, outcome))
+            else:
+                report(result(request, outcome))
+
+        self.group.rebuild = LiveRebuild(self.group, request.names, done)
+        self.rebuild_client = client
+        self.group.rebuild.begin()
+
+    def on_gone(self, client: JsonChannel) -> None:
+        """Give up a rebuild that nobody waits for any more."""
+        if client is self.rebuild_client and self.group.rebuild is not None:
+            self.rebuild_client = None
+            self.group.rebuild.cancel("who asked for it has gone")
 
     def attach(self, request: Request, report: Reporter) -> None:
         """Take an installed dispatcher into the group.

@@ -35,6 +35,7 @@ class DispatcherRow(msgspec.Struct, frozen=True):
         rejected_count: records in the dead-letter file.
         backstop_count: back-stop wake-ups that found work; each is a bug of reput's.
         rss_bytes: anonymous resident memory of the process.
+        rebuild_progress: how far the view is that is being built anew beside this one; None: none is.
         error: the last one; None: there was none since the last start that succeeded.
     """
 
@@ -57,6 +58,7 @@ class DispatcherRow(msgspec.Struct, frozen=True):
     rss_bytes: int | None
     error: str | None
     counters: dict[str, int]
+    rebuild_progress: int | None
 
 
 class StatusCell(Protocol):
@@ -97,6 +99,7 @@ def dispatcher_row(
     cell: StatusCell,
     header: FrameHeader,
     store_directory: Path,
+    rebuild_progress: int | None = None,
 ) -> DispatcherRow:
     """Return the row of one dispatcher, as its cell stands now."""
     # The dispatcher's numbers before the writer's: a lag is never negative.
@@ -133,6 +136,7 @@ def dispatcher_row(
         rss_bytes=None if pid is None else anonymous_memory(pid),
         error=cell.error,
         counters=cell.counters,
+        rebuild_progress=rebuild_progress,
     )
 
 

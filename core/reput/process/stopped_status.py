@@ -84,4 +84,5 @@ def stopped_row(store_directory: Path, name: str, durable_cursor: int | None) ->
         rss_bytes=None,
         error=None,
         counters={},
+        rebuild_progress=None,
     )

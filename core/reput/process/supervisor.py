@@ -47,14 +47,17 @@ from reput.process.dispatcher_process import (
     run_dispatcher,
 )
 from reput.process.group_lock import GroupLock
+from reput.process.live_rebuild import LOOK_S, LiveRebuild
 from reput.process.log_merger import LinePipe, LogMerger, RubbishPipe
 from reput.process.member import Member
 from reput.process.messages import Notice, Reply, Setup
 from reput.process.order import enabled_predecessors, in_order
 from reput.process.reactor import Reactor
 from reput.process.requests import Clients, RequestDesk
+from reput.process.shadow_folders import ShadowFolders
 from reput.process.states import State
-from reput.ring import RingMemory
+from reput.ring import Cell, RingMemory
+from reput.ring.layout import NAME_SIZE_MAX
 
 __all__ = ["Supervisor", "main"]
 
@@ -81,6 +84,7 @@ class Supervisor:
         stderr = 2 if self.context.target is None else None
         self.merger = LogMerger(self.context.view_directory / "reput" / "log", setup.log_format, stderr)
         self.members: dict[str, Member] = {}
+        self.rebuild: LiveRebuild | None = None
         self.describing: dict[str, tuple[DescribeProcess, Callable[[Answer], None], float]] = {}
         self.reactor = Reactor()
         self.clients = Clients(self.reactor, channel, RequestDesk(self))
@@ -108,7 +112,10 @@ class Supervisor:
         except (OSError, DispatcherError) as error:
             # The store can be written without it; only others cannot ask or command.
             self.merger.say("WARNING", f"there is no control socket: {error}")
-        self.begin()
+        try:
+            self.begin()
+        except OSError as error:
+            self.refuse(DispatcherError(f"an earlier rebuild cannot be cleared away: error={error}"))
         while not self.finished:
             self.do_work()
 
@@ -118,14 +125,15 @@ class Supervisor:
         self.take_signals()
         self.start_due()
         self.enforce_time_limits()
+        self.look_at_rebuild()
         self.clients.flush()
         return ready_count
 
     def seconds_to_next(self) -> float:
         """Return how long nothing is due."""
         now, now_ns = time.monotonic(), time.monotonic_ns()
-        due = [POLL_S_MAX]
-        for member in self.members.values():
+        due = [POLL_S_MAX if self.rebuild is None else LOOK_S]
+        for member in self.everyone():
             if member.state is State.BACKOFF:
                 due.append(member.start_at - now)
             elif member.pid is not None:
@@ -133,6 +141,11 @@ class Supervisor:
                 due += [self.look_interval_s, (member.time_limit_ns() - now_ns) / 1e9 + 0.001]
         due += [deadline - now for _, _, deadline in self.describing.values()]
         return min(due)
+
+    def everyone(self) -> list[Member]:
+        """Return all dispatchers that may have a process: those of the group, and those that build views anew."""
+        shadows = () if self.rebuild is None else self.rebuild.shadows.values()
+        return [*self.members.values(), *shadows]
 
     def install_signals(self) -> None:
         """Have SIGTERM and SIGHUP end the poll."""
@@ -175,14 +188,21 @@ class Supervisor:
     # The group's beginning.
 
     def begin(self) -> None:
-        """Describe all enabled dispatchers; `ready` goes on when all are."""
+        """Describe all enabled dispatchers; `ready` goes on when all are.
+
+        Raises:
+            OSError: what a killed rebuild has left cannot be cleared away.
+        """
+        swapped = ShadowFolders(self.context.view_directory).settle()
         for cell_slot in range(self.memory.slot_count):
             name = self.memory.view(cell_slot).name
             if name is not None and name not in [entry.name for entry in self.setup.entries]:
                 self.memory.open_cell(cell_slot).clear(None)
         try:
             for entry in self.setup.entries:
-                self.add_member(entry)
+                member = self.add_member(entry)
+                if entry.name in swapped:
+                    member.cell.raise_generation()
         except ConfigError as error:
             self.refuse(error)
             return
@@ -198,15 +218,7 @@ class Supervisor:
         Raises:
             ConfigError: all slots are taken.
         """
-        names = [self.memory.view(slot).name for slot in range(self.memory.slot_count)]
-        for wanted in (entry.name, None):
-            if wanted in names:
-                cell = self.memory.open_cell(names.index(wanted))
-                break
-        else:
-            raise ConfigError(f"too many dispatchers: dispatcher={entry.name} slot_count={self.memory.slot_count}")
-        if cell.name is None:
-            cell.clear(entry.name)
+        cell = self.take_cell(entry.name)
         member = Member(entry, cell, self.settings)
         if self.setup.again and cell.state == State.PAUSED:
             member.state = State.PAUSED
@@ -215,6 +227,52 @@ class Supervisor:
         cell.set_pid(None)
         self.members[entry.name] = member
         return member
+
+    def take_cell(self, name: str) -> Cell:
+        """Return the cell of that name, or a free one that gets it.
+
+        Raises:
+            ConfigError: all slots are taken.
+        """
+        names = [self.memory.view(slot).name for slot in range(self.memory.slot_count)]
+        for wanted in (name, None):
+            if wanted in names:
+                cell = self.memory.open_cell(names.index(wanted))
+                break
+        else:
+            raise ConfigError(f"too many dispatchers: dispatcher={name} slot_count={self.memory.slot_count}")
+        if cell.name is None:
+            cell.clear(name)
+        return cell
+
+    def add_shadow(self, member: Member, root: Path) -> Member:
+        """Return one that builds the view of *member* below *root*, in a slot of its own.
+
+        Raises:
+            ConfigError: all slots are taken.
+        """
+        shadow = Member(member.entry, self.take_cell(shadow_name(member.name)), self.settings, root)
+        shadow.description = member.description
+        shadow.show_state(State.STOPPED)
+        shadow.cell.set_pid(None)
+        return shadow
+
+    def forget_shadow(self, shadow: Member) -> None:
+        """Kill the process if there is one, and free the slot."""
+        if shadow.pid is not None:
+            self.unwatch_process(shadow)
+            signal.pidfd_send_signal(shadow.pidfd, signal.SIGKILL)
+            os.waitpid(shadow.pid, 0)
+            shadow.release_process()
+        shadow.cell.clear(None)
+
+    def look_at_rebuild(self) -> None:
+        """Have a rebuild go on, and let go of one that is over."""
+        if self.rebuild is not None:
+            self.rebuild.look()
+            if self.rebuild.finished:
+                self.rebuild = None
+                self.go_on_draining()
 
     def describe(self, member: Member, done: Callable[[Answer], None]) -> None:
         """Ask the plugin what it declares; *done* is called with the answer, possibly at once."""
@@ -290,7 +348,7 @@ class Supervisor:
     def start(self, member: Member) -> None:
         """Fork the process of a dispatcher."""
         assert member.description is not None
-        predecessors = enabled_predecessors(self.after())[member.name]
+        predecessors = self.predecessors(member)
         member.set_state(State.STARTING)
         try:
             self.fork(member, predecessors)
@@ -298,7 +356,13 @@ class Supervisor:
             # No descriptors, no memory, no processes: what has them may end.
             self.fail(member, f"dispatcher cannot be started: dispatcher={member.name} error={error.strerror}")
 
-    def fork(self, member: Member, predecessors: Sequence[str]) -> None:
+    def predecessors(self, member: Member) -> list[Member]:
+        """Return whom a process of *member* comes after."""
+        if member.root is not None and member.rebuild is not None:
+            return member.rebuild.predecessors(member.name)
+        return [self.members[name] for name in enabled_predecessors(self.after())[member.name]]
+
+    def fork(self, member: Member, predecessors: Sequence[Member]) -> None:
         """Make the process.
 
         Raises:
@@ -308,7 +372,8 @@ class Supervisor:
         assignment = Assignment(
             member.entry,
             member.cell.slot,
-            tuple(self.members[name].cell.slot for name in predecessors),
+            tuple(predecessor.cell.slot for predecessor in predecessors),
+            member.root or self.context.view_directory,
             log_writer,
             print_writer,
         )
@@ -331,9 +396,9 @@ class Supervisor:
         member.pid, member.pidfd = pid, os.pidfd_open(pid)
         member.cell.set_pid(pid)
         lines = member.lines = LinePipe(
-            log_reader, self.merger, member.name, lambda event: self.on_event(member, event)
+            log_reader, self.merger, member.title, lambda event: self.on_event(member, event)
         )
-        rubbish = member.rubbish = RubbishPipe(print_reader, self.merger, member.name, pid)
+        rubbish = member.rubbish = RubbishPipe(print_reader, self.merger, member.title, pid)
         self.reactor.watch(member.pidfd, lambda: self.on_end(member))
         self.reactor.watch(log_reader, lambda: self.read_pipe(lines))
         self.reactor.watch(print_reader, lambda: self.read_pipe(rubbish))
@@ -349,7 +414,7 @@ class Supervisor:
 
     def wake_all(self) -> None:
         """Have all dispatchers look up: what they come after may have changed its state."""
-        for member in self.members.values():
+        for member in self.everyone():
             os.eventfd_write(self.memory.wake_descriptors[member.cell.slot], 1)
 
     def on_end(self, member: Member) -> None:
@@ -357,10 +422,7 @@ class Supervisor:
         assert member.pid is not None
         pid, status = os.waitpid(member.pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        assert member.lines is not None
-        assert member.rubbish is not None
-        for descriptor in (member.pidfd, member.lines.descriptor, member.rubbish.descriptor):
-            self.reactor.unwatch(descriptor)
+        self.unwatch_process(member)
         member.release_process()
         if member.state is State.STOPPING:
             self.on_stopped(member, code)
@@ -369,11 +431,20 @@ class Supervisor:
         self.wake_all()
         self.go_on_draining()
 
+    def unwatch_process(self, member: Member) -> None:
+        """Listen no more to a process and its pipes."""
+        assert member.lines is not None
+        assert member.rubbish is not None
+        for descriptor in (member.pidfd, member.lines.descriptor, member.rubbish.descriptor):
+            self.reactor.unwatch(descriptor)
+
     def on_stopped(self, member: Member, code: int) -> None:
         """A process that was told to stop has ended."""
         if code != 0:
-            self.merger.say("WARNING", f"dispatcher ended while stopping: {exit_text(code)}", dispatcher=member.name)
-        if self.ending:
+            self.merger.say("WARNING", f"dispatcher ended while stopping: {exit_text(code)}", dispatcher=member.title)
+        if member.rebuild is not None and member.rebuild.swaps:
+            member.rebuild.on_stopped(member, code)
+        elif self.ending:
             member.set_state(State.STOPPED)
         elif member.leaving:
             self.detach(member)
@@ -384,7 +455,7 @@ class Supervisor:
 
     def on_death(self, member: Member, pid: int, code: int) -> None:
         """A process that was not told to stop has ended."""
-        text = f"dispatcher died: dispatcher={member.name} pid={pid} {member.killed_for or exit_text(code)}"
+        text = f"dispatcher died: dispatcher={member.title} pid={pid} {member.killed_for or exit_text(code)}"
         if code < 0 or member.cell.error is None:
             # A signal leaves no last words; those of an exception stand in the cell already.
             member.cell.set_error(text)
@@ -412,7 +483,9 @@ class Supervisor:
     def start_due(self) -> None:
         """Start again what has waited long enough; ask no longer whom nobody answers."""
         now = time.monotonic()
-        for member in self.members.values():
+        for member in self.everyone():
+            if member.rebuild is not None and member.rebuild.swaps:
+                continue
             if member.state is State.BACKOFF and not self.ending and now >= member.start_at:
                 member.cell.set_restart_count(member.cell.restart_count + 1)
                 self.start(member)
@@ -422,7 +495,7 @@ class Supervisor:
     def enforce_time_limits(self) -> None:
         """Kill what gives no sign of life for longer than its phase may take."""
         now_ns = time.monotonic_ns()
-        for member in self.members.values():
+        for member in self.everyone():
             if member.pid is not None and now_ns > member.time_limit_ns():
                 member.killed_for = f"phase exceeded its time limit: phase={member.phase_name()}"
                 signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
@@ -441,6 +514,8 @@ class Supervisor:
     def drain(self) -> None:
         """Have all dispatchers take in what there is, those that others come after first, and end the group."""
         if not self.ending:
+            if self.rebuild is not None:
+                self.rebuild.cancel("the group is ending")
             self.ending = True
             for member in self.members.values():
                 if member.state is State.BACKOFF:
@@ -452,7 +527,8 @@ class Supervisor:
 
     def go_on_draining(self) -> None:
         """Tell those to drain whose predecessors have ended; finish when all have."""
-        if not self.ending or self.finished:
+        if not self.ending or self.finished or self.rebuild is not None:
+            # What a rebuild has left is removed first.
             return
         predecessors = enabled_predecessors(self.after())
         for name, member in self.members.items():
@@ -474,10 +550,10 @@ class Supervisor:
 
     def kill_all(self) -> None:
         """End every process of the group without asking."""
-        for member in self.members.values():
+        for member in self.everyone():
             if member.pid is not None:
                 signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
-        for member in self.members.values():
+        for member in self.everyone():
             if member.pid is not None:
                 os.waitpid(member.pid, 0)
                 member.release_process()
@@ -553,6 +629,11 @@ class Supervisor:
         elif member.state in (State.BROKEN, State.FATAL):
             member.backoff.forgive()
             self.start(member)
+
+
+def shadow_name(name: str) -> str:
+    """Return what the cell is named in which the new view of *name* is built; no dispatcher can have that name."""
+    return f"~{name}"[:NAME_SIZE_MAX]
 
 
 def make_pipes(count: int) -> list[int]:

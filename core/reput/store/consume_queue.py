@@ -58,6 +58,10 @@ class ConsumeQueue:
         self.prefix = f"{directory}/"
         self.file_size = file_size
         self.files = files
+        self.forget()
+
+    def forget(self) -> None:
+        """Take nothing for granted that was read so far: the queue is another one now."""
         self.known_end = 0
         self.known_last: Unit | None = None
         self.known_progress = -1

@@ -187,11 +187,24 @@ class TransferLimits(msgspec.Struct, frozen=True):
 class MessageReader:
     """Reads one store. Use it from one thread at a time."""
 
-    def __init__(self, store_directory: Path, settings: Settings, progress: Callable[[str], int]) -> None:
-        """*progress* gives the commit-log offset up to which the view of that name is readable now."""
+    def __init__(
+        self,
+        store_directory: Path,
+        settings: Settings,
+        progress: Callable[[str], int],
+        generation: Callable[[str], int] = lambda view: 0,
+    ) -> None:
+        """Read the store in *store_directory*.
+
+        Args:
+            progress: gives the commit-log offset up to which the view of that name is readable now.
+            generation: gives a number that is raised whenever another view takes the place of the one of that name.
+        """
         self.directory = store_directory
         self.settings = settings
-        self.progress = progress
+        self.view_progress = progress
+        self.view_generation = generation
+        self.generations: dict[str, int] = {}
         self.files = OpenFiles()
         self.segments: Segments | None = None
         self.log_stamp = DirectoryStamp(store_directory / "commitlog")
@@ -203,10 +216,24 @@ class MessageReader:
         """Close the files."""
         self.files.close()
 
+    def progress(self, view: str) -> int:
+        """Return up to where *view* is readable; if it is another one than before, its files are opened anew.
+
+        The progress is read first: that of a new view is published after its generation was raised.
+        """
+        progress, generation = self.view_progress(view), self.view_generation(view)
+        if self.generations.setdefault(view, generation) != generation:
+            self.generations[view] = generation
+            self.forget()
+        return progress
+
     def forget(self) -> None:
-        """Take nothing for granted that was read so far: a view was rebuilt or truncated."""
+        """Take nothing for granted that was read so far."""
         self.files.forget()
+        for queue in self.queues.values():
+            queue.forget()
         self.queues.clear()
+        self.index.stamp.seen = -1
         self.file_sizes = None
 
     def log(self) -> Segments:
@@ -446,6 +473,10 @@ class QueueReader:
         self.log_min = 0
         # As a record has it, its size before it: one byte in V1, two in V2.
         self.topic_fields = (bytes([len(name) & 0xFF]) + name, (len(name) & 0xFFFF).to_bytes(2, "big") + name)
+
+    def forget(self) -> None:
+        """Take nothing for granted that was read so far, in the middle of a read, too."""
+        self.units.forget()
 
     def range(self) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
