@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 
 import msgspec
+from isal.isal_zlib import crc32
 
 from reput.process.json_lines import JsonLines
 
@@ -39,12 +39,12 @@ class DeadLetters:
     def load(self) -> set[tuple[int, int]]:
         """Return which records are in the file: offset, and CRC-32 because a cut log uses offsets again."""
         if self.known is None:
-            self.known = {(letter.commit_log_offset, zlib.crc32(letter.record)) for letter in self.lines.read()}
+            self.known = {(letter.commit_log_offset, crc32(letter.record)) for letter in self.lines.read()}
         return self.known
 
     def add(self, letter: DeadLetter) -> bool:
         """Keep *letter* durably; return whether it is new."""
-        identity = (letter.commit_log_offset, zlib.crc32(letter.record))
+        identity = (letter.commit_log_offset, crc32(letter.record))
         known = self.load()
         if identity in known:
             return False

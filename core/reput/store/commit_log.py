@@ -25,7 +25,6 @@ from reput.store.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
 
 __all__ = ["CommitLog"]
 
-SIZE = Struct(">i")
 BLANK = Struct(">iI")
 assert BLANK.size == BLANK_SIZE_MIN
 # Room is reserved in steps, so that a new store takes little of the disk and a full disk is an error of the step.
@@ -86,18 +85,18 @@ class CommitLog:
         self.helper = threading.Thread(target=self.help, name="reput-segments", daemon=True)
         self.helper.start()
 
-    def append(self, record_size: int, rest: bytes) -> int:
-        """Write one record at the end and return where the log ends now. *rest* is all of it behind the size word.
+    def append(self, size_word: bytes, rest: bytes) -> int:
+        """Write records at the end and return where the log ends now. *rest* is all behind the first size word.
 
-        The caller has made sure with `room` that it fits. One copy, no system call.
+        The caller has made sure with `room` that they fit. One copy, no system call.
         """
         at = self.appended - self.begin
         memory = self.memory
-        # The size word is written last: a reader that sees it may trust every byte behind it.
-        memory[at + 4 : at + record_size] = rest
-        memory[at : at + 4] = SIZE.pack(record_size)
-        end = self.appended + record_size
-        self.appended = end
+        # The first size word is written last: a reader that sees it may trust every byte behind it.
+        behind = at + 4
+        memory[behind : behind + len(rest)] = rest
+        memory[at:behind] = size_word
+        end = self.appended = self.appended + 4 + len(rest)
         return end
 
     def room(self, size: int) -> int:

@@ -9,10 +9,10 @@ it). At the next opening they show whether a RocketMQ ran in between, and from w
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 
 import msgspec
+from isal.isal_zlib import crc32
 
 from reput.errors import OffsetOutOfRange, StoreError
 from reput.store.sealed_file import read_sealed, seal
@@ -102,7 +102,7 @@ def make_mark(segments: Segments, offset: int) -> Mark:
     """Return the mark of the bytes before *offset*, of one segment."""
     segment = segments.find(max(offset - 1, 0))
     size = min(MARK_SIZE, offset - segment.begin) if segment else 0
-    return Mark(offset, size, zlib.crc32(segments.read(offset - size, size)) if size else 0)
+    return Mark(offset, size, crc32(segments.read(offset - size, size)) if size else 0)
 
 
 def mark_holds(segments: Segments, mark: Mark) -> bool:
@@ -110,6 +110,6 @@ def mark_holds(segments: Segments, mark: Mark) -> bool:
     if mark.offset < segments.offset_min:
         return False
     try:
-        return mark.size == 0 or zlib.crc32(segments.read(mark.offset - mark.size, mark.size)) == mark.crc
+        return mark.size == 0 or crc32(segments.read(mark.offset - mark.size, mark.size)) == mark.crc
     except OffsetOutOfRange:
         return False

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from struct import Struct
 from typing import Protocol
 
 import msgspec
+from isal.isal_zlib import crc32
 
 from reput.errors import (
     ConfigError,
@@ -157,11 +157,13 @@ class RecordHead(msgspec.Struct, frozen=True):
     """What a record says besides its message: one for all messages of this program, others for `MessageExtBrokerInner`.
 
     Attributes:
-        header: fields 2 to 15 of the record, the size word apart: it is written last.
+        pack: packs fields 2 to 15 of the record, the size word apart: it is written last.
+        record_size_min: bytes of the record up to its body.
         born_timestamp: None stands for the store time.
     """
 
-    header: Struct
+    pack: Callable[..., bytes]
+    record_size_min: int
     sys_flag: int
     born_timestamp: int | None
     born_host: bytes
@@ -255,6 +257,8 @@ class MessageStore:
         self.store_id = store_id
         self.segment_size = settings.mapped_file_size_commit_log
         self.delay_levels = DelayLevels(settings.message_delay_level)
+        self.body_size_max = settings.max_message_size
+        self.appends_crc = settings.enabled_append_prop_crc
         self.record_size_max = min(settings.max_message_size + RECORD_OVERHEAD_MAX, self.segment_size - BLANK_SIZE_MIN)
         self.set_hosts(settings)
         self.recover(segments)
@@ -428,17 +432,15 @@ class MessageStore:
             raise MessageIllegal(f"queue_id is not a number from 0 to {INT_MAX}: queue_id={queue_id!r}")
         properties, tags, keys, uniq_key = message_properties(message)
         size = len(body)
-        if size > self.settings.max_message_size:
-            raise MessageIllegal(
-                f"body is too long: body_size={size} max_message_size={self.settings.max_message_size}"
-            )
-        if self.settings.enabled_append_prop_crc:
+        if size > self.body_size_max:
+            raise MessageIllegal(f"body is too long: body_size={size} max_message_size={self.body_size_max}")
+        if self.appends_crc:
             # Room for the CRC of the record; its digits are known once the offsets are.
             properties += bytes(CRC_PROPERTY_SIZE)
             if len(properties) > 32767:
                 raise MessageIllegal(f"properties are too long with their CRC: properties_size={len(properties)}")
         after_body = topic.field + PROPERTIES_SIZE.pack(len(properties)) + properties
-        record_size = 4 + head.header.size + size + len(after_body)
+        record_size = head.record_size_min + size + len(after_body)
         if record_size > self.record_size_max:
             raise MessageIllegal(
                 f"record is too long: record_size={record_size} record_size_max={self.record_size_max}"
@@ -468,7 +470,7 @@ class MessageStore:
             head,
             queue_id,
             body,
-            zlib.crc32(body) & 0x7FFFFFFF,
+            crc32(body) & 0x7FFFFFFF,
             flag,
             after_body,
             record_size,
@@ -532,8 +534,8 @@ class MessageStore:
             before = commit_log.appended
             begin = commit_log.room(prepared.record_size)
             timestamp = self.now()
-            row, queue_offset = self.write(prepared, begin, timestamp, 0)
-            end = commit_log.appended
+            rest, row, queue_offset = self.place(prepared, begin, timestamp, 0)
+            end = commit_log.append(SIZE.pack(prepared.record_size), rest)
             self.ordinal += 1
             queue_id = prepared.queue_id
             queues = prepared.topic.queues.get(queue_id)
@@ -615,28 +617,32 @@ class MessageStore:
         before = self.commit_log.appended
         begin = self.commit_log.room(sum([prepared.record_size for prepared in run]))
         number_of: dict[tuple[str, int], int] = {}
+        pieces: list[bytes] = []
         rows: list[bytes] = []
+        texts: list[bytes] = []
         at = begin
         for prepared in run:
             queue = (prepared.topic.name, prepared.queue_id)
-            queue_index = number_of.setdefault(queue, len(number_of))
-            row, queue_offset = self.write(prepared, at, timestamp, queue_index)
+            queue_index = number_of.get(queue)
+            if queue_index is None:
+                queue_index = number_of[queue] = len(number_of)
+            rest, row, queue_offset = self.place(prepared, at, timestamp, queue_index)
+            pieces.append(SIZE.pack(prepared.record_size))
+            pieces.append(rest)
             rows.append(row)
+            texts.append(prepared.texts)
             placed.append((prepared, at, queue_offset))
             at += prepared.record_size
+        self.commit_log.append(pieces[0], b"".join(pieces[1:]))
         self.ordinal += len(run)
-        self.publisher.publish(
-            before,
-            at,
-            timestamp,
-            self.ordinal,
-            list(number_of),
-            b"".join(rows),
-            b"".join([prepared.texts for prepared in run]),
-        )
+        self.publisher.publish(before, at, timestamp, self.ordinal, list(number_of), b"".join(rows), b"".join(texts))
 
-    def write(self, prepared: Prepared, at: int, timestamp: int, queue_index: int) -> tuple[bytes, int]:
-        """Write one record at *at*, where room was made; return its row and its queue offset. Under the put lock."""
+    def place(self, prepared: Prepared, at: int, timestamp: int, queue_index: int) -> tuple[bytes, bytes, int]:
+        """Give one record its place at *at*. Under the put lock.
+
+        Returns:
+            the record behind its size word, its row, its queue offset.
+        """
         topic = prepared.topic
         queue_id = prepared.queue_id
         offsets = topic.offsets
@@ -644,33 +650,27 @@ class MessageStore:
         record_size = prepared.record_size
         head = prepared.head
         body = prepared.body
-        rest = b"".join(
-            (
-                head.header.pack(
-                    topic.magic_code,
-                    prepared.crc,
-                    queue_id,
-                    prepared.flag,
-                    queue_offset,
-                    at,
-                    head.sys_flag,
-                    timestamp if head.born_timestamp is None else head.born_timestamp,
-                    head.born_host,
-                    timestamp,
-                    head.store_host,
-                    head.reconsume_times,
-                    head.prepared_transaction_offset,
-                    len(body),
-                ),
-                body,
-                prepared.after_body,
-            )
+        header = head.pack(
+            topic.magic_code,
+            prepared.crc,
+            queue_id,
+            prepared.flag,
+            queue_offset,
+            at,
+            head.sys_flag,
+            timestamp if head.born_timestamp is None else head.born_timestamp,
+            head.born_host,
+            timestamp,
+            head.store_host,
+            head.reconsume_times,
+            head.prepared_transaction_offset,
+            len(body),
         )
-        if self.settings.enabled_append_prop_crc:
+        rest = b"".join((header, body, prepared.after_body))
+        if self.appends_crc:
             covered = rest[:-CRC_PROPERTY_SIZE]
-            crc = zlib.crc32(covered, zlib.crc32(SIZE.pack(record_size))) & 0x7FFFFFFF
+            crc = crc32(covered, crc32(SIZE.pack(record_size))) & 0x7FFFFFFF
             rest = covered + crc_property(crc)
-        self.commit_log.append(record_size, rest)
         offsets[queue_id] = queue_offset + 1
         tags_code = prepared.tags_code
         if prepared.deliver_after >= 0:
@@ -691,7 +691,7 @@ class MessageStore:
             -1,
             prepared.properties_size,
         )
-        return row, queue_offset
+        return rest, row, queue_offset
 
     def now(self) -> int:
         """Return the store time of the next record, which never goes back within a log. Under the put lock."""
@@ -842,8 +842,10 @@ def record_head(
     sys_flag &= ~(BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG)
     sys_flag |= BORN_HOST_V6_FLAG if len(born_host) > 8 else 0
     sys_flag |= STORE_HOST_V6_FLAG if len(store_host) > 8 else 0
+    header = headers(len(born_host), len(store_host))
     return RecordHead(
-        headers(len(born_host), len(store_host)),
+        header.pack,
+        4 + header.size,
         sys_flag,
         born_timestamp,
         born_host,

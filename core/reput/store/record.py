@@ -27,10 +27,11 @@ Source: RocketMQ store, CommitLog.calMsgLength and MessageExtEncoder.encode.
 from __future__ import annotations
 
 import ipaddress
-import zlib
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
+
+from isal.isal_zlib import crc32
 
 from reput.errors import DamagedStore
 from reput.store.properties import decode_properties
@@ -103,7 +104,7 @@ assert FIXED.size == 48
 
 def body_crc(body: bytes) -> int:
     """Return the CRC-32 of *body* without its highest bit."""
-    return zlib.crc32(body) & 0x7FFFFFFF
+    return crc32(body) & 0x7FFFFFFF
 
 
 @lru_cache(1024)

@@ -8,11 +8,11 @@ Source of the rules: RocketMQ store, CommitLog.checkMessageAndReturnSize.
 
 from __future__ import annotations
 
-import zlib
 from struct import Struct
 from typing import Any
 
 import numpy as np
+from isal.isal_zlib import crc32
 
 from reput.store.properties import decode_properties
 from reput.store.record import (
@@ -194,7 +194,6 @@ class RecordColumns:
         without bytes is not looked at, as in RocketMQ.
         """
         view = memoryview(self.data)
-        crc32 = zlib.crc32
         begins, ends = self.body_at.tolist(), (self.body_at + self.body_size).tolist()
         computed = [crc32(view[begin:end]) for begin, end in zip(begins, ends, strict=True)]
         wrong = (np.array(computed, np.uint32) & 0x7FFFFFFF != self.header["body_crc"]) & (self.body_size > 0)
