@@ -207,7 +207,13 @@ def merge(parts: Sequence[DispatchColumns]) -> tuple[np.ndarray[Any, Any], list[
     if len(parts) == 1:
         part = parts[0]
         return np.frombuffer(part.rows, dtype), part.queues, part.texts
-    rows = np.frombuffer(b"".join([part.rows for part in parts]), dtype).copy()
+    joined = np.frombuffer(b"".join([part.rows for part in parts]), dtype)
+    texts = b"".join([part.texts for part in parts])
+    queues = parts[0].queues if parts else []
+    if [part.queues for part in parts].count(queues) == len(parts):
+        # Frames of one record after the other to the same queue: there is nothing to renumber.
+        return joined, queues, texts
+    rows = joined.copy()
     index_of: dict[tuple[str, int], int] = {}
     known = index_of.setdefault
     renumbered = [known(queue, len(index_of)) for part in parts for queue in part.queues]
@@ -216,4 +222,4 @@ def merge(parts: Sequence[DispatchColumns]) -> tuple[np.ndarray[Any, Any], list[
     if len(rows):
         rows["queue_index"] = np.array(renumbered, np.int32)[rows["queue_index"] + np.repeat(first_queue, row_counts)]
     rows.flags.writeable = False
-    return rows, list(index_of), b"".join([part.texts for part in parts])
+    return rows, list(index_of), texts

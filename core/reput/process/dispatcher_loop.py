@@ -51,6 +51,12 @@ PARK_S = 0.1
 # Shorter pauses between batches are no idleness, and a flush there would be in the way of the next batch.
 IDLE_S = 0.1
 BATCH_ROWS_MAX = 8192
+# Frames come faster than this: the loop lets some gather after each batch, so that fewer and larger ones are dispatched
+# and the writer need not wake it for each. A batch of a backlog is followed by the next at once.
+GATHER_RATE = 100_000
+GATHER_ROWS_MIN = 3
+GATHER_ROWS_MAX = 1024
+GATHER_MAX_S = 0.001
 # Frames that were read but lie beyond the bound. Whoever has more outstanding reads the log, when its time comes.
 PENDING_SIZE_MAX = 8 << 20
 # Bytes of the log that are left when the loop joins the ring; few enough that the ring holds what comes meanwhile.
@@ -100,6 +106,7 @@ class DispatcherLoop:
 
     Attributes:
         cursor: up to where the view is dispatched.
+        gather_s: seconds for which whoever runs the loop should let frames gather after `do_work` did something.
         finished: a requested stop is done; the loop must not be called any more.
     """
 
@@ -149,6 +156,7 @@ class DispatcherLoop:
         self.retry: Retry | None = None
         self.damage: str | None = None
         self.resume_at = 0.0
+        self.gather_s = 0.0
         self.dirty = False
         self.flushed_at = self.worked_at = now()
         self.stop: Stop | None = None
@@ -163,6 +171,7 @@ class DispatcherLoop:
         Raises:
             Exception: whatever the plugin raised, other than what `CommitLogDispatcher` names. The loop is over.
         """
+        self.gather_s = 0.0
         if self.dispatcher is None:
             self.start()
             return 1
@@ -483,6 +492,8 @@ class DispatcherLoop:
         if end > begin:
             cursor = Cursor(self.cursor.store_id, epoch, end, store_timestamp)
             self.dispatch(dispatcher, DispatchBatch(begin, cursor, parts), ordinal)
+            if GATHER_ROWS_MIN <= row_count < GATHER_ROWS_MAX:
+                self.gather_s = min(row_count / GATHER_RATE, GATHER_MAX_S)
             return 1
         if hole:
             self.leave_ring()

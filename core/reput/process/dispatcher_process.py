@@ -198,7 +198,10 @@ class DispatcherProcess:
         announce_running(self.log, name)
         do_work, waiting, park = loop.do_work, loop.waiting, reader.park
         while not loop.finished:
-            if not do_work():
+            if do_work():
+                if loop.gather_s:
+                    reader.rest(loop.gather_s)
+            else:
                 wait = waiting()
                 park(
                     wait.timeout,

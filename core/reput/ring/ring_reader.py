@@ -199,6 +199,10 @@ class RingReader:
             self._drain()
         return descriptors
 
+    def rest(self, seconds: float) -> None:
+        """Let frames gather for so long, without asking the writer to say when some have come."""
+        select.select((self._wake_descriptor,), (), (), seconds)
+
     def _reached(self, slot: int, progress: int) -> bool:
         reached: int = self._memory.cell_words[slot * CELL_WORDS + PROGRESS]
         return reached != UNKNOWN and reached >= progress
