@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import time
@@ -17,6 +18,8 @@ __all__ = ["Clock", "Files", "Mapping", "WrittenFile"]
 COPY_SIZE = 1 << 20
 
 MADV_POPULATE_WRITE = 23
+# How file systems and kernels say that they know no files without a name.
+NO_NAMELESS_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 
 
 class Clock:
@@ -141,10 +144,23 @@ class Files:
     """The file calls of the writer. Every one raises OSError as the system does."""
 
     def create(self, path: Path, size: int) -> None:
-        """Make a sparse file of *size* zero bytes, which must not exist yet."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        """Make a sparse file of *size* zero bytes, which must not exist yet.
+
+        It has its size before it has its name: RocketMQ 4 refuses a store in which a file is too short.
+        """
+        try:
+            descriptor = os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
+            nameless = True
+        except OSError as error:
+            if error.errno not in NO_NAMELESS_FILES:
+                raise
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            nameless = False
         try:
             os.ftruncate(descriptor, size)
+            if nameless:
+                # With a directory to start from, though the path is absolute: only then Python has the link followed.
+                os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
         finally:
             os.close(descriptor)
 

@@ -1,0 +1,57 @@
+"""Files: what the store asks of the operating system."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from reput.store.files import Files
+
+
+def test_a_file_has_its_size_before_it_has_its_name(tmp_path, monkeypatch):
+    """Whoever is killed in between leaves no file that is too short: RocketMQ 4 would refuse the whole store."""
+    path = tmp_path / "00000000000000000000"
+    truncate = os.ftruncate
+    names: list[list[str]] = []
+
+    def look_and_truncate(descriptor: int, size: int) -> None:
+        names.append(os.listdir(tmp_path))
+        truncate(descriptor, size)
+
+    monkeypatch.setattr(os, "ftruncate", look_and_truncate)
+    Files().create(path, 4096)
+    assert names == [[]]
+    assert path.read_bytes() == bytes(4096)
+    assert path.stat().st_mode & 0o777 == 0o644 & ~current_umask()
+
+
+def test_a_file_that_exists_is_not_made_again(tmp_path):
+    """What is in it stays."""
+    path = tmp_path / "0"
+    path.write_bytes(b"here")
+    with pytest.raises(FileExistsError):
+        Files().create(path, 4096)
+    assert path.read_bytes() == b"here"
+    assert os.listdir(tmp_path) == ["0"]
+
+
+def test_a_file_is_made_where_no_nameless_one_can_be(tmp_path, monkeypatch):
+    """Some file systems know none; the file then has its name first."""
+    open_file = os.open
+
+    def refuse_nameless(path: object, flags: int, *more: object) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+        return open_file(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", refuse_nameless)
+    Files().create(tmp_path / "0", 4096)
+    assert (tmp_path / "0").read_bytes() == bytes(4096)
+
+
+def current_umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
