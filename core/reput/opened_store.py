@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 import reput
 from reput.arguments import require_messages, require_seconds, require_text, require_whole
 from reput.consume.arrivals import ArrivalPublisher
+from reput.consume.schedule_service import DelayLevelRow, ScheduleService
 from reput.errors import ConfigError, DispatcherError, MessageIllegal, StoreClosed
 from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
@@ -260,9 +261,29 @@ class Store(Reading):
         except BaseException:
             self.writer.close(views_complete=False)
             raise
-        self.reader = MessageReader(directory, self.settings, self.readable_up_to, self.generation)
-        self.writer.retention.start(self.cursors_needed, self.release_log)
+        try:
+            self.start_services()
+        except BaseException:
+            self.group.drain_and_stop()
+            self.close_ring()
+            self.writer.close(views_complete=False)
+            raise
         opened_here.add(self)
+
+    def start_services(self) -> None:
+        """Have the store trim itself, and deliver what is delayed."""
+        self.reader = MessageReader(self.directory, self.settings, self.readable_up_to, self.generation)
+        self.schedule: ScheduleService | None = None
+        if CONSUME_QUEUE in self.settings.dispatchers:
+            self.schedule = ScheduleService(
+                self.writer,
+                MessageReader(self.directory, self.settings, self.readable_up_to, self.generation),
+                lambda commit_log_offset, timeout: self.group.wait_for(CONSUME_QUEUE, commit_log_offset, timeout),
+            )
+            self.writer.on_delayed = self.schedule.notice
+            if self.schedule.has_waiting:
+                self.schedule.start()
+        self.writer.retention.start(self.cursors_needed, self.release_log)
 
     def start_group(self, mode: Mode) -> None:
         """Start the dispatchers, behind the log as it is now, and tell them of all that follows."""
@@ -311,6 +332,8 @@ class Store(Reading):
     def release_log(self) -> None:
         """Let go of segments that were removed: as long as they are open here, the disk has no room from it."""
         self.reader.files.forget(str(self.directory / "commitlog"))
+        if self.schedule is not None:
+            self.schedule.reader.files.forget(str(self.directory / "commitlog"))
 
     def clean(self) -> list[SegmentFate]:
         """Have segments go whose time has come, without waiting for the hour of ``delete_when``.
@@ -536,6 +559,14 @@ class Store(Reading):
         """Return the queues of *topic* that messages were put to."""
         return list(self.writer.queue_offsets.queues.get(topic, ()))
 
+    def delays(self) -> list[DelayLevelRow]:
+        """Return what waits in each delay level that ever had a message.
+
+        Nothing is delivered without the dispatcher ``consume_queue``, and nothing is returned then.
+        """
+        self.require_open()
+        return [] if self.schedule is None else self.schedule.status()
+
     # Life.
 
     def close(self) -> None:
@@ -553,14 +584,20 @@ class Store(Reading):
         complete = False
         try:
             self.close_services()
+            if self.schedule is not None:
+                self.schedule.stop()
             # The last bytes become durable here, so that dispatchers which read nothing else get them, too.
             self.writer.stop_puts()
             self.group.drain_and_stop()
             complete = self.views_complete()
             if self.writer.read_only_reason is None:
+                if self.schedule is not None:
+                    self.schedule.keep()
                 self.write_checkpoint(complete)
                 keep_dispatcher_cursors(self.directory, self.durable_cursors(), self.writer.files)
         finally:
+            if self.schedule is not None:
+                self.schedule.close()
             self.reader.close()
             self.writer.close(views_complete=complete)
             self.close_ring()
@@ -596,6 +633,8 @@ class Store(Reading):
         self.closed = True
         self.writer.forget()
         self.group.forget()
+        if self.schedule is not None:
+            self.schedule.forget()
 
 
 class ReadOnlyStore(Reading):

@@ -1,0 +1,104 @@
+"""DelayOffsets: up to where the schedule service has delivered each delay level, on disk.
+
+    config/delayOffset.json   RocketMQ's: the next queue offset by level
+    reput/delay_offsets       the same, with the commit-log offset behind which every later delivery lies
+
+The second is what makes a delivery happen once: after a kill the log is searched from there on for what was delivered
+since. It is written first, so that the other is never ahead of it. Both are written only when the deliveries they tell
+of are on disk: a message that a power cut takes back is delivered again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from reput.errors import StoreError
+from reput.store.delay_offset_manager import DelayOffsetManager
+from reput.store.message_store import MessageStore
+from reput.store.sealed_file import read_sealed, seal
+from reput_hooks import Cursor
+
+__all__ = ["DelayOffsets", "DeliveredUpTo"]
+
+logger = logging.getLogger("reput.consume")
+
+
+class DeliveredUpTo(msgspec.Struct, frozen=True):
+    """What was delivered when the log ended at *commit_log_offset* in *epoch*.
+
+    Attributes:
+        queue_offsets: by delay level, the first queue offset whose message was not delivered then.
+    """
+
+    epoch: int
+    commit_log_offset: int
+    queue_offsets: dict[int, int]
+
+
+class DelayOffsets:
+    """Keeps what *delivered* says, every ``flush_delay_offset_interval`` while the log grows, on one thread."""
+
+    def __init__(self, writer: MessageStore, delivered: Callable[[], DeliveredUpTo]) -> None:
+        """Read what was kept. *delivered* is called from the own thread.
+
+        Raises:
+            DamagedStore: neither ``delayOffset.json`` nor its backup can be read, or reput's own file.
+        """
+        self.writer = writer
+        self.delivered = delivered
+        self.path = writer.own / "delay_offsets"
+        self.manager = DelayOffsetManager(writer.directory, writer.files, writer.clock)
+        self.manager.load()
+        self.kept = read_sealed(self.path, DeliveredUpTo)
+        self.stopping = threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def beginning(self) -> DeliveredUpTo | None:
+        """Return what was kept last, if the log still has all that it had then; None: only RocketMQ's file counts."""
+        kept = self.kept
+        if kept is None or kept.commit_log_offset > self.writer.appended:
+            return None
+        cursor = Cursor(self.writer.store_id, kept.epoch, kept.commit_log_offset, 0)
+        return kept if self.writer.epochs.first_difference(cursor) is None else None
+
+    def start(self) -> None:
+        """Begin to keep."""
+        self.thread = threading.Thread(target=self.run, name="reput-delay-offsets", daemon=True)
+        self.thread.start()
+
+    def run(self) -> None:
+        """Keep at the interval until stopped; the own thread."""
+        while not self.stopping.wait(self.writer.settings.flush_delay_offset_interval / 1000):
+            try:
+                self.keep()
+            except (OSError, StoreError) as error:
+                # What was kept before still holds; more of the log has to be searched, that is all.
+                logger.warning("delay offsets are not kept now: path=%s error=%s", self.path, error)
+
+    def keep(self) -> None:
+        """Write what was delivered so far, once that is on disk.
+
+        Raises:
+            StoreError: the disk refused to force the log.
+            OSError: it refused one of the files; what was kept before still is.
+        """
+        now = self.delivered()
+        if now == self.kept:
+            return
+        if self.writer.durable < now.commit_log_offset:
+            self.writer.flush()
+        self.writer.files.replace(self.path, seal(now))
+        self.kept = now
+        for level, queue_offset in sorted(now.queue_offsets.items()):
+            self.manager.update_offset(level, queue_offset)
+        self.manager.persist()
+
+    def stop(self) -> None:
+        """End the thread. What was delivered since the last time is kept by one more `keep`."""
+        self.stopping.set()
+        if self.thread is not None:
+            self.thread.join()
