@@ -22,20 +22,18 @@ __all__ = ["DLQ_PREFIX", "RETRY_PREFIX", "Topics", "is_system_topic"]
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
-SYSTEM_TOPICS = frozenset(
-    (
-        "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC",
-    )
-)
+# What every broker has from its start on, with so many queues.
+BOOT_TOPICS = {
+    "BenchmarkTest": 1024,
+    "OFFSET_MOVED_EVENT": 1,
+    "RMQ_SYS_TRANS_HALF_TOPIC": 1,
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1,
+    "SCHEDULE_TOPIC_XXXX": 18,
+    "SELF_TEST_TOPIC": 1,
+    "TBW102": 8,
+    "TRANS_CHECK_MAX_TIME_TOPIC": 1,
+}
+SYSTEM_TOPICS = frozenset((*BOOT_TOPICS, "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"))
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 PERM_MAX = PERM_INHERIT | PERM_READ | PERM_WRITE
 
@@ -71,10 +69,9 @@ class Topics:
         config = self.manager.entries.get(topic)
         if config is not None:
             return config
-        queue_ids = self.queue_ids(topic)
-        if not queue_ids:
+        queue_nums = max((*self.queue_ids(topic), BOOT_TOPICS.get(topic, 0) - 1), default=-1) + 1
+        if not queue_nums:
             return None
-        queue_nums = max(queue_ids) + 1
         return TopicConfig(topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
 
     def create_or_update(self, config: TopicConfig) -> None:
