@@ -10,6 +10,7 @@ This is where the parts meet: `reput.store` writes and reads bytes, `reput.ring`
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -23,6 +24,7 @@ import reput
 from reput.arguments import require_messages, require_seconds, require_text, require_whole
 from reput.consume.arrivals import ArrivalPublisher
 from reput.consume.schedule_service import DelayLevelRow, ScheduleService
+from reput.consume.topics import is_system_topic
 from reput.errors import ConfigError, DispatcherError, MessageIllegal, StoreClosed
 from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
@@ -31,6 +33,7 @@ from reput.process.inline import InlineGroup, InlineRing
 from reput.process.messages import GroupStatus, RebuiltView, WriterRow
 from reput.process.publisher import FramePublisher
 from reput.settings import Settings, load_settings
+from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.dispatcher_cursors import keep_dispatcher_cursors
 from reput.store.identity import read_identity, require_store
 from reput.store.message import Message, PutMessageResult
@@ -38,6 +41,7 @@ from reput.store.message_reader import GetMessageResult, MessageReader
 from reput.store.message_store import MessageStore, Publisher
 from reput.store.retention_plan import SegmentFate
 from reput.store.store_checkpoint import write_checkpoint
+from reput.store.topic_config_manager import TopicConfigManager
 from reput_hooks import Record
 
 if TYPE_CHECKING:
@@ -52,6 +56,7 @@ INDEX = "index"
 ROCKETMQ_VIEWS = (CONSUME_QUEUE, "consume_queue_ext", INDEX)
 TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 FOLLOW_WAIT_S = 0.1
+GONE_LOOK_S = 0.002
 
 
 @overload
@@ -414,6 +419,52 @@ class Store(Reading):
         if self.writer.durable < commit_log_offset:
             raise self.writer.refusal()
 
+    def delete_topic(self, topic: str, timeout: float | None = 5.0) -> int:
+        """Delete *topic* and return the commit-log offset of that.
+
+        Its consume queues go, and so do its entry in ``topics.json`` and what consumer groups have committed of it. Its
+        records stay in the log until retention takes them, and are found by key so long. What is put to it from now on
+        is a new topic's, whose queue offsets begin with 0. No rebuild of a view brings back what was deleted.
+
+        Returns when the queues are gone, or after *timeout* seconds; they follow as soon as their dispatcher runs.
+
+        Raises:
+            ConfigError: the topic is RocketMQ's own.
+            MessageIllegal: no topic is called so.
+            StoreError: the deletion cannot be kept.
+        """
+        self.require_open()
+        require_text("topic", topic)
+        require_seconds("timeout", timeout)
+        if is_system_topic(topic):
+            raise ConfigError(f"the topic is the system's own: topic={topic!r}", "It cannot be deleted.")
+        gone = GoneDirectory(self.directory / "consumequeue" / topic)
+        try:
+            offset = self.writer.delete_topic(topic)
+            self.forget_topic_config(topic)
+            if CONSUME_QUEUE in self.settings.dispatchers:
+                gone.wait(timeout)
+        finally:
+            gone.close()
+        return offset
+
+    def forget_topic_config(self, topic: str) -> None:
+        """Take a topic out of the stored configuration."""
+        if self.consuming is not None:
+            topics, offsets = self.consuming.managers.topics, self.consuming.managers.offsets
+        else:
+            topics = TopicConfigManager(self.directory)
+            offsets = ConsumerOffsetManager(self.directory)
+            topics.load()
+            offsets.load()
+        with topics.lock:
+            if topic in topics.entries:
+                topics.remove(topic)
+                topics.persist()
+        with offsets.lock:
+            if offsets.clean_offset_by_topic(topic):
+                offsets.persist()
+
     def flush(self) -> int:
         """Force to disk what was put so far, and return the offset up to which the log is durable.
 
@@ -706,6 +757,30 @@ class ReadOnlyStore(Reading):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+class GoneDirectory:
+    """Waits until a directory is removed, also if another one of its name is made at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor: int | None = None
+        with contextlib.suppress(FileNotFoundError):
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def wait(self, timeout: float | None) -> bool:
+        """Return True once it is gone, False if that took longer than *timeout* seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = threading.Event()
+        while self.descriptor is not None and os.fstat(self.descriptor).st_nlink:
+            if end is not None and time.monotonic() >= end:
+                return False
+            pause.wait(GONE_LOOK_S)
+        return True
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
 
 
 class OpenRing:

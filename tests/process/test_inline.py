@@ -8,7 +8,7 @@ import pytest
 
 from reput.errors import ConfigError, DispatcherError, WaitTimeout
 from reput.process.states import State
-from reput.process.topic_deletions import TopicDeletion, TopicDeletions
+from reput.store.topic_deletions import TopicDeletion, TopicDeletions
 
 TIMEOUT = 20.0
 

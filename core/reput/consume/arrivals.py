@@ -44,3 +44,7 @@ class ArrivalPublisher:
     def expire(self, commit_log_offset_min: int, appended: int, ordinal: int) -> None:
         """The log begins at *commit_log_offset_min* now."""
         self.publisher.expire(commit_log_offset_min, appended, ordinal)
+
+    def delete_topic(self, topic: str, appended: int, ordinal: int) -> None:
+        """*topic* was deleted when the log ended at *appended*."""
+        self.publisher.delete_topic(topic, appended, ordinal)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from isal.isal_zlib import crc32
 
-from reput.process.json_lines import JsonLines
+from reput.store.json_lines import JsonLines
 
 __all__ = ["DeadLetter", "DeadLetters"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from reput.process.json_lines import JsonLines
+from reput.store.json_lines import JsonLines
 
 __all__ = ["Gap", "Gaps"]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from reput.errors import DamagedStore
 from reput.process.frame import NO_COLUMNS
-from reput.process.topic_deletions import TopicDeletions
 from reput.settings import Settings
+from reput.store.topic_deletions import TopicDeletions
 from reput_hooks import DispatchColumns
 
 if TYPE_CHECKING:

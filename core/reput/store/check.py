@@ -33,6 +33,7 @@ from reput.store.record_columns import RecordColumns
 from reput.store.recovery import read_damage
 from reput.store.segments import Segments
 from reput.store.store_lock import StoreLock
+from reput.store.topic_deletions import TopicDeletions, last_deletions
 
 __all__ = ["check_store"]
 
@@ -77,7 +78,8 @@ class StoreCheck:
         live, begin = self.writer is not None, self.segments.offset_min
         sizes = IndexSizes(settings.max_hash_slot_num, settings.max_index_num)
         self.ext = ConsumeQueueExtCheck(store_directory, live=live)
-        self.consume_queue = ConsumeQueueCheck(store_directory, self.ext, begin, self.damaged, live=live)
+        deleted = last_deletions(TopicDeletions(store_directory).following(begin))
+        self.consume_queue = ConsumeQueueCheck(store_directory, self.ext, begin, self.damaged, deleted, live=live)
         self.index = IndexCheck(store_directory, sizes, begin, self.damaged, live=live)
 
     def run(self) -> CheckReport:

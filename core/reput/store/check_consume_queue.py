@@ -7,7 +7,7 @@ units, and what lies behind the queue's end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -79,8 +79,17 @@ class ConsumeQueueCheck:
     """Compares the queues below ``consumequeue/`` with the log, and has their ext units compared."""
 
     def __init__(
-        self, store_directory: Path, ext: ConsumeQueueExtCheck, log_begin: int, damage: Ranges, *, live: bool
+        self,
+        store_directory: Path,
+        ext: ConsumeQueueExtCheck,
+        log_begin: int,
+        damage: Ranges,
+        deleted: Mapping[str, int],
+        *,
+        live: bool,
     ) -> None:
+        """*deleted*: where topics were deleted; no unit is due for what they had before, and old ones may be left."""
+        self.deleted = deleted
         self.root = store_directory / "consumequeue"
         self.ext = ext
         self.log_begin = log_begin
@@ -123,6 +132,9 @@ class ConsumeQueueCheck:
         if batches.any():
             self.left_alone |= {columns.queues[index][0] for index in set(rows["queue_index"][batches].tolist())}
             wanted &= ~batches
+        if self.deleted:
+            floors = np.array([self.deleted.get(topic, 0) for topic, _ in columns.queues], np.int64)
+            wanted &= rows["commit_log_offset"] >= floors[rows["queue_index"]]
         queue_numbers = numbers[rows["queue_index"]]
         wanted &= queue_numbers != NO_QUEUE
         expected = np.empty(int(wanted.sum()), EXPECTED)
@@ -147,6 +159,8 @@ class ConsumeQueueCheck:
             text = columns.texts[at : at + int(row["multi_dispatch_size"])]
             of_record = (row["commit_log_offset"], row["record_size"], row["tags_code"], row["store_timestamp"])
             for queue, queue_offset in further_queues(columns.queues[int(row["queue_index"])], text):
+                if self.deleted.get(queue[0], 0) > row["commit_log_offset"]:
+                    continue
                 if (queue_number := self.number(*queue)) >= 0:
                     expected.append((queue_number, queue_offset, *of_record))
         return np.array(expected, EXPECTED)
@@ -185,6 +199,10 @@ class ConsumeQueueCheck:
         offsets, sizes, codes = (units[name].astype(np.int64) for name in UNIT_DTYPE.names or ())
         present = sizes > 0
         points_there = (offsets == expected["commit_log_offset"]) & (sizes == expected["record_size"])
+        if self.deleted:
+            # The view has not come to the deletion yet.
+            floor_of = np.array([self.deleted.get(queue.topic, 0) for queue in self.queues], np.int64)
+            present &= points_there | (offsets >= floor_of[expected["queue"]])
         with_ext = points_there & (codes <= ADDRESS_MAX) & (codes != expected["tags_code"])
         same_code = (codes == expected["tags_code"]) | with_ext
 
@@ -249,13 +267,13 @@ class ConsumeQueueCheck:
             self.differ_at(
                 queue, low, units, ~used, "unit is zero before the queue's end, where RocketMQ would stop reading"
             )
-            self.differ_at(queue, low, units, self.without_explanation(units, used), NO_RECORD)
+            self.differ_at(queue, low, units, self.without_explanation(queue, units, used), NO_RECORD)
 
     def judge_behind(self, queue: Queue, log_end: int) -> None:
         """Judge units behind the last place that the log has a record for."""
         for low, high in queue.units.used(queue.end):
             units = queue.units.read(low, high)
-            strange = self.without_explanation(units, units["record_size"] > 0)
+            strange = self.without_explanation(queue, units, units["record_size"] > 0)
             if queue.end == 0:
                 # Nothing of this queue is in the log, so nothing but older records can have come before.
                 inside = strange & (units["commit_log_offset"] < log_end)
@@ -263,10 +281,11 @@ class ConsumeQueueCheck:
                 strange &= ~inside
             self.findings.stale_count += int(strange.sum())
 
-    def without_explanation(self, units: Array, used: Array) -> Array:
+    def without_explanation(self, queue: Queue, units: Array, used: Array) -> Array:
         """Return which *used* units neither stand for records that are gone nor point into damage; count the others."""
         offsets = units["commit_log_offset"].astype(np.int64)
-        expired = used & ((units["record_size"] == PRE_BLANK_SIZE) | (offsets < self.log_begin))
+        begin = max(self.log_begin, self.deleted.get(queue.topic, 0))
+        expired = used & ((units["record_size"] == PRE_BLANK_SIZE) | (offsets < begin))
         inside = used & ~expired & points_into(offsets, self.damage)
         self.findings.expired_count += int(expired.sum())
         self.findings.unverified_count += int(inside.sum())

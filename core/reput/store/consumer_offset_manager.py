@@ -49,6 +49,20 @@ class ConsumerOffsetManager(ConfigManager):
                     topics.append(topic)
             self.offset_table.setdefault(key, {})[queue_id] = queue_offset
 
+    def clean_offset_by_topic(self, topic: str) -> bool:
+        """Forget what all groups have consumed of *topic*, which was deleted; tell whether there was anything.
+
+        Source: RocketMQ 5, ConsumerOffsetManager.cleanOffsetByTopic.
+        """
+        with self.lock:
+            keys = [key for key in self.offset_table if key.startswith(f"{topic}@")]
+            for key in keys:
+                del self.offset_table[key]
+            for topics in (self.topics_of_group or {}).values():
+                if topic in topics:
+                    topics.remove(topic)
+        return bool(keys)
+
     def offsets_of_group(self, group: str) -> dict[str, dict[int, int]]:
         """Return every committed offset of *group*: next queue offset by topic and queue id."""
         with self.lock:

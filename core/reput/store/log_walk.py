@@ -16,7 +16,8 @@ One walker, read-only. The same walk serves recovery, `reput check` and `reput d
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -33,6 +34,7 @@ from reput.store.record import (
 )
 from reput.store.record_columns import RecordColumns, locate_records
 from reput.store.segments import Segment, Segments
+from reput.store.topic_deletions import TopicDeletion
 
 __all__ = ["Extent", "LogWalk"]
 
@@ -71,6 +73,7 @@ class LogWalk:
         record_count: int = 0,
         verify: bool = True,
         unclean: bool = False,
+        deletions: Sequence[TopicDeletion] = (),
     ) -> None:
         """
         Args:
@@ -80,12 +83,14 @@ class LogWalk:
             unclean: the last writer did not close the log, so that its last record may be torn in its topic (if it has
                 no properties) or in its properties. Lengths and body CRC of such a record fit, so RocketMQ keeps it,
                 with zeros in it.
+            deletions: behind that offset, in their order; queue offsets begin anew there.
         """
         self.segments = segments
         self.queue_offsets = queue_offsets or QueueOffsets()
         self.store_timestamp = store_timestamp
         self.verify = verify
         self.unclean = unclean
+        self.deletions = deque(deletions)
         self.record_count = record_count
         self.last_record_offset: int | None = None
         self.log_end = segments.offset_min
@@ -160,6 +165,19 @@ class LogWalk:
         self.store_timestamp = max(self.store_timestamp, int(columns.store_timestamp.max()))
         for topic, queue_id, next_offset in next_queue_offsets(columns):
             self.queue_offsets.raise_to(topic, queue_id, next_offset)
+        while self.deletions and self.deletions[0].commit_log_offset < extent.end:
+            deletion = self.deletions.popleft()
+            self.queue_offsets.forget_topic(deletion.topic)
+            offsets = columns.header["commit_log_offset"].astype(np.int64)
+            later = columns.behind(int(np.searchsorted(offsets, deletion.commit_log_offset)))
+            for topic, queue_id, next_offset in next_queue_offsets(later) if len(later) else ():
+                if topic == deletion.topic:
+                    self.queue_offsets.raise_to(topic, queue_id, next_offset)
+
+    def delete_the_rest(self) -> None:
+        """Take in the deletions at the end of the log, behind which nothing was put."""
+        while self.deletions:
+            self.queue_offsets.forget_topic(self.deletions.popleft().topic)
 
     def unreadable(self, at: int, reason: str) -> Extent | None:
         """Judge the bytes from *at* on, which are no record."""
@@ -181,6 +199,8 @@ class LogWalk:
         if transaction in (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE):
             return True
         topic, queue_id = columns.topic(0), int(columns.header["queue_id"][0])
+        if any(part.topic == topic and part.commit_log_offset <= commit_log_offset for part in self.deletions):
+            return True
         return int(columns.header["queue_offset"][0]) >= self.queue_offsets.next_offset(topic, queue_id)
 
     def find_record(self, at: int) -> int | None:

@@ -209,6 +209,7 @@ class MessageReader:
         self.segments: Segments | None = None
         self.log_stamp = DirectoryStamp(store_directory / "commitlog")
         self.queues: dict[tuple[str, int], QueueReader] = {}
+        self.queues_stamp = DirectoryStamp(store_directory / "consumequeue")
         self.index = Index(store_directory / "index", settings.max_hash_slot_num, settings.max_index_num, self.files)
         self.file_sizes: tuple[int, int] | None = None
 
@@ -249,6 +250,10 @@ class MessageReader:
         Raises:
             ConfigError: *topic* would lead out of the queues' directory.
         """
+        if self.queues_stamp.changed():
+            # Topics have come or gone, or the whole view was exchanged for one that was built anew: what is open may be
+            # files that nobody else has any more.
+            self.forget()
         found = self.queues.get((topic, queue_id))
         if found is None:
             if "/" in topic or "\0" in topic or topic in ("", ".", ".."):

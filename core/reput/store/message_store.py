@@ -10,6 +10,7 @@ Source: RocketMQ store, DefaultMessageStore, CommitLog.asyncPutMessage and async
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -75,6 +76,7 @@ from reput.store.sealed_file import seal
 from reput.store.segments import Segments
 from reput.store.store_checkpoint import write_checkpoint
 from reput.store.store_lock import StoreLock, Writer, not_writable, process_start_time
+from reput.store.topic_deletions import TopicDeletion, TopicDeletions
 from reput_hooks.dispatch import ROW
 
 __all__ = ["MessageStore", "Publisher"]
@@ -122,6 +124,9 @@ class Publisher(Protocol):
     def expire(self, commit_log_offset_min: int, appended: int, ordinal: int) -> None:
         """The log begins at *commit_log_offset_min* now; it still ends at *appended*. Under the put lock."""
 
+    def delete_topic(self, topic: str, appended: int, ordinal: int) -> None:
+        """*topic* was deleted when the log ended at *appended*. Under the put lock."""
+
 
 class NobodyListens:
     """The publisher of a store that has no process group."""
@@ -136,6 +141,9 @@ class NobodyListens:
         """Nobody is told."""
 
     def expire(self, commit_log_offset_min: int, appended: int, ordinal: int) -> None:
+        """Nobody is told."""
+
+    def delete_topic(self, topic: str, appended: int, ordinal: int) -> None:
         """Nobody is told."""
 
 
@@ -223,6 +231,7 @@ class MessageStore:
                 "Name an empty or new directory, or one that has commitlog/ in it.",
             )
         self.own = directory / "reput"
+        self.topic_deletions = TopicDeletions(directory)
         try:
             self.files.make_directory(self.own)
         except OSError as error:
@@ -343,6 +352,7 @@ class MessageStore:
 
             recovered = recover(self.directory, segments, self.store_id, self.clock.now_ms())
             cut_behind(self.directory, segments, recovered.end, self.files)
+            self.topic_deletions.move_before(recovered.common_end, self.files)
             self.epochs = recovered.epochs
             self.queue_offsets = recovered.queue_offsets
             self.ordinal = recovered.ordinal
@@ -759,6 +769,33 @@ class MessageStore:
         with self.put_lock:
             self.commit_log_offset_min = commit_log_offset_min
             self.publisher.expire(commit_log_offset_min, self.commit_log.appended, self.ordinal)
+
+    def delete_topic(self, topic: str) -> int:
+        """Delete *topic* as of now and return the commit-log offset of that; views follow.
+
+        Its records stay in the log until retention takes them. What is put to it from now on is a new topic's, whose
+        queue offsets begin with 0.
+
+        Raises:
+            MessageIllegal: no topic is called so.
+            StoreReadOnly, StoreFull, StoreClosed: as `put`; or the deletion cannot be kept.
+        """
+        check_topic(topic)
+        with self.put_lock:
+            if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
+                raise self.refusal()
+            appended = self.commit_log.appended
+            try:
+                self.topic_deletions.add(TopicDeletion(self.clock.now_ms(), appended, topic))
+            except OSError as error:
+                kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+                raise kind(
+                    f"the deletion cannot be kept, so the topic is there still: topic={topic} error={error.strerror} "
+                    f"path={self.topic_deletions.lines.path}"
+                ) from error
+            self.queue_offsets.forget_topic(topic)
+            self.publisher.delete_topic(topic, appended, self.ordinal)
+        return appended
 
     def set_disk_full(self, reason: str | None) -> None:
         """Refuse puts because the disk is too full, or take them again."""

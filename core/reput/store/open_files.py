@@ -1,6 +1,6 @@
 """OpenFiles: descriptors of files that are read again and again, the least used closed first.
 
-DirectoryStamp: whether a directory was changed since it was listed.
+DirectoryStamp: whether a directory was changed, or replaced by another, since it was listed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ __all__ = ["DirectoryStamp", "OpenFiles"]
 
 # The kernel stamps with a clock that ticks every few milliseconds, so two changes may bear the same time.
 TICK_NS = 20_000_000
+NOTHING = (-1, -1)
 
 
 class OpenFiles:
@@ -65,16 +66,17 @@ class DirectoryStamp:
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
-        self.seen = -1
+        self.seen = NOTHING
 
     def changed(self) -> bool:
         """Tell whether names may have come or gone since the last call; True the first time, and where it is absent."""
         try:
-            changed_ns = os.stat(self.path).st_mtime_ns
+            found = os.stat(self.path)
         except FileNotFoundError:
-            self.seen = -1
+            self.seen = NOTHING
             return True
-        if changed_ns == self.seen:
+        changed_ns = found.st_mtime_ns
+        if (changed_ns, found.st_ino) == self.seen:
             return False
-        self.seen = changed_ns if time.time_ns() - changed_ns > TICK_NS else -1
+        self.seen = (changed_ns, found.st_ino) if time.time_ns() - changed_ns > TICK_NS else NOTHING
         return True

@@ -58,6 +58,13 @@ class QueueOffsets:
         if next_offset > queues.get(queue_id, 0):
             queues[queue_id] = next_offset
 
+    def forget_topic(self, topic: str) -> None:
+        """Let the queues of *topic* begin with 0 again: it was deleted."""
+        queues = self.queues.get(topic)
+        if queues:
+            # Whoever holds the same table sees it, too.
+            queues.clear()
+
     def snapshot(self) -> dict[str, dict[int, int]]:
         """Return a copy that later puts do not change."""
         return {topic: dict(queues) for topic, queues in self.queues.items()}

@@ -130,6 +130,15 @@ class RecordColumns:
             setattr(columns, name, getattr(self, name)[:count])
         return columns
 
+    def behind(self, count: int) -> RecordColumns:
+        """Return all but the first *count* records. Positions stay relative to the same ``data``."""
+        columns = RecordColumns()
+        columns.data = self.data
+        columns.end = self.end
+        for name in ARRAYS:
+            setattr(columns, name, getattr(self, name)[count:])
+        return columns
+
     def queues(self) -> tuple[list[tuple[bytes, int]], Array]:
         """Return the different (topic, queue id) pairs, and which of them each record belongs to.
 

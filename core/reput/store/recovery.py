@@ -10,6 +10,7 @@ never written by us                → scanned whole; the queues' files say wher
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ from reput.store.queue_offsets import QueueOffsets, read_queue_offsets
 from reput.store.sealed_file import read_sealed
 from reput.store.segments import Segments
 from reput.store.store_lock import is_claimed
+from reput.store.topic_deletions import TopicDeletions, last_deletions, move_deletion
 
 __all__ = ["DamageList", "DamagedRange", "RecoveredLog", "read_damage", "recover"]
 
@@ -48,7 +50,11 @@ class DamageList(msgspec.Struct, frozen=True):
 
 
 class RecoveredLog(msgspec.Struct):
-    """What `recover` found. Whatever lies behind *end* is stale or torn."""
+    """What `recover` found. Whatever lies behind *end* is stale or torn.
+
+    Attributes:
+        common_end: up to where the log is the one that reput wrote last.
+    """
 
     end: int
     queue_offsets: QueueOffsets
@@ -56,6 +62,7 @@ class RecoveredLog(msgspec.Struct):
     ordinal: int
     epochs: Epochs
     damage: DamageList
+    common_end: int
 
 
 def read_damage(store_directory: Path) -> DamageList:
@@ -74,7 +81,13 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
     ours_before = (store_directory / "reput" / "epochs").exists()
     aborted = (store_directory / "abort").exists()
     begin: int | None = None
-    walk = LogWalk(segments, unclean=aborted)
+    # Where another program wrote, deletions behind what both have in common would fall upon its records.
+    held = [mark.offset for mark in epochs.marks if mark_holds(segments, mark)]
+    common = None if aborted and is_claimed(store_directory) else max(held, default=0)
+    deletions = TopicDeletions(store_directory).following(segments.offset_min)
+    if common is not None:
+        deletions = [move_deletion(deletion, common) for deletion in deletions]
+    walk = LogWalk(segments, unclean=aborted, deletions=deletions)
     if snapshot is not None and snapshot.epoch == epochs.epoch:
         mark = next((mark for mark in epochs.marks if mark.offset == snapshot.commit_log_offset), None)
         if mark is not None and mark_holds(segments, mark):
@@ -85,6 +98,7 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
                 store_timestamp=snapshot.store_timestamp,
                 record_count=snapshot.ordinal,
                 unclean=aborted,
+                deletions=[part for part in deletions if part.commit_log_offset >= snapshot.commit_log_offset],
             )
     known = {(damaged.begin, damaged.end): damaged for damaged in read_damage(store_directory).ranges}
     damage = [damaged for damaged in known.values() if begin is not None and damaged.end <= begin]
@@ -101,13 +115,13 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
     if judged is not None and judged.kind == "damage":
         damage.append(DamagedRange(judged.begin, judged.end, judged.reason))
     refuse_unaccepted(damage, end, store_directory)
+    walk.delete_the_rest()
     if begin is None:
-        raise_from_queue_files(store_directory, walk.queue_offsets, end)
+        raise_from_queue_files(store_directory, walk.queue_offsets, end, last_deletions(deletions))
     if ours_before:
         if aborted and is_claimed(store_directory):
             epochs = epochs.begin(end, now_ms)
         elif begin is None or end != epochs.clean_end or aborted:
-            held = [mark.offset for mark in epochs.marks if mark_holds(segments, mark)]
             epochs = epochs.begin(max(held, default=0), now_ms)
     return RecoveredLog(
         end,
@@ -116,6 +130,7 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
         walk.record_count,
         epochs,
         DamageList(damage),
+        end if common is None else min(end, common),
     )
 
 
@@ -133,10 +148,15 @@ def refuse_unaccepted(damage: list[DamagedRange], log_end: int, store_directory:
             )
 
 
-def raise_from_queue_files(store_directory: Path, queue_offsets: QueueOffsets, log_end: int) -> None:
-    """Let queues of which the log has no record go on where their files end; the log may have been trimmed."""
+def raise_from_queue_files(
+    store_directory: Path, queue_offsets: QueueOffsets, log_end: int, deleted: Collection[str]
+) -> None:
+    """Let queues of which the log has no record go on where their files end; the log may have been trimmed.
+
+    Not those of topics that were *deleted* since the log's beginning: their files may just not be gone yet.
+    """
     for topic, queue_id, directory in queue_directories(store_directory / "consumequeue"):
-        if queue_offsets.next_offset(topic, queue_id) == 0:
+        if topic not in deleted and queue_offsets.next_offset(topic, queue_id) == 0:
             next_offset = next_offset_of_files(directory, log_end)
             if next_offset:
                 queue_offsets.raise_to(topic, queue_id, next_offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from reput.process.json_lines import JsonLines
+from reput.store.json_lines import JsonLines
 
 
 class Row(msgspec.Struct, frozen=True):

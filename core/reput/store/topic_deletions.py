@@ -1,0 +1,66 @@
+"""TopicDeletions: which topics were deleted when, in ``reput/topic_deletions.jsonl``.
+
+Views are told by a frame; whoever reads the log instead, late or to build a view again, finds the deletions here, at
+their places. So a deletion is written here before its frame is published.
+
+The records of a deleted topic stay in the log until retention takes them. Queue offsets of a topic of the same name
+begin with 0 again behind its deletion, as RocketMQ has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from reput.store.files import Files
+from reput.store.json_lines import JsonLines
+
+__all__ = ["TopicDeletion", "TopicDeletions", "last_deletions", "move_deletion"]
+
+
+class TopicDeletion(msgspec.Struct, frozen=True):
+    """*topic* was deleted when the log ended at *commit_log_offset*; *timestamp* in ms since 1970 UTC."""
+
+    timestamp: int
+    commit_log_offset: int
+    topic: str
+
+
+class TopicDeletions:
+    """The deletions of one store, in the order in which they happened."""
+
+    def __init__(self, store_directory: Path) -> None:
+        self.lines = JsonLines(store_directory / "reput" / "topic_deletions.jsonl", TopicDeletion)
+
+    def add(self, deletion: TopicDeletion) -> None:
+        """Keep *deletion*, durably."""
+        self.lines.append(deletion)
+
+    def following(self, commit_log_offset: int) -> list[TopicDeletion]:
+        """Return those at or behind *commit_log_offset*."""
+        return [deletion for deletion in self.lines.read() if deletion.commit_log_offset >= commit_log_offset]
+
+    def move_before(self, commit_log_offset: int, files: Files) -> None:
+        """Have those behind *commit_log_offset* happen there: the log was cut, and goes on from there with others.
+
+        Without this they would fall upon records that were put after them.
+        """
+        kept = list(self.lines.read())
+        moved = [move_deletion(deletion, commit_log_offset) for deletion in kept]
+        if moved != kept:
+            encode = msgspec.json.encode
+            files.replace(self.lines.path, b"".join([encode(deletion) + b"\n" for deletion in moved]))
+
+
+def move_deletion(deletion: TopicDeletion, commit_log_offset: int) -> TopicDeletion:
+    """Return *deletion*, at *commit_log_offset* if it lies behind."""
+    if deletion.commit_log_offset <= commit_log_offset:
+        return deletion
+    return msgspec.structs.replace(deletion, commit_log_offset=commit_log_offset)
+
+
+def last_deletions(deletions: Sequence[TopicDeletion]) -> dict[str, int]:
+    """Return of each topic where it was deleted last."""
+    return {deletion.topic: deletion.commit_log_offset for deletion in deletions}

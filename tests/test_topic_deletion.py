@@ -1,0 +1,206 @@
+"""A deleted topic stays deleted: beside readers, through crashes and rebuilds; its name begins anew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import reput
+from reput.errors import ConfigError, StoreClosed
+from reput.process.rebuild import rebuild
+from reput.settings import Settings, load_settings
+from reput.store.check import check_store
+from reput.store.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.topic_config_manager import TopicConfig, TopicConfigManager
+from reput.store.topic_deletions import TopicDeletions
+from small_store import ManualClock, drop, open_store, records
+
+SMALL = {
+    "mapped_file_size_commit_log": 1 << 16,
+    "mapped_file_size_consume_queue": 200,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
+}
+WAIT_S = 30.0
+
+
+def open_inline(path: Path, **settings: object) -> reput.Store:
+    """Open a small store whose dispatchers run on a thread of the test."""
+    return reput.open(path, mode="inline", **SMALL, **settings)
+
+
+def put(store: reput.Store, topic: str, count: int = 3) -> list[int]:
+    """Put *count* messages; return their queue offsets, once they can be read."""
+    results = [store.put(reput.Message(topic, f"{topic} {number}".encode())) for number in range(count)]
+    store.wait_for("consume_queue", results[-1].next_commit_log_offset, WAIT_S)
+    return [result.queue_offset for result in results]
+
+
+def bodies(store: reput.Store | reput.ReadOnlyStore, topic: str) -> list[bytes]:
+    """Return what a reader gets of a topic."""
+    return [record.body for record in store.get(topic)]
+
+
+def views(path: Path) -> dict[str, str]:
+    """Return the states of the views, as `check` has them; the log itself must be in order."""
+    report = check_store(path, Settings())
+    assert report.damage == []
+    return {name: view.state for name, view in report.views.items() if name != "consume_queue_ext"}
+
+
+@pytest.mark.processes
+def test_a_deleted_topic_has_no_messages_and_its_name_begins_anew(tmp_path):
+    """For who reads in the same program, and for who does beside it."""
+    with reput.open(tmp_path, **SMALL) as store, reput.open(tmp_path, read_only=True) as beside:
+        put(store, "orders", 12)
+        put(store, "bills", 2)
+        assert len(bodies(store, "orders")) == len(bodies(beside, "orders")) == 12
+        deleted_at = store.delete_topic("orders", WAIT_S)
+        assert deleted_at == store.appended
+        assert bodies(store, "orders") == bodies(beside, "orders") == []
+        assert store.queue_range("orders") == (0, 0)
+        assert "orders" not in store.topics()
+        assert len(bodies(store, "bills")) == 2
+        assert put(store, "orders", 2) == [0, 1]
+        assert bodies(store, "orders") == [b"orders 0", b"orders 1"]
+    assert views(tmp_path) == {"consume_queue": "equal", "index": "equal"}
+    with reput.open(tmp_path, read_only=True) as store:
+        assert bodies(store, "orders") == [b"orders 0", b"orders 1"]
+
+
+def test_no_rebuild_brings_a_deleted_topic_back(tmp_path):
+    """Neither what was there before, nor more than there is of the new one."""
+    with open_inline(tmp_path / "store") as store:
+        put(store, "orders", 5)
+        store.delete_topic("orders", WAIT_S)
+        put(store, "bills", 1)
+        put(store, "orders", 2)
+        store.delete_topic("bills", WAIT_S)
+    settings = load_settings(**SMALL).settings
+    list(rebuild(tmp_path / "store", ["consume_queue"], tmp_path / "target", settings))
+    built = tmp_path / "target" / "consumequeue"
+    kept = tmp_path / "store" / "consumequeue"
+    assert [path.name for path in built.iterdir()] == [path.name for path in kept.iterdir()] == ["orders"]
+    assert {path.name: path.read_bytes() for path in (built / "orders" / "0").iterdir()} == {
+        path.name: path.read_bytes() for path in (kept / "orders" / "0").iterdir()
+    }
+
+
+def test_what_is_stored_of_a_deleted_topic_goes_with_it(tmp_path):
+    """Its entry in topics.json, and what groups have consumed of it; nothing of others."""
+    with open_inline(tmp_path) as store:
+        put(store, "orders", 1)
+    topics, offsets = TopicConfigManager(tmp_path), ConsumerOffsetManager(tmp_path)
+    for topic in ("orders", "orders2"):
+        topics.put(topic, TopicConfig(topic_name=topic))
+        offsets.commit_offset("billing", topic, 0, 7)
+    topics.persist()
+    offsets.persist()
+    with open_inline(tmp_path) as store:
+        store.delete_topic("orders", WAIT_S)
+    assert list(json.loads((tmp_path / "config" / "topics.json").read_text())["topicConfigTable"]) == ["orders2"]
+    kept = ConsumerOffsetManager(tmp_path)
+    kept.load()
+    assert kept.offset_table == {"orders2@billing": {0: 7}}
+
+
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "TBW102", "rmq_sys_x", "RMQ_SYS_TRANS_HALF_TOPIC"])
+def test_a_topic_of_rocketmqs_own_is_not_deleted(tmp_path, topic):
+    """Delayed messages of all topics lie in one of them."""
+    with open_inline(tmp_path) as store, pytest.raises(ConfigError, match="system"):
+        store.delete_topic(topic)
+
+
+def test_a_closed_store_deletes_nothing(tmp_path):
+    """As it takes no message."""
+    store = open_inline(tmp_path)
+    store.close()
+    with pytest.raises(StoreClosed):
+        store.delete_topic("orders")
+
+
+def test_a_topic_without_messages_can_be_deleted(tmp_path):
+    """Nothing has to be there."""
+    with open_inline(tmp_path) as store:
+        assert store.delete_topic("orders", WAIT_S) == 0
+        assert put(store, "orders", 2) == [0, 1]
+
+
+# What a recovery makes of it.
+
+
+def put_to(store, topic, count=1):
+    """Put *count* messages; return their queue offsets."""
+    return [store.put(reput.Message(topic, b"x" * 100)).queue_offset for _ in range(count)]
+
+
+@pytest.mark.parametrize("before", [0, 1, 5, 40])
+@pytest.mark.parametrize("after", [0, 1, 7])
+def test_queue_offsets_begin_anew_behind_a_deletion_after_a_kill(tmp_path, before, after):
+    """However many records lie on either side of it, across segments."""
+    store = open_store(tmp_path)
+    put_to(store, "bills", 3)
+    put_to(store, "orders", before)
+    store.delete_topic("orders")
+    put_to(store, "bills", 2)
+    put_to(store, "orders", after)
+    drop(store)
+    store = open_store(tmp_path)
+    assert put_to(store, "orders") == [after]
+    assert put_to(store, "bills") == [5]
+    store.close(views_complete=False)
+
+
+def test_queue_offsets_begin_anew_behind_a_deletion_after_a_close(tmp_path):
+    """The snapshot knows, and what was deleted behind the snapshot is found."""
+    store = open_store(tmp_path)
+    put_to(store, "orders", 3)
+    store.delete_topic("orders")
+    store.close(views_complete=False)
+    store = open_store(tmp_path)
+    assert put_to(store, "orders", 2) == [0, 1]
+    store.delete_topic("orders")
+    drop(store)
+    store = open_store(tmp_path)
+    assert put_to(store, "orders") == [0]
+    store.close(views_complete=False)
+
+
+def test_a_deletion_behind_a_lost_tail_falls_upon_no_later_message(tmp_path):
+    """The log ends before it now; it happens there."""
+    clock = ManualClock()
+    store = open_store(tmp_path, clock=clock)
+    put_to(store, "orders", 3)
+    [kept] = [records(tmp_path)[-1]]
+    put_to(store, "bills", 2)
+    store.delete_topic("orders")
+    drop(store)
+    # A power cut took what lay behind the third record.
+    end = kept.commit_log_offset + kept.record_size
+    segment = tmp_path / "commitlog" / f"{0:020}"
+    segment.write_bytes(segment.read_bytes()[:end].ljust(segment.stat().st_size, b"\0"))
+    store = open_store(tmp_path, clock=clock)
+    [deletion] = TopicDeletions(tmp_path).following(0)
+    assert (deletion.topic, deletion.commit_log_offset) == ("orders", end)
+    assert put_to(store, "orders", 4) == [0, 1, 2, 3]
+    drop(store)
+    store = open_store(tmp_path, clock=clock)
+    assert put_to(store, "orders") == [4]
+    store.close(views_complete=False)
+
+
+def test_a_killed_view_makes_up_for_the_deletion(tmp_path):
+    """Its files are still there when the store is opened again."""
+    with open_inline(tmp_path) as store:
+        put(store, "orders", 5)
+    writer = reput.store.message_store.MessageStore(tmp_path, load_settings(**SMALL).settings)
+    writer.delete_topic("orders")
+    writer.close(views_complete=False)
+    assert (tmp_path / "consumequeue" / "orders").exists()
+    assert views(tmp_path) == {"consume_queue": "equal", "index": "equal"}
+    with open_inline(tmp_path) as store:
+        assert put(store, "orders", 2) == [0, 1]
+        assert len(bodies(store, "orders")) == 2
+    assert views(tmp_path) == {"consume_queue": "equal", "index": "equal"}
