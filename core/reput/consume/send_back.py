@@ -1,0 +1,110 @@
+"""send_back: what a consumer could not handle comes again later, and in the end goes to the dead letters.
+
+    orders ── fails ──▶ SCHEDULE_TOPIC_XXXX ── 10 s ──▶ %RETRY%group ── fails ──▶ … 30 s … ──▶ %DLQ%group
+                                              reconsume_times + 1 each
+
+The copy keeps body, flag, birth and properties. RETRY_TOPIC says where it came from first, ORIGIN_MESSAGE_ID which
+record it was there, and no copy waits for the disk (WAIT).
+
+Source: RocketMQ broker, AbstractSendMessageProcessor.consumerSendMsgBack.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Protocol
+
+import msgspec
+
+from reput.consume.carried_message import carried_message, carried_properties
+from reput.consume.response_code import ResponseCode
+from reput.consume.services import ConsumeServices
+from reput.consume.topics import DLQ_PREFIX, RETRY_PREFIX
+from reput.errors import RequestRefused
+from reput.settings import Settings
+from reput.store.message import Message, PutMessageResult
+from reput.store.topic_config_manager import PERM_READ, PERM_WRITE
+from reput_hooks import Record
+
+__all__ = ["RetryingStore", "send_back"]
+
+# The first retry waits for as long as this level says, each further one for a level more.
+FIRST_DELAY_LEVEL = 3
+UNIT_SUB_FLAG = 2
+
+
+class RetryingStore(Protocol):
+    """A store that is open for writing, with its topics and groups."""
+
+    @property
+    def settings(self) -> Settings:
+        """What was configured."""
+
+    @property
+    def services(self) -> ConsumeServices:
+        """Topics and groups."""
+
+    def put(self, message: Message) -> PutMessageResult:
+        """Store a message."""
+
+
+def send_back(
+    store: RetryingStore,
+    group: str,
+    record: Record,
+    delay_level: int = 0,
+    max_reconsume_times: int | None = None,
+    *,
+    unit_mode: bool = False,
+) -> PutMessageResult | None:
+    """Have *record* come again to *group*, or go to the dead letters if it came often enough; the statistics count it.
+
+    Args:
+        delay_level: 0: longer each time, by RocketMQ's table; below 0: to the dead letters at once.
+        max_reconsume_times: how often it may come again; None: as the group's configuration says.
+        unit_mode: the retry topic is marked as one of RocketMQ's units when it is made.
+
+    Returns:
+        Where the copy was stored: in the schedule topic, or among the dead letters. None: the group has no retry
+        queues, so nothing was.
+
+    Raises:
+        RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST; or NO_PERMISSION, the broker or the topic takes no messages.
+        MessageIllegal: with what the copy says more, it breaks a limit, or the group's name makes too long a topic.
+        StoreError: it could not be stored.
+    """
+    config = store.services.groups.require(group)
+    if not store.settings.broker_permission & PERM_WRITE:
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"the broker takes no messages: broker_permission={store.settings.broker_permission}",
+        )
+    if config.retry_queue_nums <= 0:
+        return None
+    if max_reconsume_times is None:
+        max_reconsume_times = config.retry_max_times
+    properties = carried_properties(record)
+    properties.setdefault("RETRY_TOPIC", record.topic)
+    properties["WAIT"] = "false"
+    properties.setdefault("ORIGIN_MESSAGE_ID", record.message_id)
+    if record.reconsume_times >= max_reconsume_times or delay_level < 0:
+        topic, queue_nums, queue_id, delay_level = DLQ_PREFIX + group, 1, 0, 0
+        properties["DELAY"] = "0"
+    else:
+        topic, queue_nums = RETRY_PREFIX + group, config.retry_queue_nums
+        queue_id = random.randrange(queue_nums)
+        delay_level = delay_level or FIRST_DELAY_LEVEL + record.reconsume_times
+    described = store.services.topics.create_when_missing(
+        topic,
+        queue_nums,
+        perm=PERM_READ | PERM_WRITE,
+        topic_sys_flag=UNIT_SUB_FLAG if unit_mode else 0,
+    )
+    if not described.perm & PERM_WRITE:
+        raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic takes no messages: topic={topic!r}")
+    message = carried_message(record, topic, queue_id, properties, keeps_store_host=False)
+    result = store.put(
+        msgspec.structs.replace(message, reconsume_times=record.reconsume_times + 1, delay_level=delay_level)
+    )
+    store.services.statistics.sent_back(group, properties["RETRY_TOPIC"], dead=topic == DLQ_PREFIX + group)
+    return result
