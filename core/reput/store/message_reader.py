@@ -234,7 +234,7 @@ class MessageReader:
         for queue in self.queues.values():
             queue.forget()
         self.queues.clear()
-        self.index.stamp.seen = -1
+        self.index.stamp.forget()
         self.file_sizes = None
 
     def log(self) -> Segments:

@@ -68,6 +68,10 @@ class DirectoryStamp:
         self.path = str(path)
         self.seen = NOTHING
 
+    def forget(self) -> None:
+        """Have `changed` say True the next time."""
+        self.seen = NOTHING
+
     def changed(self) -> bool:
         """Tell whether names may have come or gone since the last call; True the first time, and where it is absent."""
         try:
