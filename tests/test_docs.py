@@ -176,7 +176,7 @@ def test_every_word_of_the_interface_is_documented(interface):
     assert public_methods(interface) <= names
 
 
-def test_both_hooks_are_documented():
+def test_every_hook_is_documented():
     """Where they are called, and what happens if they raise."""
     hooks = {name for name in reput_hooks.__all__ if name.startswith("reput_")}
     assert hooks <= first_cells(ROOT / "docs" / "dispatchers.md")

@@ -15,6 +15,7 @@ from reput_hooks.dispatcher import (
     hookspec,
     reput_create_dispatcher,
     reput_describe_dispatcher,
+    reput_read_view,
 )
 from reput_hooks.durable_file import replace_durably
 from reput_hooks.record import Record
@@ -38,4 +39,5 @@ __all__ = [
     "replace_durably",
     "reput_create_dispatcher",
     "reput_describe_dispatcher",
+    "reput_read_view",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -27,6 +27,7 @@ __all__ = [
     "hookspec",
     "reput_create_dispatcher",
     "reput_describe_dispatcher",
+    "reput_read_view",
 ]
 
 API_VERSION = 1
@@ -173,5 +174,16 @@ def reput_describe_dispatcher() -> DispatcherDescription:
 
     Called in a short-lived process that imports the plugin. It must not touch files or the network. An exception
     makes the dispatcher ``BROKEN``.
+    """
+    raise NotImplementedError
+
+
+@hookspec(firstresult=True)
+def reput_read_view(folders: Sequence[Path]) -> object:
+    """Return what a view holds, in a form in which equal views are equal: for tests, which compare views.
+
+    Without it every file of *folders* counts: JSON and SQLite by what they say, others by their bytes. A plugin whose
+    equal views may differ in their bytes, or lie elsewhere, needs it. Called by the contract suite, with the plugin's
+    own folder and the declared ``store_folders``, while no dispatcher works on them.
     """
     raise NotImplementedError

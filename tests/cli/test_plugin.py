@@ -1,9 +1,14 @@
-"""`reput plugin list`."""
+"""`reput plugin`: what is installed, and whether it keeps its contract."""
 
 from __future__ import annotations
 
 import json
 
+import pytest
+
+from command_line import run_reput
+from process.contract.written_dispatchers import counting
+from process.probe_plugin import PluginFolder
 from reput.cli import main
 
 
@@ -14,3 +19,37 @@ def test_the_built_in_dispatchers_are_listed(capsys):
     assert {"consume_queue", "index"} <= rows.keys()
     assert rows["consume_queue"]["distribution"] == "reput"
     assert rows["consume_queue"]["module"] == "reput_plugins.consume_queue"
+
+
+CLAUSES = ["--clause", "starts_with_nothing", "--clause", "goes_on_where_it_stopped"]
+
+
+@pytest.mark.processes
+def test_a_dispatcher_is_held_to_its_contract():
+    """A line per clause, and how many of them are kept."""
+    done = run_reput("plugin", "test", "consume_queue", *CLAUSES)
+    assert done.code == 0, done.stdout
+    first, second, last = done.stdout.splitlines()
+    assert first.startswith("kept            starts_with_nothing: With an empty folder")
+    assert second.startswith("kept            goes_on_where_it_stopped: ")
+    assert last == "2 kept"
+
+
+@pytest.mark.processes
+def test_a_broken_promise_is_exit_code_1(tmp_path, monkeypatch):
+    """With the reason below it."""
+    folder = PluginFolder(tmp_path / "plugins")
+    folder.add("forgetful", source=counting(("Counter(saved.count)", "Counter()")))
+    monkeypatch.setenv("PYTHONPATH", str(folder.folder))
+    done = run_reput("plugin", "test", "forgetful", *CLAUSES, "--format", "json")
+    assert done.code == 1
+    assert [row["state"] for row in done.rows()] == ["kept", "broken"]
+    assert "the view differs after pauses" in done.rows()[1]["reason"]
+
+
+def test_an_unknown_clause_is_named_beside_the_known():
+    """So that nobody has to look them up."""
+    done = run_reput("plugin", "test", "index", "--clause", "truncated")
+    assert done.code == 2
+    assert "clause=truncated" in done.stderr
+    assert "truncates" in done.stderr

@@ -81,6 +81,7 @@ for name, verb, example in (
     application.command(name, epilog=epilog(example))(verb)
 
 plugins.command("list", epilog=epilog(plugin.LIST_EXAMPLE))(plugin.list_plugins)
+plugins.command("test", epilog=epilog(plugin.TEST_EXAMPLE))(plugin.hold_to_contract)
 application.add_typer(plugins, name="plugin")
 dispatcher.register(dispatchers)
 application.add_typer(dispatchers, name="dispatcher")

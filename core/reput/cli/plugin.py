@@ -1,20 +1,26 @@
-"""`reput plugin`: the dispatchers that are installed."""
+"""`reput plugin`: the dispatchers that are installed, the contract each is held to, and a project for a new one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
 
 from reput.cli.failure import ANSWER_IS_NO
-from reput.cli.options import FormatOption, OutputFormat
-from reput.cli.output import print_table
+from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, whole_number
+from reput.cli.output import Printer, print_table, write_line
 
 if TYPE_CHECKING:
     from reput.process.catalogue import CatalogueEntry
     from reput.process.describe import Answer
 
-__all__ = ["LIST_EXAMPLE", "list_plugins"]
+__all__ = ["LIST_EXAMPLE", "TEST_EXAMPLE", "hold_to_contract", "list_plugins"]
 
 LIST_EXAMPLE = "reput plugin list"
+TEST_EXAMPLE = "reput plugin test consume_queue --clause any_batches --clause truncates"
 
 
 def list_plugins(output_format: FormatOption = OutputFormat.TEXT) -> int:
@@ -52,3 +58,49 @@ def plugin_row(entry: CatalogueEntry, answer: Answer) -> dict[str, Any]:
         "options": [option.name for option in described.options] if described else None,
         "error": broken or answer.refused,
     }
+
+
+def hold_to_contract(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an installed dispatcher.", show_default=False)],
+    clauses: Annotated[
+        list[str] | None,
+        typer.Option("--clause", metavar="CLAUSE", help="Try this clause alone; may be repeated."),
+    ] = None,
+    time_max: Annotated[
+        int, typer.Option("--time-max", metavar="SECONDS", parser=whole_number(1), help="For each clause.")
+    ] = 120,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> int:
+    """Hold a dispatcher to its contract, clause by clause, in processes and folders of their own.
+
+    Options of the dispatcher come from the configuration, as in --set dispatchers.NAME.OPTION=VALUE. Exit code 1: a
+    clause is broken.
+    """
+    from reput.errors import ConfigError
+    from reput.process.contract.host import promises
+    from reput.process.contract.suite import run_contract
+    from reput.settings import load_settings
+
+    known = promises()
+    for clause in clauses or ():
+        if clause not in known:
+            raise ConfigError(f"there is no such clause: clause={clause} known={','.join(known)}")
+    settings = load_settings(config, assignments or (), dispatchers=[name]).settings
+    printer = Printer(output_format, clause_text)
+    states = []
+    for row in run_contract(name, settings, clauses or list(known), time_max=time_max):
+        printer.row(msgspec.to_builtins(row))
+        sys.stdout.flush()
+        states.append(row.state)
+    if output_format is OutputFormat.TEXT:
+        write_line(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
+    return ANSWER_IS_NO if "broken" in states else 0
+
+
+def clause_text(row: Mapping[str, Any]) -> str:
+    """Return what came of one clause, for people: broken ones with their reason and the plugin's traceback."""
+    lines = [f"{row['state']:14}  {row['clause']}: {row['promise']}"]
+    lines += [f"{'':16}{line}" for line in (row["traceback"] or row["reason"] or "").splitlines()]
+    return "\n".join(lines)

@@ -24,6 +24,10 @@ def main() -> None:
         from reput.process.supervisor import main as supervise
 
         supervise(arguments)
+    elif role == "contract":
+        from reput.process.contract.suite import main as try_contract
+
+        try_contract(arguments)
     else:
         raise SystemExit(f"unknown role: role={role}")
 

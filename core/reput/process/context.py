@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ class HostContext:
         store_directory: Path,
         store_id: str,
         folders: ViewFolders,
+        dead_letters: DeadLetters,
         cell: LoopCell,
+        epoch: Callable[[], int],
     ) -> None:
         self.name = name
         self.directory = folders.directory
@@ -46,9 +48,9 @@ class HostContext:
         self.folder = folders.folder
         self._cell = cell
         self._counters: dict[str, Counter] = {}
-        self._dead_letters = DeadLetters(folders.root, name)
+        self._dead_letters = dead_letters
         self._cell.set_rejected_count(len(self._dead_letters))
-        self._epoch = 0
+        self._epoch = epoch
 
     def counter(self, name: str) -> Counter:
         """Return the number of that name in the dispatcher's cell."""
@@ -61,7 +63,7 @@ class HostContext:
         """Put one record into the dispatcher's dead-letter file, durably, and go on."""
         letter = DeadLetter(
             timestamp=time.time_ns() // 1_000_000,
-            epoch=self._epoch,
+            epoch=self._epoch(),
             commit_log_offset=request.commit_log_offset,
             record_size=request.record_size,
             topic=request.topic,
@@ -82,10 +84,6 @@ class HostContext:
     def alive(self) -> None:
         """Say that a long piece of work goes on."""
         self._cell.beat()
-
-    def enter_epoch(self, epoch: int) -> None:
-        """Of the host: have dead letters name the log's present history."""
-        self._epoch = epoch
 
     def close(self) -> None:
         """Of the host: release the log."""

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from reput.errors import DamagedStore, DispatcherError, OffsetOutOfRange, RingClosed, RingLapped, StoreError
+from reput.process.dead_letters import DeadLetters
 from reput.process.feed import FrameReader, LoopCell, Predecessor, Waiting
 from reput.process.frame import BATCH, DELETE_TOPIC, EXPIRE, Frame, cut_columns, decode_frame
 from reput.process.gaps import Gap, Gaps
@@ -117,6 +118,7 @@ class DispatcherLoop:
         description: DispatcherDescription,
         create: Callable[[], CommitLogDispatcher],
         folders: ViewFolders,
+        dead_letters: DeadLetters,
         reader: FrameReader,
         cell: LoopCell,
         predecessors: Sequence[Predecessor],
@@ -129,6 +131,7 @@ class DispatcherLoop:
         self.name = name
         self.create = create
         self.folders = folders
+        self.dead_letters = dead_letters
         self.reader = reader
         self.header = reader.header
         self.cell = cell

@@ -19,19 +19,16 @@ from typing import NoReturn
 import msgspec
 
 from reput.process.catalogue import CatalogueEntry
-from reput.process.context import HostContext
 from reput.process.dispatcher_loop import DispatcherLoop, StartRefused, Stop
 from reput.process.group_context import GroupContext
 from reput.process.group_lock import GroupLock
-from reput.process.log_feed import LogFeed
+from reput.process.hosted_loop import HostedLoop
 from reput.process.log_pipe import LogLine, PipeHandler, install
 from reput.process.parent_death import die_with_parent
 from reput.process.plugin import Plugin, convert_options, load_plugin
 from reput.process.states import Phase
-from reput.process.view_folders import ViewFolders
 from reput.ring import Cell, RingMemory, RingReader
-from reput.store.epochs import read_epochs
-from reput_hooks import CommitLogDispatcher, DispatcherDescription
+from reput_hooks import DispatcherDescription
 
 __all__ = ["BROKEN_STATUS", "DRAIN_SIGNAL", "REFUSED_STATUS", "STOP_SIGNAL", "Assignment", "run_dispatcher"]
 
@@ -114,7 +111,6 @@ class DispatcherProcess:
         self.loop: DispatcherLoop | None = None
         self.stop: Stop | None = None
         self.log = install(assignment.log_descriptor, self.entry.name, self.position)
-        self.host_context: HostContext | None = None
 
     def position(self) -> int | None:
         """Return where the dispatcher stands, None before it has started."""
@@ -156,46 +152,22 @@ class DispatcherProcess:
 
     def dispatch(self, plugin: Plugin, description: DispatcherDescription, options: object) -> None:
         """Run the loop until it is finished."""
-        context, name = self.context, self.entry.name
-        folders = ViewFolders(self.assignment.root, name, description.store_folders)
-
-        def create() -> CommitLogDispatcher:
-            if self.host_context is not None:
-                self.host_context.close()
-            self.host_context = HostContext(
-                name=name,
-                options=options,
-                settings=context.settings,
-                store_directory=context.store_directory,
-                store_id=context.store_id,
-                folders=folders,
-                cell=self.cell,
-            )
-            return plugin.create(self.host_context)
-
         reader = RingReader(self.memory, self.cell)
-        loop = self.loop = DispatcherLoop(
-            name=name,
-            description=description,
-            create=create,
-            folders=folders,
+        hosted = HostedLoop(
+            self.context,
+            plugin,
+            description,
+            options,
+            root=self.assignment.root,
             reader=reader,
             cell=self.cell,
             predecessors=[self.memory.view(slot) for slot in self.assignment.predecessors],
-            log_feed=LogFeed(
-                context.store_directory,
-                context.settings,
-                needs_properties=description.needs_properties,
-                positions=description.feeds == "positions",
-            ),
-            load_epochs=lambda: read_epochs(context.store_directory, context.store_id),
-            count_from_first=context.target is not None,
-            flush_interval_s=context.settings.dispatcher_flush_interval / 1000,
         )
+        loop = self.loop = hosted.loop
         if self.stop is not None:
             loop.request_stop(self.stop)
         loop.do_work()
-        announce_running(self.log, name)
+        announce_running(self.log, self.entry.name)
         do_work, waiting, park = loop.do_work, loop.waiting, reader.park
         while not loop.finished:
             if do_work():

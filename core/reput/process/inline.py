@@ -19,11 +19,10 @@ from typing import NamedTuple
 from reput.errors import ConfigError, DispatcherError, RingClosed, RingLapped, WaitTimeout
 from reput.process.backoff import Backoff
 from reput.process.catalogue import CatalogueEntry, select_dispatchers
-from reput.process.context import HostContext
 from reput.process.dispatcher_loop import DispatcherLoop, StartRefused, Stop
 from reput.process.group_context import GroupContext
 from reput.process.group_lock import GroupLock
-from reput.process.log_feed import LogFeed
+from reput.process.hosted_loop import HostedLoop
 from reput.process.messages import RebuiltView
 from reput.process.order import enabled_predecessors, in_order
 from reput.process.plugin import Plugin, convert_options, load_plugin
@@ -31,9 +30,7 @@ from reput.process.publisher import FramePublisher
 from reput.process.shadow_folders import ShadowFolders
 from reput.process.states import State, check_transition
 from reput.process.status import DispatcherRow, dispatcher_row
-from reput.process.view_folders import ViewFolders
-from reput.store.epochs import read_epochs
-from reput_hooks import CommitLogDispatcher, DispatcherDescription
+from reput_hooks import DispatcherDescription
 
 __all__ = ["InlineCell", "InlineGroup", "InlineRing"]
 
@@ -251,9 +248,13 @@ class Member:
         self.description = DispatcherDescription()
         self.plugin: Plugin | None = None
         self.options: object = None
-        self.loop: DispatcherLoop | None = None
-        self.context: HostContext | None = None
+        self.hosted: HostedLoop | None = None
         self.start_at = 0.0
+
+    @property
+    def loop(self) -> DispatcherLoop | None:
+        """What runs now, if anything does."""
+        return self.hosted.loop if self.hosted is not None else None
 
 
 class InlineGroup:
@@ -387,47 +388,22 @@ class InlineGroup:
         if state not in (State.STOPPED, State.BACKOFF) or self.now() < member.start_at:
             return 0
         member.cell.set_state(State.STARTING)
-        member.loop = self.make_loop(member)
+        member.hosted = self.host(member)
         return 1
 
-    def make_loop(self, member: Member) -> DispatcherLoop:
+    def host(self, member: Member) -> HostedLoop:
         """Return a loop that begins at the durable cursor."""
-        context, description = self.context, member.description
-        folders = ViewFolders(context.view_directory, member.name, description.store_folders)
-
-        def create() -> CommitLogDispatcher:
-            assert member.plugin is not None
-            if member.context is not None:
-                member.context.close()
-            member.context = HostContext(
-                name=member.name,
-                options=member.options,
-                settings=context.settings,
-                store_directory=context.store_directory,
-                store_id=context.store_id,
-                folders=folders,
-                cell=member.cell,
-            )
-            return member.plugin.create(member.context)
-
+        assert member.plugin is not None
         predecessors = enabled_predecessors({name: other.description.after for name, other in self.members.items()})
-        return DispatcherLoop(
-            name=member.name,
-            description=description,
-            create=create,
-            folders=folders,
+        return HostedLoop(
+            self.context,
+            member.plugin,
+            member.description,
+            member.options,
+            root=self.context.view_directory,
             reader=InlineReader(self.ring, member.cell),
             cell=member.cell,
             predecessors=[self.members[name].cell for name in predecessors[member.name]],
-            log_feed=LogFeed(
-                context.store_directory,
-                context.settings,
-                needs_properties=description.needs_properties,
-                positions=description.feeds == "positions",
-            ),
-            load_epochs=lambda: read_epochs(context.store_directory, context.store_id),
-            count_from_first=context.target is not None,
-            flush_interval_s=context.settings.dispatcher_flush_interval / 1000,
             now=self.now,
         )
 
@@ -458,11 +434,9 @@ class InlineGroup:
 
     def end(self, member: Member) -> None:
         """Release what the loop of *member* held."""
-        if member.loop is not None:
-            member.loop.log_feed.close()
-        if member.context is not None:
-            member.context.close()
-        member.loop = member.context = None
+        if member.hosted is not None:
+            member.hosted.close()
+        member.hosted = None
 
     # Of the owner's threads.
 

@@ -6,8 +6,9 @@ pluggy carries the hooks: their names and arguments are checked against `reput_h
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -62,6 +63,10 @@ class Plugin:
                 f"type={type(dispatcher).__name__}"
             )
         return dispatcher
+
+    def read_view(self, folders: Sequence[Path]) -> object:
+        """Return what the plugin says that a view holds, None if it leaves that to its files."""
+        return self.manager.hook.reput_read_view(folders=folders)
 
 
 def load_plugin(name: str, module: str) -> Plugin:

@@ -1,0 +1,418 @@
+"""The clauses of a dispatcher's contract, each a function that tries one promise, in the order in which they build up.
+
+A clause gets the dispatcher and an empty directory. It returns None if the promise is kept, and a sentence if it does
+not apply to this dispatcher. It raises AssertionError where the promise is broken; whatever else the plugin raises
+breaks it, too. The first line of a clause's docstring is the promise, in the words of docs/dispatchers.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from reput.process.contract.child import run_in_child
+from reput.process.contract.sample_store import AWKWARD_SAMPLES, SampleStore
+from reput.process.contract.trial import Subject, Trial
+from reput.process.contract.view_content import difference
+from reput.process.contract.watched import CRASHED, CallLog
+from reput.process.rebuild import rebuild
+from reput.store.topic_deletions import TopicDeletion, TopicDeletions
+
+__all__ = ["CLAUSES", "Clause"]
+
+Clause = Callable[[Subject, Path], str | None]
+CLAUSES: dict[str, Clause] = {}
+
+CRASH_COUNT_MAX = 100
+READ_FAILURE_COUNT_MAX = 40
+CRASH_BATCHES = (5, 1, 9, 3)
+
+
+def clause(function: Clause) -> Clause:
+    """Add *function* to the contract."""
+    CLAUSES[function.__name__] = function
+    return function
+
+
+# What clauses are made of.
+
+
+def make_store(subject: Subject, directory: Path, count: int | None = None) -> SampleStore:
+    """Return a store with the first *count* samples in it."""
+    return SampleStore.write(
+        directory / "store",
+        subject.samples[:count],
+        subject.settings,
+        needs_properties=subject.description.needs_properties,
+    )
+
+
+def built_at_once(subject: Subject, store: SampleStore, root: Path) -> object:
+    """Return the view of *store*, made in one life from the log, without anything's happening."""
+    trial = Trial(subject, store, root)
+    trial.begin(len(store.bounds) - 1)
+    trial.end()
+    return trial.view()
+
+
+def require_equal(found: object, expected: object, when: str) -> None:
+    """Raise AssertionError unless two views are equal."""
+    assert found == expected, f"the view differs {when}: {difference(found, expected)}"
+
+
+def places(store: SampleStore) -> list[int]:
+    """Return some numbers of records at which something may happen: early, in the middle, late."""
+    count = len(store.bounds) - 1
+    return sorted({1, count // 3, count // 2, count * 2 // 3, count - 1} - {0})
+
+
+def evenly(count: int, count_max: int) -> list[int]:
+    """Return up to *count_max* of the numbers below *count*, the first and the last among them."""
+    if count <= count_max:
+        return list(range(count))
+    return sorted({round(index * (count - 1) / (count_max - 1)) for index in range(count_max)})
+
+
+# The clauses.
+
+
+@clause
+def starts_with_nothing(subject: Subject, directory: Path) -> str | None:
+    """With an empty folder, `start` returns None: the view begins with the log."""
+    store = make_store(subject, directory)
+    trial = Trial(subject, store, directory / "root")
+    trial.begin(0)
+    assert trial.calls.started_at == [None], f"start returned a cursor at {trial.calls.started_at[0]}, on an empty view"
+    trial.end()
+    return None
+
+
+@clause
+def takes_in_the_log(subject: Subject, directory: Path) -> str | None:
+    """`dispatch` brings the view up to the batch's end, `flush` returns how far, and never an older cursor."""
+    store = make_store(subject, directory)
+    trial = Trial(subject, store, directory / "root")
+    trial.begin(0)
+    for _ in itertools.takewhile(lambda _: trial.appended < len(store.bounds) - 1, itertools.count()):
+        trial.take(7)
+        trial.flush()
+    trial.end()
+    durable = trial.calls.durable
+    assert durable == sorted(durable), f"flush returned an older cursor than before: {durable}"
+    known = {*store.bounds, *store.segment_begins}
+    strange = [offset for offset in durable if offset not in known]
+    assert not strange, f"flush returned a cursor at which no record begins: commit_log_offset={strange[0]}"
+    if not durable:
+        return "flush never returned a cursor: the whole log comes again at each start, and views are not compared"
+    assert durable[-1] == store.end, f"the last flush returned {durable[-1]}, dispatched was {store.end}"
+    return None
+
+
+@clause
+def any_batches(subject: Subject, directory: Path) -> str | None:
+    """How the log is cut into batches, and whether they come fresh or from the log, makes no difference to the view."""
+    store = make_store(subject, directory)
+    expected = built_at_once(subject, store, directory / "at-once")
+    chance = random.Random(1)
+    for name, sizes in (
+        ("of one record", itertools.repeat(1)),
+        ("of seven records", itertools.repeat(7)),
+        ("of any size", iter(lambda: chance.randrange(1, 12), None)),
+    ):
+        trial = Trial(subject, store, directory / name)
+        trial.begin(0)
+        trial.take_all(sizes)
+        trial.end()
+        require_equal(trial.view(), expected, f"if batches are {name}")
+    return None
+
+
+@clause
+def goes_on_where_it_stopped(subject: Subject, directory: Path) -> str | None:
+    """Paused and resumed, at any place and any number of times, the view misses nothing and has nothing twice."""
+    store = make_store(subject, directory)
+    expected = built_at_once(subject, store, directory / "at-once")
+    trial = Trial(subject, store, directory / "root")
+    while trial.appended < len(store.bounds) - 1:
+        trial.begin()
+        trial.take(6)
+        trial.take(3)
+        trial.end()
+        # Once more, without anything's having happened.
+        trial.begin()
+        trial.end()
+    require_equal(trial.view(), expected, "after pauses")
+    started = [offset for offset in trial.calls.started_at if offset is not None]
+    assert started == sorted(started), f"start returned an older cursor than before: {started}"
+    return None
+
+
+@clause
+def at_least_once(subject: Subject, directory: Path) -> str | None:
+    """What lies behind the durable cursor comes again after a crash, and leaves no trace of having come twice."""
+    store = make_store(subject, directory)
+    expected = built_at_once(subject, store, directory / "at-once")
+    for flushed, lost in ((0, 10), (10, 10), (10, len(store.bounds)), (len(store.bounds) - 1, 0)):
+        trial = Trial(subject, store, directory / f"{flushed}-{lost}")
+
+        def dies(say: Callable[[str], None], trial: Trial = trial, lost: int = lost) -> None:
+            trial.take_all([1, lost - 1] if lost else ())
+
+        for _ in range(2):
+            trial.begin(flushed)
+            trial.flush()
+            child = run_in_child(dies)
+            assert child.status == 0, "\n".join(child.lines)
+            trial.abandon()
+        trial.begin(len(store.bounds) - 1)
+        trial.end()
+        require_equal(trial.view(), expected, f"after crashes behind {flushed} flushed records")
+    return None
+
+
+@clause
+def flush_forces_to_disk(subject: Subject, directory: Path) -> str | None:
+    """A cursor that `flush` returned survives a power cut: what was written before was forced to disk."""
+    store = make_store(subject, directory)
+    trial = Trial(subject, store, directory / "root")
+    trial.begin(0)
+    while trial.appended < len(store.bounds) - 1:
+        trial.take(20)
+        trial.flush()
+    trial.end()
+    assert not trial.calls.unforced, (
+        f"flush returned {trial.calls.unforced[0]}, and something had been written, but neither fsync, fdatasync nor a "
+        "database's commit was called (replace_durably does it for a small file)"
+    )
+    return None
+
+
+@clause
+def crash_at_every_call(subject: Subject, directory: Path) -> str | None:
+    """Killed before any call to it, and before any call that it makes to files or a database, it recovers by itself."""
+    store = make_store(subject, directory, 24)
+    expected = built_at_once(subject, store, directory / "at-once")
+    end = len(store.bounds) - 1
+
+    def life(root: Path, calls: CallLog) -> None:
+        trial = Trial(subject, store, root, calls)
+        trial.begin(0)
+        for size in CRASH_BATCHES:
+            trial.take(size)
+            trial.flush()
+        trial.take_all()
+        trial.end()
+
+    def counted(say: Callable[[str], None]) -> None:
+        calls = CallLog()
+        life(directory / "counted", calls)
+        say(str(calls.count))
+
+    child = run_in_child(counted)
+    assert child.status == 0, "\n".join(child.lines)
+    for crash_at in evenly(int(child.lines[0]), CRASH_COUNT_MAX):
+        root = directory / f"crash-{crash_at}"
+
+        def dies(say: Callable[[str], None], root: Path = root, crash_at: int = crash_at) -> None:
+            life(root, CallLog(crash_at, on_durable=lambda offset: say(str(offset))))
+
+        child = run_in_child(dies)
+        assert child.status in (0, CRASHED), "\n".join(child.lines)
+        durable = int(child.lines[-1]) if child.lines else 0
+        trial = Trial(subject, store, root)
+        where = f"after a crash before call {crash_at}"
+        try:
+            trial.begin(end)
+            trial.end()
+        except Exception as error:
+            raise AssertionError(f"it does not start {where}: {type(error).__name__}: {error}") from error
+        started = trial.calls.started_at[0] or 0
+        assert started >= durable, f"start returned {started} {where}, though flush had returned {durable}"
+        require_equal(trial.view(), expected, where)
+        shutil.rmtree(root)
+    return None
+
+
+@clause
+def retries_after_failures(subject: Subject, directory: Path) -> str | None:
+    """`RetryLater` means that nothing was changed; after any other exception the dispatcher starts anew and goes on."""
+    store = make_store(subject, directory)
+    trial = Trial(subject, store, directory / "at-once")
+    trial.begin(0)
+    trial.take_all(itertools.repeat(8))
+    trial.end()
+    expected = trial.view()
+    if not trial.calls.read_count:
+        return "it reads no records and raised no RetryLater" if not trial.retry_count else None
+    for failing in evenly(trial.calls.read_count, READ_FAILURE_COUNT_MAX):
+        trial = Trial(subject, store, directory / f"failing-{failing}", CallLog(fail_read_at=failing + 1))
+        trial.begin(0)
+        while trial.appended < len(store.bounds) - 1:
+            try:
+                trial.take(8)
+            except OSError:
+                trial.abandon()
+                trial.begin()
+        trial.end()
+        require_equal(trial.view(), expected, f"after reading {failing + 1} of the log had failed")
+    return None
+
+
+@clause
+def takes_in_or_rejects_any_record(subject: Subject, directory: Path) -> str | None:
+    """A record that it cannot take in is rejected, once, and does not stop those behind it."""
+    samples = [*subject.samples[:10], *AWKWARD_SAMPLES, *subject.samples[10:20]]
+    store = SampleStore.write(
+        directory / "store",
+        samples,
+        subject.settings,
+        needs_properties=subject.description.needs_properties,
+    )
+    trial = Trial(subject, store, directory / "root")
+    trial.begin(0)
+    while trial.appended < len(store.bounds) - 1:
+        try:
+            trial.take(1)
+        except Exception as error:
+            sample = samples[trial.appended - 1]
+            raise AssertionError(
+                f"dispatch raised {type(error).__name__}: {error} at a record with topic={sample.topic} "
+                f"body={sample.body[:40]!r}; context.reject would keep it for later"
+            ) from error
+    trial.end()
+    expected, rejected = trial.view(), trial.rejected()
+    trial = Trial(subject, store, directory / "again")
+
+    def dies(say: Callable[[str], None]) -> None:
+        trial.begin(len(store.bounds) - 1)
+
+    child = run_in_child(dies)
+    assert child.status == 0, "\n".join(child.lines)
+    trial.begin(len(store.bounds) - 1)
+    trial.end()
+    require_equal(trial.view(), expected, "after a crash")
+    assert trial.rejected() == rejected, f"other records were rejected: {trial.rejected()} first={rejected}"
+    return None
+
+
+@clause
+def truncates(subject: Subject, directory: Path) -> str | None:
+    """Where the log's history ended before the cursor, the view takes back what lies behind, or is built anew."""
+    samples = list(subject.samples)
+    for place in (1, len(samples) // 2, len(samples) - 1):
+        here = directory / str(place)
+        shared = make_store(subject, here, place)
+        store = shared.followed_by(here / "this", samples[place:])
+        other = shared.parting(here / "other", [*reversed(samples[place:]), *samples[:3]])
+        expected = built_at_once(subject, other, here / "at-once")
+        trial = Trial(subject, store, here / "root")
+        trial.begin(0)
+        trial.take_all(itertools.repeat(9))
+        trial.end()
+        trial = Trial(subject, other, here / "root")
+        trial.begin(place)
+        trial.take_all(itertools.repeat(9))
+        trial.end()
+        require_equal(trial.view(), expected, f"after the log was cut behind record {place}")
+    return None
+
+
+@clause
+def expires(subject: Subject, directory: Path) -> str | None:
+    """When the log is trimmed at its beginning, the view goes on, and says the same at the next start."""
+    store = make_store(subject, directory)
+    if not store.segment_begins:
+        return "the samples fill less than a segment of the log"
+    minimum = store.segment_begins[0]
+    count = len(store.bounds) - 1
+    trial = Trial(subject, store, directory / "root")
+    trial.begin(count - 5)
+    trial.expire(minimum)
+    trial.take(2)
+    trial.flush()
+    trial.end()
+    trimmed = store.trimmed(directory / "trimmed", minimum)
+    trial = Trial(subject, trimmed, directory / "root")
+    trial.commit_log_offset_min = minimum
+    trial.begin(len(trimmed.bounds) - 1)
+    trial.end()
+    once = trial.view()
+    trial.begin()
+    trial.end()
+    require_equal(trial.view(), once, "after another start on a trimmed log")
+    return None
+
+
+@clause
+def goes_on_behind_a_gap(subject: Subject, directory: Path) -> str | None:
+    """If retention took what it had not taken in, it goes on with the first record that is there."""
+    store = make_store(subject, directory)
+    if not store.segment_begins:
+        return "the samples fill less than a segment of the log"
+    minimum = store.segment_begins[-1]
+    trial = Trial(subject, store, directory / "root")
+    trial.begin(3)
+    trial.end()
+    trimmed = store.trimmed(directory / "trimmed", minimum)
+    trial = Trial(subject, trimmed, directory / "root")
+    trial.begin(len(trimmed.bounds) - 1)
+    assert trial.calls.batches[0][0] == minimum, f"the first batch began at {trial.calls.batches[0][0]}, not {minimum}"
+    trial.end()
+    once = trial.view()
+    trial.begin()
+    trial.end()
+    require_equal(trial.view(), once, "after another start behind the gap")
+    return None
+
+
+@clause
+def deletes_topics(subject: Subject, directory: Path) -> str | None:
+    """A topic's deletion comes at its place in the log, also if the view is built later; unknown topics do no harm."""
+    store = make_store(subject, directory)
+    topics = list(dict.fromkeys(sample.topic for sample in subject.samples))
+    deletions = TopicDeletions(store.directory)
+    wanted = dict(zip(places(store)[1:], [topics[0], "never-was", topics[-1]], strict=False))
+    for place, topic in wanted.items():
+        deletions.add(TopicDeletion(0, store.bounds[place], topic))
+    expected = built_at_once(subject, store, directory / "at-once")
+    trial = Trial(subject, store, directory / "root")
+    trial.begin(0)
+    for place, topic in wanted.items():
+        trial.take(place - trial.appended)
+        trial.delete_topic(topic)
+        trial.flush()
+    trial.take_all()
+    trial.end()
+    require_equal(trial.view(), expected, "if topics are deleted while it runs")
+    return None
+
+
+@clause
+def is_built_again(subject: Subject, directory: Path) -> str | None:
+    """With its folder emptied it knows nothing any more, and comes to the same view again."""
+    store = make_store(subject, directory)
+    expected = built_at_once(subject, store, directory / "at-once")
+    trial = Trial(subject, store, directory / "root")
+    trial.begin(len(store.bounds) // 2)
+    trial.rebuild()
+    trial.take_all()
+    trial.flush()
+    trial.rebuild()
+    trial.end()
+    require_equal(trial.view(), expected, "after being built again")
+    return None
+
+
+@clause
+def runs_in_a_process(subject: Subject, directory: Path) -> str | None:
+    """In a process of its own, started and fed by the supervisor, it comes to the same view."""
+    store = make_store(subject, directory)
+    expected = built_at_once(subject, store, directory / "at-once")
+    rows = list(rebuild(store.directory, [subject.name], directory / "target", store.settings))
+    assert [row.view for row in rows] == [subject.name]
+    found = Trial(subject, store, directory / "target").view()
+    require_equal(found, expected, "if it is built in a process")
+    return None

@@ -1,0 +1,47 @@
+"""The contract's entry: its clauses by name, and one of them tried. Found by entry point, group ``reput.contract``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reput.process.contract.clauses import CLAUSES
+from reput.process.contract.sample_store import SAMPLES
+from reput.process.contract.trial import Subject
+from reput.settings import Settings, load_settings
+from reput_hooks.sample import Sample
+
+__all__ = ["promises", "run_clause", "try_clause"]
+
+
+def promises() -> dict[str, str]:
+    """Return every clause's name and the promise that it tries, in their order."""
+    return {name: (clause.__doc__ or "").strip().partition("\n")[0] for name, clause in CLAUSES.items()}
+
+
+def run_clause(
+    clause: str, dispatcher: str, settings: Settings, samples: Sequence[Sample], directory: Path
+) -> str | None:
+    """Try one clause in *directory*, which is empty; return why it does not apply, None if the promise is kept.
+
+    Raises:
+        ConfigError: there is no such dispatcher, or an option of it is wrong.
+        AssertionError: the promise is broken.
+        Exception: the plugin raised it, which breaks the promise, too.
+    """
+    return CLAUSES[clause](Subject(dispatcher, settings, samples or SAMPLES), directory)
+
+
+def try_clause(
+    clause: str,
+    *,
+    dispatcher: str,
+    options: Mapping[str, object],
+    samples: Sequence[Sample],
+    directory: Path,
+) -> str | None:
+    """Try one clause as `run_clause` does, with the dispatcher's options alone; what `reput_hooks.testing` calls."""
+    given: dict[str, Any] = {f"dispatchers.{dispatcher}.{option}": value for option, value in options.items()}
+    settings = load_settings(dispatchers=[dispatcher], **given).settings
+    return run_clause(clause, dispatcher, settings, samples, directory)

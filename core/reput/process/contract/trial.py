@@ -1,0 +1,226 @@
+"""Trial: one view of a sample store, brought up step by step by the host's own loop, on a clock that stands still.
+
+A trial has lives, as a dispatcher's process has: `begin` makes the dispatcher and asks where it is, `take` hands it
+records, `end` has it flush and close, `abandon` leaves it as a crash would. Its view lies under a root of its own, laid
+out as a store; the sample store is only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from reput.errors import DamagedStore
+from reput.process.catalogue import select_dispatchers
+from reput.process.contract.sample_store import SampleStore, sample_settings
+from reput.process.contract.view_content import read_view
+from reput.process.contract.watched import CallLog, WatchedPlugin
+from reput.process.dead_letters import DeadLetters
+from reput.process.dispatcher_loop import Stop
+from reput.process.group_context import GroupContext
+from reput.process.hosted_loop import HostedLoop
+from reput.process.inline import InlineCell, InlineReader, InlineRing
+from reput.process.plugin import convert_options, load_plugin
+from reput.process.publisher import FramePublisher
+from reput.settings import Settings
+from reput_hooks.sample import Sample
+
+__all__ = ["Subject", "Trial"]
+
+RING_CAPACITY = 1 << 24
+WORK_MAX = 10_000
+RETRY_MAX = 100
+
+
+class Subject:
+    """The dispatcher that is tried: its plugin, imported in this process, and what the author says of it.
+
+    Args:
+        settings: with the options of the dispatcher.
+
+    Raises:
+        ConfigError: it is not installed, or the options are wrong.
+        Exception: whatever the plugin's import raised.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        samples: Sequence[Sample],
+    ) -> None:
+        (self.entry,) = select_dispatchers([name])
+        self.name = name
+        self.settings = sample_settings(settings)
+        self.samples = samples
+        self.plugin = load_plugin(name, self.entry.module)
+        self.description = self.plugin.describe()
+        self.options = convert_options(name, settings.dispatcher_options.get(name, {}), self.description.options)
+
+
+class Clock:
+    """Seconds that pass only when they are told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+
+    def now(self) -> float:
+        """Return the present time."""
+        return self.seconds
+
+
+class Trial:
+    """The view of *subject* under *root*, of the log of *store*.
+
+    Attributes:
+        calls: what the plugin was called for, over all lives.
+        appended: how many records of the store's log have been appended, as far as the dispatcher is told.
+    """
+
+    def __init__(self, subject: Subject, store: SampleStore, root: Path, calls: CallLog | None = None) -> None:
+        self.subject = subject
+        self.store = store
+        self.root = root
+        self.calls = calls if calls is not None else CallLog()
+        self.clock = Clock()
+        self.appended = 0
+        self.commit_log_offset_min = store.begin
+        self.hosted: HostedLoop | None = None
+        self.retry_count = 0
+        self.context = GroupContext(store.directory, store.store_id, subject.settings, root)
+
+    # A life.
+
+    def begin(self, appended: int | None = None) -> None:
+        """Start a life, at a time when the log has *appended* records."""
+        if appended is not None:
+            self.appended = appended
+        store, end = self.store, self.store.bounds[self.appended]
+        self.ring = InlineRing(
+            capacity=RING_CAPACITY,
+            appended=end,
+            durable=end,
+            commit_log_offset_min=self.commit_log_offset_min,
+            epoch=store.epoch,
+            ordinal=self.appended,
+        )
+        self.publisher = FramePublisher(self.ring, store.epoch)
+        self.cell = InlineCell(self.subject.name, 0, self.ring)
+        self.hosted = HostedLoop(
+            self.context,
+            WatchedPlugin(self.subject.plugin, self.calls),
+            self.subject.description,
+            self.subject.options,
+            root=self.root,
+            reader=InlineReader(self.ring, self.cell),
+            cell=self.cell,
+            now=self.clock.now,
+        )
+        self.work()
+
+    def take(self, record_count: int) -> None:
+        """Append the next *record_count* records, and let the dispatcher take them in."""
+        begin = self.appended
+        self.appended = min(begin + record_count, len(self.store.bounds) - 1)
+        at, ordinal = self.store.bounds[begin], begin
+        for scanned in self.store.ranges(at, self.store.bounds[self.appended]):
+            columns = scanned.columns
+            ordinal += len(columns)
+            self.publisher.publish(
+                at, scanned.end, scanned.store_timestamp, ordinal, columns.queues, columns.rows, columns.texts
+            )
+            at = scanned.end
+        self.publisher.durable(at)
+        self.work()
+
+    def take_all(self, sizes: Iterable[int] = ()) -> None:
+        """Take the rest of the log: batches of *sizes* records, then all that is left at once."""
+        for size in sizes:
+            if self.appended == len(self.store.bounds) - 1:
+                break
+            self.take(size)
+        self.take(len(self.store.bounds))
+
+    def flush(self) -> None:
+        """Let the flush interval pass."""
+        self.clock.seconds += 1 + self.context.settings.dispatcher_flush_interval / 1000
+        self.work()
+
+    def delete_topic(self, topic: str) -> None:
+        """Say that a topic was deleted now."""
+        self.publisher.delete_topic(topic, self.store.bounds[self.appended], self.appended)
+        self.work()
+
+    def expire(self, commit_log_offset_min: int) -> None:
+        """Say that the log was trimmed."""
+        self.commit_log_offset_min = commit_log_offset_min
+        self.publisher.expire(commit_log_offset_min, self.store.bounds[self.appended], self.appended)
+        self.work()
+
+    def rebuild(self) -> None:
+        """Have the view emptied and built again."""
+        self.running.loop.rebuild()
+        self.work()
+
+    def end(self) -> None:
+        """Drain, flush and close."""
+        self.running.loop.request_stop(Stop.DRAIN)
+        self.work()
+        self.running.close()
+        self.hosted = None
+
+    def abandon(self) -> None:
+        """Leave the life without a flush, as a crash does."""
+        self.running.close()
+        self.hosted = None
+
+    @property
+    def running(self) -> HostedLoop:
+        """The present life."""
+        assert self.hosted is not None, "the trial has no life now"
+        return self.hosted
+
+    def work(self) -> None:
+        """Run the loop until it has nothing to do.
+
+        Raises:
+            AssertionError: it never comes to rest, or stands where there is no record.
+            Exception: whatever the plugin raised.
+        """
+        loop = self.running.loop
+        for _ in range(WORK_MAX):
+            if loop.do_work():
+                if loop.finished:
+                    return
+            elif loop.retry is not None and self.retry_count < RETRY_MAX:
+                self.retry_count += 1
+                self.clock.seconds = loop.retry.at
+            else:
+                break
+        assert loop.retry is None, f"RetryLater was raised {self.retry_count} times for the same batch"
+        if loop.damage is not None:
+            raise DamagedStore(
+                f"the dispatcher went on where no record begins: commit_log_offset={loop.cursor.commit_log_offset}"
+            )
+        end = self.store.bounds[self.appended]
+        assert loop.cursor.commit_log_offset == end, (
+            f"the view stands still: commit_log_offset={loop.cursor.commit_log_offset} appended={end}"
+        )
+
+    # What is there.
+
+    def folders(self) -> list[Path]:
+        """Return the folders of the view: the plugin's own first, then those it declares in the store's root."""
+        own = self.root / "reput" / "views" / self.subject.name
+        return [own, *(self.root / folder for folder in self.subject.description.store_folders)]
+
+    def view(self) -> object:
+        """Return what the view holds on disk."""
+        folders = self.folders()
+        found = self.subject.plugin.read_view(folders)
+        return read_view(folders) if found is None else found
+
+    def rejected(self) -> list[tuple[int, str]]:
+        """Return commit-log offset and reason of every dead letter."""
+        letters = DeadLetters(self.root, self.subject.name).lines.read()
+        return [(letter.commit_log_offset, letter.reason) for letter in letters]

@@ -1,0 +1,75 @@
+"""read_view: what a view's folders hold, in a form in which two views can be compared and their difference named.
+
+A file of JSON is its value, one of JSON lines the list of its values, a SQLite database the statements that make it;
+every other file is its bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["difference", "read_view"]
+
+SQLITE_HEAD = b"SQLite format 3\0"
+# A database's own, which come and go.
+SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")
+SHOWN_SIZE_MAX = 200
+
+
+def read_view(folders: Sequence[Path]) -> dict[str, object]:
+    """Return the content of every file by its path; drafts that `replace_durably` left are not part of the view.
+
+    Of a view in folders of the store's root those count alone: in its own folder it keeps what it needs beside them.
+    """
+    return {
+        str(path.relative_to(folder.parent)): file_content(path)
+        for folder in folders[1:] or folders
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.endswith((".draft", *SQLITE_SUFFIXES))
+    }
+
+
+def file_content(path: Path) -> object:
+    """Return what one file holds."""
+    data = path.read_bytes()
+    if data.startswith(SQLITE_HEAD):
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            return list(database.iterdump())
+    try:
+        if path.suffix == ".json":
+            return msgspec.json.decode(data)
+        if path.suffix == ".jsonl":
+            return [msgspec.json.decode(line) for line in data.splitlines()]
+    except msgspec.DecodeError:
+        # Not what its name says, and bytes can be compared as well.
+        pass
+    return data
+
+
+def difference(found: object, expected: object) -> str:
+    """Return in what *found* differs from *expected*, in one line, "" if they are equal."""
+    if found == expected:
+        return ""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in [*expected, *(key for key in found if key not in expected)]:
+            if key not in found:
+                return f"{key} is missing, expected {shown(expected[key])}"
+            if key not in expected:
+                return f"{key} is there, and should not be: {shown(found[key])}"
+            if found[key] != expected[key]:
+                return f"{key}: {difference(found[key], expected[key])}"
+    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        index = next(index for index, pair in enumerate(zip(found, expected, strict=True)) if pair[0] != pair[1])
+        return f"[{index}]: {difference(found[index], expected[index])}"
+    return f"found {shown(found)} expected {shown(expected)}"
+
+
+def shown(value: object) -> str:
+    """Return the beginning of a value."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_SIZE_MAX else f"{text[:SHOWN_SIZE_MAX]}... ({len(text)} characters)"

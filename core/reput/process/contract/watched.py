@@ -1,0 +1,193 @@
+"""WatchedPlugin: a plugin whose every call is written down, can be counted, and can be the last of its process.
+
+What the plugin itself calls counts, too: before each call that opens, writes, forces, renames or removes a file, or
+that works on a database, the process may die. Python tells of these calls through its profiling hook, so that neither
+plugin nor library is changed. Calls that a plugin's own threads make are not counted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from reput.process.plugin import Plugin
+from reput_hooks import (
+    CommitLogDispatcher,
+    Cursor,
+    DispatchBatch,
+    DispatcherContext,
+    DispatchRequest,
+    LogReader,
+    Record,
+)
+
+__all__ = ["CRASHED", "CallLog", "WatchedPlugin"]
+
+# Exit status of a process that was to die.
+CRASHED = 86
+
+WRITES = frozenset({"write", "writelines", "pwrite", "writev", "pwritev", "sendfile", "copy_file_range"})
+FORCES = frozenset({"fsync", "fdatasync", "sync", "commit", "msync"})
+FILE_CALLS = (
+    WRITES
+    | FORCES
+    | frozenset({"open", "close", "flush", "truncate", "ftruncate", "posix_fallocate"})
+    | frozenset({"rename", "replace", "link", "symlink", "unlink", "remove", "mkdir", "rmdir"})
+    | frozenset({"connect", "execute", "executemany", "executescript", "rollback", "sendall", "send"})
+)
+
+
+class CallLog:
+    """The calls to a plugin, and those that it makes itself.
+
+    Args:
+        crash_at: number of the call before which the process dies; None: it lives.
+        fail_read_at: number of the reading of the log that fails; None: all succeed.
+        on_durable: is told each cursor that `flush` returned.
+
+    Attributes:
+        count: calls so far.
+        last: what the last call was.
+        wrote, forced: whether anything was written, and forced to disk, since `flush` returned the last cursor.
+        unforced: cursors that `flush` returned though nothing of what was written before was forced to disk.
+        batches: begin, end and number of records of each batch that was taken in.
+        started_at: what `start` returned, each time. durable: what `flush` returned, unless that was None.
+    """
+
+    def __init__(
+        self,
+        crash_at: int | None = None,
+        fail_read_at: int | None = None,
+        on_durable: Callable[[int], None] = lambda commit_log_offset: None,
+    ) -> None:
+        self.crash_at = crash_at
+        self.fail_read_at = fail_read_at
+        self.on_durable = on_durable
+        self.count = 0
+        self.last = ""
+        self.read_count = 0
+        self.wrote = self.forced = False
+        self.unforced: list[int] = []
+        self.batches: list[tuple[int, int, int]] = []
+        self.started_at: list[int | None] = []
+        self.durable: list[int] = []
+        self.expired: list[int] = []
+
+    def call(self, name: str) -> None:
+        """Count one call, and die before it if it is its turn."""
+        if self.count == self.crash_at:
+            os._exit(CRASHED)
+        self.count += 1
+        self.last = name
+        if name in WRITES:
+            self.wrote = True
+        elif name in FORCES:
+            self.forced = True
+
+    def flushed(self, commit_log_offset: int) -> None:
+        """Take up that `flush` returned a cursor."""
+        if self.wrote and not self.forced:
+            self.unforced.append(commit_log_offset)
+        self.wrote = self.forced = False
+        self.durable.append(commit_log_offset)
+        self.on_durable(commit_log_offset)
+
+    def profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Take up what Python tells of the calls of functions written in C."""
+        if event == "c_call" and (name := argument.__name__) in FILE_CALLS:
+            self.call(name)
+
+    @contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """Be inside of a call to the plugin."""
+        self.call(name)
+        before = sys.getprofile()
+        sys.setprofile(self.profile)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+
+class WatchedPlugin(Plugin):
+    """*plugin*, whose dispatchers and contexts are watched by *calls*."""
+
+    def __init__(self, plugin: Plugin, calls: CallLog) -> None:
+        super().__init__(plugin.name, plugin.manager)
+        self.calls = calls
+
+    def create(self, context: DispatcherContext) -> CommitLogDispatcher:
+        """Return the plugin's dispatcher, watched."""
+        context.log = WatchedLog(context.log, self.calls)
+        with self.calls.inside("create"):
+            dispatcher = super().create(context)
+        return WatchedDispatcher(dispatcher, self.calls)
+
+
+class WatchedLog:
+    """The log of a watched plugin, one reading of which may fail."""
+
+    def __init__(self, log: LogReader, calls: CallLog) -> None:
+        self.log = log
+        self.calls = calls
+
+    def before_read(self) -> None:
+        """Count one reading."""
+        self.calls.read_count += 1
+        if self.calls.read_count == self.calls.fail_read_at:
+            raise OSError("the log could not be read this time, as the contract has it")
+
+    def read(self, request: DispatchRequest) -> Record:
+        self.before_read()
+        return self.log.read(request)
+
+    def read_many(self, batch: Iterable[DispatchRequest]) -> list[Record]:
+        self.before_read()
+        return self.log.read_many(batch)
+
+
+class WatchedDispatcher(CommitLogDispatcher):
+    """*dispatcher*, every call of which is written down."""
+
+    def __init__(self, dispatcher: CommitLogDispatcher, calls: CallLog) -> None:
+        self.dispatcher = dispatcher
+        self.calls = calls
+
+    def start(self) -> Cursor | None:
+        with self.calls.inside("start"):
+            cursor = self.dispatcher.start()
+        self.calls.started_at.append(None if cursor is None else cursor.commit_log_offset)
+        return cursor
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        with self.calls.inside("dispatch"):
+            self.dispatcher.dispatch(batch)
+        self.calls.batches.append((batch.commit_log_offset, batch.end.commit_log_offset, len(batch)))
+
+    def flush(self) -> Cursor | None:
+        with self.calls.inside("flush"):
+            cursor = self.dispatcher.flush()
+        if cursor is not None:
+            self.calls.flushed(cursor.commit_log_offset)
+        return cursor
+
+    def truncate(self, cursor: Cursor) -> None:
+        with self.calls.inside("truncate"):
+            self.dispatcher.truncate(cursor)
+
+    def expire(self, commit_log_offset_min: int) -> None:
+        self.calls.expired.append(commit_log_offset_min)
+        with self.calls.inside("expire"):
+            self.dispatcher.expire(commit_log_offset_min)
+
+    def delete_topic(self, topic: str) -> None:
+        with self.calls.inside("delete_topic"):
+            self.dispatcher.delete_topic(topic)
+
+    def close(self) -> None:
+        with self.calls.inside("close"):
+            self.dispatcher.close()

@@ -1,0 +1,95 @@
+"""HostedLoop: a plugin's loop, and what the plugin is given; a process of its own runs it, or a program's thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from reput.process.context import HostContext
+from reput.process.dead_letters import DeadLetters
+from reput.process.dispatcher_loop import DispatcherLoop
+from reput.process.feed import FrameReader, LoopCell, Predecessor
+from reput.process.group_context import GroupContext
+from reput.process.log_feed import LogFeed
+from reput.process.plugin import Plugin
+from reput.process.view_folders import ViewFolders
+from reput.store.epochs import read_epochs
+from reput_hooks import CommitLogDispatcher, DispatcherDescription
+
+__all__ = ["HostedLoop"]
+
+
+class HostedLoop:
+    """One life of a dispatcher, from its durable cursor on. Used by one thread.
+
+    Args:
+        root: below which the view is built.
+
+    Attributes:
+        loop: to be run until it is finished, or the plugin raises.
+    """
+
+    def __init__(
+        self,
+        context: GroupContext,
+        plugin: Plugin,
+        description: DispatcherDescription,
+        options: object,
+        *,
+        root: Path,
+        reader: FrameReader,
+        cell: LoopCell,
+        predecessors: Sequence[Predecessor] = (),
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.context = context
+        self.plugin = plugin
+        self.options = options
+        self.cell = cell
+        self.folders = ViewFolders(root, plugin.name, description.store_folders)
+        self.dead_letters = DeadLetters(root, plugin.name)
+        self.host_context: HostContext | None = None
+        self.loop = DispatcherLoop(
+            name=plugin.name,
+            description=description,
+            create=self.create,
+            folders=self.folders,
+            dead_letters=self.dead_letters,
+            reader=reader,
+            cell=cell,
+            predecessors=predecessors,
+            log_feed=LogFeed(
+                context.store_directory,
+                context.settings,
+                needs_properties=description.needs_properties,
+                positions=description.feeds == "positions",
+            ),
+            load_epochs=lambda: read_epochs(context.store_directory, context.store_id),
+            count_from_first=context.target is not None,
+            flush_interval_s=context.settings.dispatcher_flush_interval / 1000,
+            now=now,
+        )
+
+    def create(self) -> CommitLogDispatcher:
+        """Have the plugin make its dispatcher; also again, after its view was emptied."""
+        if self.host_context is not None:
+            self.host_context.close()
+        self.host_context = HostContext(
+            name=self.plugin.name,
+            options=self.options,
+            settings=self.context.settings,
+            store_directory=self.context.store_directory,
+            store_id=self.context.store_id,
+            folders=self.folders,
+            dead_letters=self.dead_letters,
+            cell=self.cell,
+            epoch=lambda: self.loop.cursor.epoch,
+        )
+        return self.plugin.create(self.host_context)
+
+    def close(self) -> None:
+        """Release what is open of the log."""
+        self.loop.log_feed.close()
+        if self.host_context is not None:
+            self.host_context.close()

@@ -1,0 +1,100 @@
+"""The clauses: a good dispatcher keeps them all, and each is broken by the dispatcher that breaks its promise."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+
+import pytest
+
+from process.contract.written_dispatchers import BODIES, BROKEN, TOPIC_COUNT, counting
+from process.probe_plugin import PluginFolder
+from reput.errors import ReputError
+from reput.process.contract.host import promises, try_clause
+
+
+@pytest.fixture
+def plugins(tmp_path, monkeypatch):
+    """A folder on `sys.path` whose dispatchers are found like installed ones."""
+    folder = PluginFolder(tmp_path / "plugins")
+    monkeypatch.syspath_prepend(str(folder.folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+@pytest.fixture
+def attempt(plugins, tmp_path):
+    """Return a function that tries one clause against a dispatcher of a given source."""
+
+    def attempt(source, clause, **given):
+        name = f"plugin_{len(plugins.points)}"
+        plugins.add(name, source=source)
+        directory = tmp_path / name
+        directory.mkdir()
+        given = {"options": {}, "samples": (), **given}
+        return try_clause(clause, dispatcher=name, directory=directory, **given)
+
+    return attempt
+
+
+@pytest.mark.parametrize("clause", [clause for clause in promises() if clause != "crash_at_every_call"])
+@pytest.mark.parametrize("source", [TOPIC_COUNT, BODIES], ids=["topic_count", "bodies"])
+def test_a_good_dispatcher_keeps_its_promises(attempt, clause, source):
+    """A file that is replaced as a whole, and a database; one that reads bodies and one that does not."""
+    reason = attempt(source, clause)
+    assert reason is None or (source is not BODIES and clause == "retries_after_failures")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [TOPIC_COUNT, BODIES], ids=["topic_count", "bodies"])
+def test_a_good_dispatcher_survives_a_crash_at_every_call(attempt, source):
+    """Wherever it is killed, it recovers by itself."""
+    assert attempt(source, "crash_at_every_call") is None
+
+
+def test_every_clause_has_a_dispatcher_that_breaks_it():
+    """A clause that nothing can break tests nothing."""
+    assert BROKEN.keys() == promises().keys()
+
+
+@pytest.mark.parametrize(
+    ("clause", "found", "source"),
+    [
+        pytest.param(clause, found, source, id=f"{clause}-{number}")
+        for clause, mistakes in BROKEN.items()
+        for number, (found, source) in enumerate(mistakes)
+    ],
+)
+def test_a_broken_promise_is_found(attempt, clause, found, source):
+    """By the clause that is there for it."""
+    with pytest.raises((AssertionError, OSError, LookupError, ReputError, sqlite3.Error), match=found):
+        attempt(source, clause)
+
+
+def test_a_difference_is_named(attempt):
+    """Which value differs, and how."""
+    source = counting(("self.count = Counter(saved.count)", "self.count = Counter()"))
+    with pytest.raises(AssertionError, match=r"topic_count\.json: count: orders: found 2 expected 20"):
+        attempt(source, "goes_on_where_it_stopped")
+
+
+READ_VIEW = """
+
+@hookimpl
+def reput_read_view(folders):
+    return msgspec.json.decode((folders[0] / "topic_count.json").read_bytes())["count"]["orders"]
+"""
+
+
+def test_views_are_compared_as_their_author_says(attempt):
+    """Where bytes say nothing, what they mean does."""
+    source = counting(("Saved(self.end, self.count)", "Saved(self.end, self.count | {str(id(self)): 1})"))
+    with pytest.raises(AssertionError, match="is missing, expected 1"):
+        attempt(source, "any_batches")
+    assert attempt(source + READ_VIEW, "any_batches") is None
+
+
+def test_a_promise_is_a_sentence():
+    """It is shown beside what came of it."""
+    for name, promise in promises().items():
+        assert re.fullmatch(r"[A-Z`].*[.]", promise), name

@@ -1,0 +1,223 @@
+"""Dispatchers that keep their contract, and for each clause some that break it: those two, with a mistake put in."""
+
+from __future__ import annotations
+
+from source_tree import ROOT
+
+__all__ = ["BODIES", "BROKEN", "TOPIC_COUNT", "counting"]
+
+SOURCE = ROOT / "tests" / "plugin_distribution" / "src" / "reput_topic_count" / "__init__.py"
+TOPIC_COUNT = SOURCE.read_text("utf-8")
+
+# Every message's body, keyed by where it lies, in a database: reads bodies, rejects what it cannot read, truncates.
+BODIES = """
+import json, sqlite3
+import msgspec
+from reput_hooks import *
+
+class Options(msgspec.Struct):
+    fail: bool = False
+
+class Bodies(CommitLogDispatcher):
+    def __init__(self, context):
+        self.context = context
+        self.database = sqlite3.connect(context.directory / "bodies.db", isolation_level=None)
+        self.database.execute("CREATE TABLE IF NOT EXISTS bodies (at INTEGER PRIMARY KEY, topic, queue, body)")
+        self.database.execute("CREATE TABLE IF NOT EXISTS cursor (cursor)")
+
+    def start(self):
+        row = self.database.execute("SELECT cursor FROM cursor").fetchone()
+        self.database.execute("BEGIN")
+        return row and msgspec.json.decode(row[0], type=Cursor)
+
+    def dispatch(self, batch):
+        if not len(batch):
+            self.end = batch.end
+            return
+        try:
+            records = self.context.log.read_many(batch)
+        except OSError as error:
+            raise RetryLater("the log is away") from error
+        for request, record in zip(batch, records):
+            try:
+                body = json.loads(record.body)
+            except ValueError as error:
+                self.context.reject(request, str(error))
+                continue
+            self.database.execute("INSERT INTO bodies VALUES (?, ?, ?, ?)",
+                                  (record.commit_log_offset, record.topic, record.queue_id, repr(body)))
+        self.end = batch.end
+
+    def flush(self):
+        self.save(self.end)
+        return self.end
+
+    def save(self, cursor):
+        self.database.execute("DELETE FROM cursor")
+        self.database.execute("INSERT INTO cursor VALUES (?)", (msgspec.json.encode(cursor),))
+        self.database.commit()
+        self.database.execute("BEGIN")
+
+    def truncate(self, cursor):
+        self.database.execute("DELETE FROM bodies WHERE at >= ?", (cursor.commit_log_offset,))
+        self.end = cursor
+
+    def delete_topic(self, topic):
+        self.database.execute("DELETE FROM bodies WHERE topic = ?", (topic,))
+
+    def expire(self, commit_log_offset_min):
+        self.database.execute("DELETE FROM bodies WHERE at < ?", (commit_log_offset_min,))
+
+    def close(self):
+        self.database.close()
+
+@hookimpl
+def reput_create_dispatcher(context):
+    return Bodies(context)
+
+@hookimpl
+def reput_describe_dispatcher():
+    return DispatcherDescription(api_version=1, options=Options)
+"""
+
+
+def changed(source: str, *changes: tuple[str, str]) -> str:
+    """Return *source* with the latter of each of *changes* in place of the former."""
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new)
+    return source
+
+
+def counting(*changes: tuple[str, str]) -> str:
+    """Return the dispatcher that counts, changed."""
+    return changed(TOPIC_COUNT, *changes)
+
+
+def keeping(*changes: tuple[str, str]) -> str:
+    """Return the dispatcher that keeps bodies, changed."""
+    return changed(BODIES, *changes)
+
+
+SAVES = "replace_durably(self.file, msgspec.json.encode(Saved(self.end, self.count)))"
+SAVES_UNFORCED = "self.file.write_bytes(msgspec.json.encode(Saved(self.end, self.count)))"
+ENDS = "        self.end = batch.end\n\n"
+NO_GAP = "assert not self.end or batch.commit_log_offset == self.end.commit_log_offset, 'there is a gap'"
+COUNTS = "        self.count.update"
+TOPICS = "request.topic for request in batch"
+FLUSH = "    def flush(self)"
+OLDER = "msgspec.structs.replace(self.end, commit_log_offset=self.end.commit_log_offset - 1)"
+SAVE_TOTALS_ALONE = """    def save(self):
+        self.file.write_bytes(msgspec.json.encode(Saved(self.saved, self.count)))
+
+"""
+INSERTS = "        self.database.execute('INSERT INTO bodies VALUES (NULL, 0, 0, 0)')\n"
+DELETES = 'self.database.execute("DELETE FROM bodies WHERE topic = ?", (topic,))'
+
+# Clause → (what is found, source of the dispatcher).
+BROKEN: dict[str, list[tuple[str, str]]] = {
+    "starts_with_nothing": [
+        ("another store", counting(("return self.end\n\n    def d", "return Cursor('f' * 32, 1, 0, 0)\n\n    def d"))),
+    ],
+    "takes_in_the_log": [
+        (
+            "the last flush returned 2236, dispatched was",
+            counting((ENDS, "        self.end = self.end or batch.end\n\n")),
+        ),
+        ("no record begins", counting(("        return self.end\n\n\n", f"        return {OLDER}\n\n\n"))),
+    ],
+    "any_batches": [
+        ("differs if batches are of one record", counting((TOPICS, "request.topic for request in list(batch)[:6]"))),
+        ("differs if batches are of one record", counting((TOPICS, f"{{{TOPICS}}}"))),
+    ],
+    "goes_on_where_it_stopped": [
+        ("after pauses: .* found 2 expected 20", counting(("Counter(saved.count)", "Counter()"))),
+        ("after pauses: .* found 166 expected 20", counting(("self.end = saved.cursor", "self.end = None"))),
+    ],
+    "at_least_once": [
+        (
+            "after crashes behind 0 .* found 60 expected 20",
+            counting(
+                ("self.end = saved.cursor", "self.end = self.saved = saved.cursor"),
+                (ENDS, f"{ENDS.rstrip()}\n        self.save()\n\n"),
+                (FLUSH, SAVE_TOTALS_ALONE + FLUSH),
+            ),
+        ),
+    ],
+    "flush_forces_to_disk": [("neither fsync, fdatasync", counting((SAVES, SAVES_UNFORCED)))],
+    "retries_after_failures": [
+        ("after reading 1 of the log", keeping(("raise RetryLater", "self.end = batch.end; return; raise RetryLater"))),
+        (
+            "after reading 1 of the log",
+            keeping(("        try:\n            re", f"{INSERTS}        try:\n            re")),
+        ),
+    ],
+    "takes_in_or_rejects_any_record": [
+        (
+            "raised JSONDecodeError: .* at a record with topic=awkward body=b''",
+            keeping(
+                ("ValueError as error:\n                self", "ZeroDivisionError as error:\n                self")
+            ),
+        ),
+    ],
+    "truncates": [
+        ("UNIQUE constraint failed", keeping((" >= ?", " > ?"))),
+        (
+            "after the log was cut behind record 1: .* found 40 expected 21",
+            counting((FLUSH, f"    def truncate(self, cursor):\n        self.end = cursor\n\n{FLUSH}")),
+        ),
+    ],
+    "expires": [
+        (
+            "cannot expire",
+            counting((FLUSH, f"    def expire(self, at):\n        raise OSError('cannot expire')\n\n{FLUSH}")),
+        ),
+    ],
+    "goes_on_behind_a_gap": [
+        (
+            "there is a gap",
+            counting((COUNTS, f"        {NO_GAP}\n{COUNTS}")),
+        ),
+    ],
+    "deletes_topics": [
+        (
+            "never-was",
+            counting((FLUSH, f"    def delete_topic(self, topic):\n        dict(self.count)[topic]\n\n{FLUSH}")),
+        ),
+        (
+            "if topics are deleted while it runs",
+            keeping(
+                (DELETES, "self.topic = topic"),
+                (
+                    "        self.save(self.end)\n",
+                    f"        topic = getattr(self, 'topic', '')\n        {DELETES}\n        self.save(self.end)\n",
+                ),
+            ),
+        ),
+    ],
+    "is_built_again": [
+        (
+            "still has a cursor",
+            counting(('context.directory / "topic_count.json"', 'context.store_directory / "count.json"')),
+        ),
+    ],
+    "runs_in_a_process": [
+        (
+            "not in this process",
+            counting(
+                (COUNTS, f"        import sys\n        assert 'pytest' in sys.modules, 'not in this process'\n{COUNTS}")
+            ),
+        ),
+    ],
+    "crash_at_every_call": [
+        ("does not start after a crash before call 5", counting((SAVES, SAVES_UNFORCED))),
+        (
+            "start returned 0 after a crash .* flush had returned",
+            counting((SAVES, f"self.file.unlink(missing_ok=True); {SAVES}")),
+        ),
+        (
+            "after a crash before call 9: .* found 10 expected 8",
+            counting((SAVES, f"replace_durably(self.file, msgspec.json.encode(Saved(None, self.count))); {SAVES}")),
+        ),
+    ],
+}
