@@ -10,11 +10,14 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import msgspec
-
 from reput.errors import DamagedStore
 from reput.store.consume_queue_adoption import adopt_queues
-from reput.store.consume_queue_builder import ConsumeQueueBuilder, QueueTable, shown_queue_file_size
+from reput.store.consume_queue_builder import (
+    ConsumeQueueBuilder,
+    ConsumeQueueState,
+    QueueTable,
+    shown_queue_file_size,
+)
 from reput.store.consume_queue_ext_addresses import ExtAddresses
 from reput.store.files import Files
 from reput.store.identity import was_clean_when_adopted
@@ -39,14 +42,6 @@ EXT_FOLDER = "consumequeue_ext"
 ADOPTED = "adopted"
 # What passes by itself, or once an operator has made room.
 SHORTAGES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-
-
-class ConsumeQueueState(msgspec.Struct, frozen=True):
-    """The cursor, how far each queue reaches there, and which making of the ext files their addresses belong to."""
-
-    cursor: Cursor
-    queues: QueueTable
-    ext_generation: str | None = None
 
 
 class ConsumeQueueDispatcher(CommitLogDispatcher):

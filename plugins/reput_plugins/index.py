@@ -12,12 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
 from reput.errors import DamagedStore
 from reput.store.files import Clock, Files
 from reput.store.identity import was_clean_when_adopted
-from reput.store.index_builder import IndexBuilder, IndexState
+from reput.store.index_builder import IndexBuilder, IndexCursor, IndexState
 from reput.store.index_file import IndexHeader
 from reput.store.record import decode_record
 from reput.store.sealed_file import read_sealed, seal
@@ -38,13 +36,6 @@ __all__ = ["IndexDispatcher"]
 FOLDER = "index"
 # What passes by itself, or once an operator has made room.
 SHORTAGES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-
-
-class IndexCursor(msgspec.Struct, frozen=True):
-    """The cursor, and what the index holds there."""
-
-    cursor: Cursor
-    state: IndexState
 
 
 class IndexDispatcher(CommitLogDispatcher):

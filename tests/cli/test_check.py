@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from reput.cli import main
+from reput.cli import check, main
 from reput.cli.check import check_text
+from reput.store.check import check_store
 
 
 def view(state: str = "equal", **more: Any) -> dict[str, Any]:
@@ -67,3 +68,23 @@ def test_the_answer_is_the_exit_code(golden_read_only, capsys):
     bad = json.loads(capsys.readouterr().out)
     assert bad["ok"] is False
     assert set(bad["damage"][0]) == {"from", "until", "reason"}
+
+
+def test_another_engine_is_found_by_its_name(golden_read_only, monkeypatch, capsys):
+    """It is asked for the same report; one that nobody brings is refused."""
+    asked = []
+
+    class Engine:
+        @staticmethod
+        def check_store(store, settings, on_progress):
+            asked.append(store)
+            return check_store(store, settings, on_progress)
+
+    store = golden_read_only("batch-4.9") / "store"
+    monkeypatch.setattr(check, "find_engine", lambda name: Engine)
+    assert main(["check", str(store), "--engine", "other"]) == 0
+    assert asked == [store]
+    monkeypatch.undo()
+    capsys.readouterr()
+    assert main(["check", str(store), "--engine", "other"]) == 2
+    assert "engine=other installed=local,spark" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from reput.cli import main
+from reput.cli import main, rebuild
 from reput.cli.rebuild import rebuild_text
 
 pytestmark = pytest.mark.processes
@@ -77,6 +77,31 @@ def test_only_a_store_is_rebuilt_in_place(tmp_path, capsys):
     (tmp_path / "store").mkdir()
     assert main(["rebuild", str(tmp_path / "store")]) == 3
     assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_another_engine_builds_what_is_asked_for(golden_read_only, monkeypatch, tmp_path, capsys):
+    """Its rows are those of the local one, and what it refused is with the dead letters."""
+    store, target = golden_read_only("batch-4.9") / "store", tmp_path / "target"
+
+    class Built:
+        view, records, bytes, seconds, target, refused = "index", 3, 900, 1.5, "/t", [(0, "a reason")]
+
+    class Engine:
+        @staticmethod
+        def rebuild(directory, views, target, settings, on_progress):
+            on_progress("index", 1, 2)
+            assert (directory, tuple(views)) == (store, ("index",))
+            yield Built
+
+    monkeypatch.setattr(rebuild, "find_engine", lambda name: Engine)
+    command = ["rebuild", str(store), "index", "--target", str(target), "--engine", "other", "--format", "json"]
+    assert main(command) == 0
+    row = {"view": "index", "records": 3, "bytes": 900, "seconds": 1.5, "target": "/t", "swapped": False}
+    assert json.loads(capsys.readouterr().out) == row
+    [letter] = (target / "reput" / "dead_letters" / "index.jsonl").read_text().splitlines()
+    assert json.loads(letter)["reason"] == "a reason"
+    assert main(["rebuild", str(store), "index", "--engine", "other"]) == 2
+    assert "--target" in capsys.readouterr().err
 
 
 def test_what_is_not_known_is_a_hyphen():

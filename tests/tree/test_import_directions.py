@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reput.consume": {*BELOW_PROCESS, "reput.ring"},
     "reput.table": BELOW_PROCESS,
     "reput.broker": {*BELOW_PROCESS, "reput.ring", "reput.process", "reput.consume", "reput.table"},
-    "reput_plugins": {*FOUNDATION, "reput.filter", "reput.store", "reput.table"},
+    "reput_plugins": {*BELOW_PROCESS, "reput.table"},
     "pyspark_reput": {*FOUNDATION, "reput.filter", "reput.store", "reput.table"},
 }
 PLUGINS = ("reput_plugins", "pyspark_reput")

@@ -9,9 +9,18 @@ from typing import Any
 from msgspec import to_builtins
 
 from reput.cli.failure import ANSWER_IS_NO
-from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, StoreArgument, settings_of
+from reput.cli.options import (
+    ConfigOption,
+    EngineOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StoreArgument,
+    settings_of,
+)
 from reput.cli.output import Printer
 from reput.cli.progress import progress_bar
+from reput.engines import LOCAL, find_engine
 
 __all__ = ["EXAMPLE", "check"]
 
@@ -20,6 +29,7 @@ EXAMPLE = "reput send store orders --count 3 && reput check store"
 
 def check(
     store: StoreArgument,
+    engine: EngineOption = LOCAL,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
@@ -27,13 +37,16 @@ def check(
     """Verify every record of the log, and compare every view with the log. Not a byte is changed.
 
     A view that is behind holds a correct prefix. Exit code 1: bytes of the log are damaged, or a view is different.
+    With --engine spark the log is verified by Spark's workers; the report is the same.
     """
-    from reput.store.check import check_store
-
+    if engine == LOCAL:
+        from reput.store.check import check_store as run
+    else:
+        run = find_engine(engine).check_store
     settings = settings_of(store, config, assignments).settings
     total = log_size(store)
     with progress_bar(f"check {store}") as update:
-        report = check_store(store, settings, lambda done: update(done, total))
+        report = run(store, settings, lambda done: update(done, total))
     Printer(output_format, check_text).row(to_builtins(report))
     return 0 if report.ok else ANSWER_IS_NO
 

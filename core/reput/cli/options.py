@@ -90,6 +90,12 @@ CountOption = Annotated[
 ]
 
 
+EngineOption = Annotated[
+    str,
+    typer.Option("--engine", metavar="local|spark", help="Who does the work: this machine alone, or Spark."),
+]
+
+
 def settings_of(store: Path, config: Path | None, assignments: list[str] | None) -> LoadedSettings:
     """Return the settings that hold for a store, and say on stderr which of them go unused.
 

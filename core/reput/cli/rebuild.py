@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import to_builtins
 
-from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, StoreArgument, settings_of
+from reput.cli.options import (
+    ConfigOption,
+    EngineOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StoreArgument,
+    settings_of,
+)
 from reput.cli.output import Printer
 from reput.cli.progress import progress_bar
+from reput.engines import LOCAL, find_engine, rebuild_with
 
 if TYPE_CHECKING:
     from reput.process.rebuild import RebuildRow
@@ -33,6 +42,7 @@ def rebuild(
             "--target", metavar="DIR", help="Build there, laid out as in a store; without it in the store itself."
         ),
     ] = None,
+    engine: EngineOption = LOCAL,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
@@ -40,10 +50,13 @@ def rebuild(
     """Have dispatchers, in processes of their own, build their views again from the log.
 
     Without --target the new views take the places of the old ones in one step, also while a program has the store open,
-    puts and reads. With --target the store is only read.
+    puts and reads. With --target the store is only read, and with --engine spark the work is done by Spark's workers;
+    the bytes are the same.
     """
     from reput.store.identity import require_store
 
+    if engine != LOCAL and target is None:
+        raise typer.BadParameter(f"--engine {engine} builds into another directory only: name one with --target")
     settings = settings_of(store, config, assignments).settings
     require_store(store)
     done_of: dict[str, int] = {}
@@ -55,7 +68,10 @@ def rebuild(
             update(sum(done_of.values()), total * len(done_of))
 
         if target is not None:
-            from reput.process.rebuild import rebuild as rebuild_views
+            if engine == LOCAL:
+                from reput.process.rebuild import rebuild as rebuild_views
+            else:
+                rebuild_views = rebuild_with(find_engine(engine))
 
             wanted = tuple(dict.fromkeys(views or settings.dispatchers))
             done_of.update(dict.fromkeys(wanted, 0))

@@ -10,7 +10,7 @@ it goes as far as the log went when it began, and a view may be behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +34,20 @@ from reput.store.recovery import read_damage
 from reput.store.segments import Segments
 from reput.store.store_lock import StoreLock
 from reput.store.topic_deletions import TopicDeletions, last_deletions
+from reput.store.verified_walk import VerifiedWalk
+from reput_hooks import DispatchColumns
 
-__all__ = ["check_store"]
+__all__ = ["Verifier", "check_store"]
+
+# Has the log verified from one commit-log offset to another, by others, and gives what they found in order.
+Verifier = Callable[[int, int], Iterable[Extent]]
 
 
 def check_store(
-    store_directory: Path, settings: Settings, progress: Callable[[int], None] | None = None
+    store_directory: Path,
+    settings: Settings,
+    progress: Callable[[int], None] | None = None,
+    verifier: Verifier | None = None,
 ) -> CheckReport:
     """Verify the log of a store and compare its views with it.
 
@@ -47,19 +55,22 @@ def check_store(
         settings: what the files do not show is taken from here: delay levels, and the sizes of index files without
             entries.
         progress: is told now and then how many bytes of the log are done.
+        verifier: has the log read elsewhere. The report is the same.
 
     Raises:
         NotAStore: the directory holds no commit log.
         DamagedStore: the disk cannot read the log.
     """
     require_store(store_directory)
-    return StoreCheck(store_directory, settings, progress or (lambda done: None)).run()
+    return StoreCheck(store_directory, settings, progress or (lambda done: None), verifier).run()
 
 
 class StoreCheck:
     """One check of one store."""
 
-    def __init__(self, store_directory: Path, settings: Settings, progress: Callable[[int], None]) -> None:
+    def __init__(
+        self, store_directory: Path, settings: Settings, progress: Callable[[int], None], verifier: Verifier | None
+    ) -> None:
         self.store_directory = store_directory
         self.progress = progress
         self.segments = Segments(store_directory / "commitlog")
@@ -69,6 +80,9 @@ class StoreCheck:
         unclean = self.writer is None and not self.clean_shutdown
         self.live_end = None if self.writer is None else find_log_end(store_directory, self.segments)
         self.walk = LogWalk(self.segments, unclean=unclean)
+        if verifier is not None:
+            end = find_log_end(store_directory, self.segments) if self.live_end is None else self.live_end
+            self.walk = VerifiedWalk(self.segments, verifier(self.segments.offset_min, end), unclean=unclean)
         self.scan = LogScan(store_directory, delay_levels=DelayLevels(settings.message_delay_level))
         self.damaged: Ranges = []
         self.damage: list[LogRange] = []
@@ -89,7 +103,7 @@ class StoreCheck:
         if self.live_end is None or self.live_end > begin:
             for extent in self.walk.walk():
                 if extent.columns is not None:
-                    self.take(extent.columns, extent.end)
+                    self.take(extent.columns, extent.end, extent.requests)
                 elif extent.kind == "damage":
                     self.damaged.append((extent.begin, extent.end))
                     self.damage.append(LogRange(extent.begin, extent.end, extent.reason))
@@ -122,15 +136,15 @@ class StoreCheck:
             notes=self.notes(log_end),
         )
 
-    def take(self, columns: RecordColumns, end: int) -> None:
-        """Have the views compared with the records of one extent."""
+    def take(self, columns: RecordColumns, end: int, requests: DispatchColumns | None) -> None:
+        """Have the views compared with the records of one extent, whose *requests* may be at hand."""
         if self.live_end is not None and end > self.live_end:
             count = int(np.searchsorted(columns.header["commit_log_offset"].astype(np.int64), self.live_end))
-            columns, end = columns.until(count), self.live_end
+            columns, end, requests = columns.until(count), self.live_end, None
         self.record_count += len(columns)
         self.fields.take(columns)
         self.ext.prepare(columns)
-        requests = self.scan.requests(columns)
+        requests = requests or self.scan.requests(columns)
         rows = np.frombuffer(requests.rows, ROW_DTYPE)
         self.consume_queue.take(rows, requests)
         self.index.take(rows, requests, end)

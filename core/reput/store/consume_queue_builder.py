@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from reput.errors import DamagedStore
 from reput.store.consume_queue import UNIT_SIZE
 from reput.store.consume_queue_files import ConsumeQueueFiles, QueueEnd
@@ -25,13 +27,14 @@ from reput.store.delay_level import SCHEDULE_TOPIC
 from reput.store.file_name import file_name, parse_file_name
 from reput.store.files import Files
 from reput.store.record import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE
-from reput_hooks import DispatchBatch
+from reput_hooks import Cursor, DispatchBatch
 from reput_hooks.dispatch import ROW, parse_multi_dispatch
 
 __all__ = [
     "LEFT_OUT",
     "AddressFinder",
     "ConsumeQueueBuilder",
+    "ConsumeQueueState",
     "QueueTable",
     "queue_directories",
     "shown_queue_file_size",
@@ -50,6 +53,17 @@ LOGIC_OFFSET_MAX = 2**63 - UNIT_SIZE
 LOST_UNITS_MAX = 5_000_000
 
 QueueTable = dict[str, dict[int, QueueEnd]]
+
+
+class ConsumeQueueState(msgspec.Struct, frozen=True):
+    """What the view keeps beside its files, sealed, in ``cursor``.
+
+    The cursor, how far each queue reaches there, and which making of the ext files their addresses belong to.
+    """
+
+    cursor: Cursor
+    queues: QueueTable
+    ext_generation: str | None = None
 
 
 class AddressFinder(Protocol):

@@ -24,12 +24,12 @@ from reput.store.files import Clock, Files
 from reput.store.index_file import IndexHeader, index_paths, key_hash, read_header
 from reput.store.index_mapping import IndexKey, IndexMapping, index_file_size
 from reput.store.record import TRANSACTION_ROLLBACK_TYPE
-from reput_hooks import DispatchBatch, DispatchRequest
+from reput_hooks import Cursor, DispatchBatch, DispatchRequest
 
 if TYPE_CHECKING:
     from reput.store.index_keys import KeyHashes
 
-__all__ = ["IndexBuilder", "IndexState"]
+__all__ = ["IndexBuilder", "IndexCursor", "IndexState", "next_name"]
 
 # Below this, the fixed cost of numpy's calls is more than the keys cost one by one.
 BULK_ROWS_MIN = 8
@@ -41,6 +41,13 @@ class IndexState(msgspec.Struct, frozen=True):
 
     names: list[str]
     header: IndexHeader
+
+
+class IndexCursor(msgspec.Struct, frozen=True):
+    """What the view keeps beside its files, sealed, in ``cursor``: the cursor, and what the index holds there."""
+
+    cursor: Cursor
+    state: IndexState
 
 
 class IndexBuilder:

@@ -35,6 +35,7 @@ from reput.store.record import (
 from reput.store.record_columns import RecordColumns, locate_records
 from reput.store.segments import Segment, Segments
 from reput.store.topic_deletions import TopicDeletion
+from reput_hooks import DispatchColumns
 
 __all__ = ["Extent", "LogWalk"]
 
@@ -45,13 +46,17 @@ SIZE_AND_MAGIC_SIZE = 8
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """A run of bytes of one kind: [begin, end) as commit-log offsets; *columns* where the kind is "records"."""
+    """A run of bytes of one kind: [begin, end) as commit-log offsets.
+
+    Where the kind is "records" it has *columns*, and *requests* if somebody has made them already.
+    """
 
     kind: Literal["records", "blank", "damage", "stale", "tail"]
     begin: int
     end: int
     reason: str = ""
     columns: RecordColumns | None = None
+    requests: DispatchColumns | None = None
 
 
 class LogWalk:
@@ -130,10 +135,16 @@ class LogWalk:
 
     def next_extent(self, at: int) -> Extent | None:
         """Return what lies at *at*, None where the log's bytes end."""
+        if self.segments.find(at) is not None:
+            self.log_end = at
+        found = self.readable_extent(at)
+        return self.unreadable(at, found) if isinstance(found, str) else found
+
+    def readable_extent(self, at: int) -> Extent | str:
+        """Return the records or the blank at *at*, or why there is neither."""
         segment = self.segments.find(at)
         if segment is None:
-            return self.unreadable(at, "a segment is missing or was cut short")
-        self.log_end = at
+            return "a segment is missing or was cut short"
         end = min(segment.end, segment.begin + segment.size)
         size = CHUNK_SIZE
         while True:
@@ -143,16 +154,15 @@ class LogWalk:
             if good is not None:
                 columns = columns.until(good)
                 if not len(columns):
-                    return self.unreadable(at, "a CRC does not fit")
+                    return "a CRC does not fit"
             if len(columns):
                 return Extent("records", at, at + columns.end, columns=columns)
             if stop is None:
-                return self.unreadable(at, "the segment was cut short")
+                return "the segment was cut short"
             if stop.kind == "blank":
                 return Extent("blank", at, segment.end)
             if stop.kind == "damage" or stop.size > end - at:
-                reason = stop.reason or f"the segment was cut short inside of a record: record_size={stop.size}"
-                return self.unreadable(at, reason)
+                return stop.reason or f"the segment was cut short inside of a record: record_size={stop.size}"
             size = max(stop.size, size)
 
     def learn(self, extent: Extent) -> None:

@@ -139,6 +139,31 @@ class RecordColumns:
             setattr(columns, name, getattr(self, name)[count:])
         return columns
 
+    def without_bodies(self) -> RecordColumns:
+        """Return the same records without the bytes of their bodies, which makes them small enough to be sent around.
+
+        Everything else of them can be read; the places where they lie behind each other are those in the smaller data.
+        """
+        view = memoryview(self.data)
+        ends = (self.position + self.header["record_size"]).tolist()
+        places = zip(
+            self.position.tolist(), self.body_at.tolist(), (self.body_at + self.body_size).tolist(), ends, strict=True
+        )
+        pieces = [piece for begin, body, behind, end in places for piece in (view[begin:body], view[behind:end])]
+        columns = RecordColumns()
+        columns.data = b"".join(pieces)
+        columns.end = len(columns.data)
+        left_out = np.cumsum(self.body_size)
+        before = left_out - self.body_size
+        for name in ARRAYS:
+            setattr(columns, name, getattr(self, name).copy())
+        columns.position -= before
+        columns.body_at -= before
+        columns.body_size = np.zeros(len(self), np.int64)
+        columns.topic_at -= left_out
+        columns.properties_at -= left_out
+        return columns
+
     def queues(self) -> tuple[list[tuple[bytes, int]], Array]:
         """Return the different (topic, queue id) pairs, and which of them each record belongs to.
 

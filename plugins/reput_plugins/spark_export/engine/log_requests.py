@@ -1,0 +1,41 @@
+"""The requests of one range of the log, as the workers of a rebuild read them: those of the dispatchers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reput.store.delay_level import DelayLevels
+from reput.store.log_scan import ROW_DTYPE, LogScan
+from reput.store.recovery import read_damage
+from reput_hooks import DispatchColumns
+from reput_plugins.spark_export.engine.rebuilding import RebuildPlan
+
+__all__ = ["read_requests"]
+
+Array = np.ndarray[Any, Any]
+
+
+def read_requests(plan: RebuildPlan, begin: int, until: int) -> Iterator[tuple[Array, DispatchColumns]]:
+    """Yield (rows, columns) of the records that begin in [begin, until), damage that was accepted passed over.
+
+    Raises:
+        DamagedStore: there is no record somewhere, and nobody has accepted that.
+    """
+    accepted = read_damage(Path(plan.store)).accepted()
+    # A cut inside of such a range was made where something looked like a record. The range before goes on behind it.
+    begin = max([begin, *(end for start, end in accepted if start < begin < end)])
+    scan = LogScan(Path(plan.store), delay_levels=DelayLevels(plan.settings.message_delay_level), passed_over=accepted)
+    try:
+        at = begin
+        while at < until:
+            found = scan.scan(at, until)
+            at = found.end
+            rows = np.frombuffer(found.columns.rows, ROW_DTYPE)
+            if len(rows):
+                yield rows, found.columns
+    finally:
+        scan.close()

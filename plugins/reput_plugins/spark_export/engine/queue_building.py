@@ -1,0 +1,217 @@
+"""Consume queues on Spark: units are made where the log is read, and whole queues are written where they come together.
+
+A queue has one writer, which gets its units in the order of the log, so the rules of `ConsumeQueueBuilder` - a unit
+that comes twice, a gap, a queue that begins behind its first place - hold as for one dispatcher that writes all.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reput.errors import DamagedStore
+from reput.store.consume_queue_builder import (
+    LEFT_OUT,
+    ConsumeQueueBuilder,
+    ConsumeQueueState,
+    QueueTable,
+    further_queues,
+)
+from reput.store.log_scan import ROW_DTYPE
+from reput.store.sealed_file import seal
+from reput.store.topic_config_manager import TopicConfigManager
+from reput_hooks import Cursor, DispatchBatch, DispatchColumns
+from reput_plugins.spark_export.engine.log_requests import read_requests
+from reput_plugins.spark_export.engine.ranges import Batches, errors_of, parallelism, range_frame, ranges_in
+from reput_plugins.spark_export.engine.rebuilding import Built, RebuildPlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["build_queues"]
+
+TASKS_OF_CORE = 2
+# *place* orders the units of one record: its own queue, then those of multi-dispatch. A row without a topic is no unit
+# but counts: *record_size* records in a range, whose last one begins at *commit_log_offset* and has the store time
+# *tags_code*.
+UNIT_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("commit_log_offset", pa.int64()),
+        ("place", pa.int32()),
+        ("record_size", pa.int32()),
+        ("tags_code", pa.int64()),
+        ("queue_offset", pa.int64()),
+    ]
+)
+UNIT_COLUMNS = (
+    "topic string, queue_id int, commit_log_offset bigint, place int, record_size int, tags_code bigint, "
+    "queue_offset bigint"
+)
+RESULT_SCHEMA = pa.schema([("result", pa.binary())])
+
+Array = np.ndarray[Any, Any]
+
+
+class QueuesOfTask(msgspec.Struct, frozen=True):
+    """What one task wrote: how far each queue reaches, what it refused.
+
+    One task also learns how many records there are, and where the last one begins, and its store time.
+    """
+
+    table: QueueTable
+    refused: list[tuple[int, str]]
+    records: int
+    last: tuple[int, int]
+
+
+def build_queues(session: SparkSession, plan: RebuildPlan, end: Cursor) -> Built:
+    """Build every queue below ``consumequeue/`` of the target."""
+    units = range_frame(
+        session,
+        plan.store,
+        plan.begin,
+        plan.until,
+        functools.partial(units_of_ranges, plan),
+        UNIT_COLUMNS,
+        split_bytes=plan.split_bytes,
+    )
+    queues = (
+        units.repartition(TASKS_OF_CORE * parallelism(session), "topic", "queue_id")
+        .sortWithinPartitions("topic", "queue_id", "commit_log_offset", "place")
+        .mapInArrow(functools.partial(write_queues, plan), "result binary")
+    )
+    with errors_of("consume_queue"):
+        found = [msgspec.msgpack.decode(row, type=QueuesOfTask) for row in queues.toArrow()["result"].to_pylist()]
+    table: QueueTable = {}
+    for task in found:
+        for topic, ends in task.table.items():
+            table.setdefault(topic, {}).update(ends)
+    _, store_timestamp = max(task.last for task in found)
+    cursor = msgspec.structs.replace(end, store_timestamp=store_timestamp)
+    refused = sorted(refusal for task in found for refusal in task.refused)
+    return Built(seal(ConsumeQueueState(cursor, table)), sum(task.records for task in found), refused)
+
+
+def units_of_ranges(plan: RebuildPlan, batches: Batches) -> Batches:
+    """Yield the units of the ranges of one task. Runs in a worker."""
+    for begin, until in ranges_in(batches):
+        count, last, timestamp = 0, begin, 0
+        for rows, columns in read_requests(plan, begin, until):
+            count += len(rows)
+            last, timestamp = int(rows["commit_log_offset"][-1]), int(rows["store_timestamp"][-1])
+            yield units_of(plan, rows, columns)
+        yield pa.record_batch([[None], [0], [last], [0], [count], [timestamp], [0]], schema=UNIT_SCHEMA)
+
+
+def units_of(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> pa.RecordBatch:
+    """Return the units of some records, those of multi-dispatch included."""
+    own = rows[(rows["sys_flag"] & LEFT_OUT) == 0]
+    # Topics that were deleted later have no queues, whatever the log still has of them.
+    gone = [plan.deletions.get(topic, 0) for topic, _ in columns.queues]
+    own = own[own["commit_log_offset"] >= np.array(gone, np.int64)[own["queue_index"]]]
+    topics = pa.array([topic for topic, _ in columns.queues], pa.string())
+    queue_ids = np.array([queue_id for _, queue_id in columns.queues], np.int32)
+    arrays = [
+        topics.take(pa.array(own["queue_index"])),
+        pa.array(queue_ids[own["queue_index"]]),
+        pa.array(own["commit_log_offset"].astype(np.int64)),
+        pa.array(np.zeros(len(own), np.int32)),
+        pa.array(own["record_size"].astype(np.int32)),
+        *(pa.array(own[name].astype(np.int64)) for name in ("tags_code", "queue_offset")),
+    ]
+    batch = pa.record_batch(arrays, schema=UNIT_SCHEMA)
+    further = [*further_units(plan, rows, columns)]
+    if not further:
+        return batch
+    more = pa.RecordBatch.from_pylist(further, UNIT_SCHEMA)
+    return pa.Table.from_batches([batch, more]).combine_chunks().to_batches()[0]
+
+
+def further_units(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> Iterator[dict[str, Any]]:
+    """Yield the units in the further queues of records with multi-dispatch."""
+    begins = np.cumsum(rows["texts_size"]) - rows["texts_size"]
+    chosen = (rows["multi_dispatch_size"] >= 0) & ((rows["sys_flag"] & LEFT_OUT) == 0)
+    for number in np.flatnonzero(chosen).tolist():
+        row = rows[number]
+        at = int(begins[number]) + max(int(row["uniq_key_size"]), 0) + max(int(row["keys_size"]), 0)
+        text = columns.texts[at : at + int(row["multi_dispatch_size"])]
+        queues = further_queues(columns.queues[int(row["queue_index"])], text)
+        for place, ((topic, queue_id), queue_offset) in enumerate(queues, 1):
+            if row["commit_log_offset"] >= plan.deletions.get(topic, 0):
+                yield {
+                    "topic": topic,
+                    "queue_id": queue_id,
+                    "commit_log_offset": int(row["commit_log_offset"]),
+                    "place": place,
+                    "record_size": int(row["record_size"]),
+                    "tags_code": int(row["tags_code"]),
+                    "queue_offset": queue_offset,
+                }
+
+
+def write_queues(plan: RebuildPlan, batches: Batches) -> Batches:
+    """Write the queues of one task, and force them to disk. Runs in a worker."""
+    refused: list[tuple[int, str]] = []
+    builder = ConsumeQueueBuilder(
+        Path(plan.target) / "consumequeue",
+        plan.settings.mapped_file_size_consume_queue,
+        has_batch_queue=functools.partial(has_batch_queue, Path(plan.store)),
+        refuse=lambda offset, reason: refused.append((offset, reason)),
+    )
+    nowhere = Cursor("", 0, 0, 0)
+    records, last = 0, (-1, 0)
+    try:
+        for batch in batches:
+            counts = batch.filter(pc.is_null(batch["topic"])).to_pylist()
+            records += sum(row["record_size"] for row in counts)
+            last = max([last, *((row["commit_log_offset"], row["tags_code"]) for row in counts)])
+            requests = as_requests(batch.filter(pc.is_valid(batch["topic"])))
+            remove_leftovers(builder, requests.queues)
+            builder.put(DispatchBatch(0, nowhere, [requests]))
+        builder.force()
+    finally:
+        builder.close()
+    result = QueuesOfTask(builder.table, refused, records, last)
+    yield pa.record_batch([[msgspec.msgpack.encode(result)]], schema=RESULT_SCHEMA)
+
+
+def remove_leftovers(builder: ConsumeQueueBuilder, queues: list[tuple[str, int]]) -> None:
+    """Remove what an attempt that was lost on the way left of queues that are begun now."""
+    for topic, queue_id in queues:
+        directory = builder.directory / topic / str(queue_id)
+        if (topic, queue_id) not in builder.queues and builder.refusal(topic) is None and directory.exists():
+            shutil.rmtree(directory)
+
+
+def as_requests(batch: pa.RecordBatch) -> DispatchColumns:
+    """Return units as the requests that a builder takes."""
+    rows = np.zeros(batch.num_rows, ROW_DTYPE)
+    for name in ("commit_log_offset", "record_size", "tags_code", "queue_offset"):
+        rows[name] = batch[name].to_numpy()
+    for name in ("uniq_key_size", "keys_size", "multi_dispatch_size", "properties_size"):
+        rows[name] = -1
+    queues: dict[tuple[str, int], int] = {}
+    pairs = zip(batch["topic"].to_pylist(), batch["queue_id"].to_pylist(), strict=True)
+    rows["queue_index"] = [queues.setdefault(pair, len(queues)) for pair in pairs]
+    return DispatchColumns(list(queues), rows.tobytes(), b"")
+
+
+def has_batch_queue(store: Path, topic: str) -> bool:
+    """Tell whether RocketMQ 5 keeps the units of *topic* in another kind of queue."""
+    topics = TopicConfigManager(store)
+    try:
+        topics.load()
+    except DamagedStore:
+        return False
+    config = topics.entries.get(topic)
+    return config is not None and config.has_batch_consume_queue

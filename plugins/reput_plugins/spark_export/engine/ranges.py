@@ -1,0 +1,93 @@
+"""Ranges of the log as a frame, one task each, and what workers make of them.
+
+Spark sees begin and end of a range and what a function of ours yields for it; the bytes of the log are read by the
+Python workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from reput.errors import DispatcherError, ReputError
+from reput_plugins.spark_export.export_job import parallelism
+from reput_plugins.spark_export.requirements import require_packages
+from reput_plugins.spark_export.spark_errors import from_spark
+from reput_plugins.spark_export.spark_session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SPLIT_BYTES", "Batches", "engine_session", "errors_of", "parallelism", "range_frame", "ranges_in"]
+
+SPLIT_BYTES = 32 << 20
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@contextmanager
+def engine_session(settings: Mapping[str, str], what: str) -> Iterator[SparkSession]:
+    """Lend a session for the bulk work *what*.
+
+    Raises:
+        DispatcherError: Spark is not there, or does not start.
+    """
+    require_packages()
+    with spark_session(settings, f"reput {what}") as session:
+        yield session
+
+
+def range_frame(
+    session: SparkSession,
+    store: str,
+    begin: int,
+    until: int,
+    work: Callable[[Batches], Batches],
+    schema: str,
+    *,
+    split_bytes: int = SPLIT_BYTES,
+) -> DataFrame:
+    """Return the frame of what *work* yields for the ranges of [begin, until)."""
+    ranges = (
+        session.read.format("reput")
+        .option("schemaMode", "ranges")
+        .option("startingOffsets", begin)
+        .option("endingOffsets", until)
+        .option("splitBytes", split_bytes)
+        .option("minPartitions", parallelism(session))
+        # The caller has asked how far the log goes, and whoever appends meanwhile forces nothing for us.
+        .option("reads", "appended")
+        .load(store)
+    )
+    return ranges.mapInArrow(work, schema)
+
+
+def ranges_in(batches: Batches) -> Iterator[tuple[int, int]]:
+    """Yield the ranges that a task was given."""
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield row["begin"], row["until"]
+
+
+@contextmanager
+def errors_of(what: str) -> Iterator[None]:
+    """Have what fails in Spark meanwhile come out as an error of ours.
+
+    Raises:
+        DispatcherError: Spark could not do it.
+        ReputError: what a worker raised.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raised = from_spark(error)
+        if type(raised) is DispatcherError:
+            raise DispatcherError(f"Spark could not do it: work={what} error={raised}") from error
+        found: ReputError = raised
+        raise found from error

@@ -1,0 +1,121 @@
+"""rebuild on Spark: consume queues and the key index built from the log by many executors.
+
+    consume_queue   ranges ──▶ units ──▶ shuffled by queue, sorted by place ──▶ whole queues
+    index           ranges ──▶ keys  ──▶ numbered, shuffled by file          ──▶ whole index files
+
+The builders are those of the dispatchers, so the bytes are theirs, too. What was built is durable before a cursor is
+written beside it, as after a local rebuild.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reput.errors import ConfigError
+from reput.settings import Settings
+from reput.store.epochs import read_epochs
+from reput.store.identity import read_store_id, require_store
+from reput.store.log_end import find_log_end
+from reput.store.segments import Segments
+from reput.store.topic_deletions import TopicDeletions, last_deletions
+from reput_hooks import Cursor, replace_durably
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["BuiltView", "RebuildPlan", "rebuild"]
+
+
+class RebuildPlan(msgspec.Struct, frozen=True):
+    """What is built from the records in [begin, until) of the log, and where."""
+
+    store: str
+    target: str
+    begin: int
+    until: int
+    settings: Settings
+    split_bytes: int
+    # Topic to the commit-log offset of its last deletion: queues have no unit of its records below.
+    deletions: dict[str, int]
+
+
+class BuiltView(msgspec.Struct, frozen=True):
+    """One view that was built: *records* that it was given, *bytes* of the log.
+
+    *refused*: (commit-log offset, reason) of the records that can have no unit.
+    """
+
+    view: str
+    records: int
+    bytes: int
+    seconds: float
+    target: str
+    refused: list[tuple[int, str]]
+
+
+class Built(msgspec.Struct, frozen=True):
+    """What the builder of a view tells: what stands in its cursor file, as bytes; see `BuiltView` for the rest."""
+
+    sealed_state: bytes
+    records: int
+    refused: list[tuple[int, str]]
+
+
+def rebuild(
+    store: Path,
+    views: Sequence[str],
+    target: Path,
+    settings: Settings,
+    on_progress: Callable[[str, int, int], None],
+    *,
+    split_bytes: int | None = None,
+) -> Iterator[BuiltView]:
+    """Build *views* of a store into *target*, laid out as a store; yield each when it is durable.
+
+    Args:
+        on_progress: is told view, bytes done and bytes in all.
+        split_bytes: of the log, that one task reads.
+
+    Raises:
+        ConfigError: a view is not one that Spark builds.
+        DispatcherError: Spark is not there or could not do it.
+        DamagedStore: the log is damaged, and nobody has accepted that.
+        NotAStore: there is no log.
+    """
+    from reput_plugins.spark_export.engine.index_building import build_index
+    from reput_plugins.spark_export.engine.queue_building import build_queues
+    from reput_plugins.spark_export.engine.ranges import SPLIT_BYTES, engine_session
+
+    builders: dict[str, Callable[[SparkSession, RebuildPlan, Cursor], Built]] = {
+        "consume_queue": build_queues,
+        "index": build_index,
+    }
+    for view in views:
+        if view not in builders:
+            raise ConfigError(
+                f"Spark does not build this view: view={view} built={','.join(builders)}",
+                "Name the views to build, or use the local engine.",
+            )
+    require_store(store)
+    store, target = store.resolve(), target.resolve()
+    segments = Segments(store / "commitlog")
+    begin, until = segments.offset_min, find_log_end(store, segments)
+    deletions = last_deletions(TopicDeletions(store).following(begin))
+    plan = RebuildPlan(str(store), str(target), begin, until, settings, split_bytes or SPLIT_BYTES, deletions)
+    store_id = read_store_id(store)
+    end = Cursor(store_id, read_epochs(store, store_id).epoch, until, 0)
+    with engine_session(settings.spark_options, f"rebuild {store}") as session:
+        for view in views:
+            began = time.monotonic()
+            on_progress(view, 0, until - begin)
+            built = builders[view](session, plan, end)
+            folder = target / "reput" / "views" / view
+            folder.mkdir(parents=True, exist_ok=True)
+            replace_durably(folder / "cursor", built.sealed_state)
+            on_progress(view, until - begin, until - begin)
+            yield BuiltView(view, built.records, until - begin, time.monotonic() - began, str(target), built.refused)

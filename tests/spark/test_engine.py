@@ -1,0 +1,120 @@
+"""The store's bulk work on Spark: the report and the bytes of the local engine, for every store and any split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from golden_sets import CLEAN_SETS
+from reput.engines import find_engine, rebuild_with
+from reput.errors import ConfigError, DamagedStore
+from reput.process.rebuild import rebuild as rebuild_here
+from reput.settings import Settings
+from reput.store.check import check_store
+from written_log import WrittenLog
+
+pytestmark = pytest.mark.spark
+
+VIEWS = ("consume_queue", "index")
+SETTINGS = Settings(max_hash_slot_num=200, max_index_num=41, mapped_file_size_consume_queue=400)
+
+
+def nothing(*progress: Any) -> None:
+    """Be told of progress."""
+
+
+def files_below(target: Path) -> dict[str, bytes]:
+    """Return what was built, index files in their order instead of by their names, which are times."""
+    found = {}
+    for path in sorted(target.glob("consumequeue/*/*/*")):
+        found[str(path.relative_to(target))] = path.read_bytes()
+    for number, path in enumerate(sorted(target.glob("index/*"))):
+        found[f"index/{number}"] = path.read_bytes()
+    return found
+
+
+def build_both(store: Path, root: Path, settings: Settings, split_bytes: int | None = None) -> tuple[Path, Path]:
+    """Rebuild a store with both engines and return where each did."""
+    here, there = root / "here", root / "there"
+    expected = list(rebuild_here(store, VIEWS, here, settings))
+    engine = find_engine("spark")
+
+    class Split:
+        @staticmethod
+        def rebuild(*arguments: Any) -> Any:
+            return engine.rebuild(*arguments, split_bytes=split_bytes)
+
+    found = list(rebuild_with(Split)(store, VIEWS, there, settings, on_progress=nothing))
+    of_view = {row.view: row for row in expected}
+    assert [(row.view, row.records, row.bytes) for row in found] == [
+        (view, of_view[view].records, of_view[view].bytes) for view in VIEWS
+    ]
+    return here, there
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", CLEAN_SETS)
+def test_the_bytes_of_a_rebuild_are_those_of_the_local_engine(
+    spark: Any, name: str, golden_read_only: Callable[[str], Path], tmp_path: Path
+):
+    """For every store that RocketMQ closed, with files so small that each view has many."""
+    store = golden_read_only(name) / "store"
+    here, there = build_both(store, tmp_path, SETTINGS, 100_000)
+    expected, found = files_below(here), files_below(there)
+    assert found.keys() == expected.keys()
+    assert [path for path in expected if found[path] != expected[path]] == []
+    cursor = "reput/views/consume_queue/cursor"
+    assert (there / cursor).stat().st_size == (here / cursor).stat().st_size
+
+
+@pytest.mark.parametrize("name", [*CLEAN_SETS, "damaged-4.9/clean-before", "crash-5.3/torn-before"])
+def test_the_report_of_a_check_is_that_of_the_local_engine(
+    spark: Any, name: str, golden_read_only: Callable[[str], Path]
+):
+    """Damage, torn ends and what is left of older histories included."""
+    head, _, part = name.partition("/")
+    store = golden_read_only(head) / part / "store"
+    expected = check_store(store, Settings())
+    found = find_engine("spark").check_store(store, Settings(), nothing, split_bytes=100_000)
+    assert msgspec.to_builtins(found) == msgspec.to_builtins(expected)
+
+
+def test_damage_in_the_middle_is_found_where_it_is(spark: Any, tmp_path: Path):
+    """Whichever range it lies in, and though the ranges behind it are whole."""
+    log = WrittenLog(tmp_path)
+    for number in range(300):
+        log.append(b"%d" % number * 30, topic=b"t%d" % (number % 3))
+    log.data[log.offsets[100] + 100] ^= 0xFF
+    log.data[log.offsets[201] + 4] ^= 0xFF
+    store = log.save()
+    expected = check_store(store, Settings())
+    assert len(expected.damage) == 2
+    for split_bytes in (9000, 60_000):
+        found = find_engine("spark").check_store(store, Settings(), nothing, split_bytes=split_bytes)
+        assert msgspec.to_builtins(found) == msgspec.to_builtins(expected)
+
+
+def test_a_damaged_log_is_not_rebuilt_from(spark: Any, tmp_path: Path):
+    """Unless somebody has accepted the damage; the sentence says where it is."""
+    log = WrittenLog(tmp_path / "store")
+    for number in range(60):
+        log.append(b"%d" % number * 30)
+    log.data[log.offsets[7] + 4] ^= 0xFF
+    store = log.save()
+    rebuild = rebuild_with(find_engine("spark"))
+    with pytest.raises(DamagedStore, match=f"commit_log_offset={log.offsets[7]}"):
+        list(rebuild(store, VIEWS, tmp_path / "target", SETTINGS, on_progress=nothing))
+    assert not (tmp_path / "target" / "reput" / "views").exists()
+
+
+def test_a_view_that_spark_does_not_build_is_refused(tmp_path: Path):
+    """By its name, with those that it does; an engine that nobody brings, too."""
+    rebuild = rebuild_with(find_engine("spark"))
+    with pytest.raises(ConfigError, match="view=consume_queue_ext built=consume_queue,index"):
+        list(rebuild(tmp_path / "a", ["consume_queue_ext"], tmp_path / "b", Settings(), on_progress=nothing))
+    with pytest.raises(ConfigError, match="engine=flink installed=local,spark"):
+        find_engine("flink")
