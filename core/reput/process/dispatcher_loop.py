@@ -52,12 +52,13 @@ PARK_S = 0.1
 # Shorter pauses between batches are no idleness, and a flush there would be in the way of the next batch.
 IDLE_S = 0.1
 BATCH_ROWS_MAX = 8192
-# Frames come faster than this: the loop lets some gather after each batch, so that fewer and larger ones are dispatched
-# and the writer need not wake it for each. A batch of a backlog is followed by the next at once.
-GATHER_RATE = 100_000
+# Where records come faster than this, a second, more and more of them gather while the loop rests after each batch:
+# fewer and larger batches are dispatched, and the writer need not wake the loop for each record. Batches of a backlog
+# follow each other at once.
+GATHER_RATE = 40_000
 GATHER_ROWS_MIN = 3
 GATHER_ROWS_MAX = 1024
-GATHER_MAX_S = 0.001
+GATHER_MAX_S = 0.002
 # Frames that were read but lie beyond the bound. Whoever has more outstanding reads the log, when its time comes.
 PENDING_SIZE_MAX = 8 << 20
 # Bytes of the log that are left when the loop joins the ring; few enough that the ring holds what comes meanwhile.
@@ -107,7 +108,7 @@ class DispatcherLoop:
 
     Attributes:
         cursor: up to where the view is dispatched.
-        gather_s: seconds for which whoever runs the loop should let frames gather after `do_work` did something.
+        gather_s: seconds for which frames may gather before `do_work` is called again.
         finished: a requested stop is done; the loop must not be called any more.
     """
 

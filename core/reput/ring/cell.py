@@ -379,9 +379,14 @@ class Cell(CellView):
             # Odd, and never a number that was there before: the writer wakes once per number.
             words[layout.PARKED] = words[layout.PARKED] + 1 | 1
 
+    def set_resting(self, resting: bool) -> None:
+        """Say whether the dispatcher lets frames gather."""
+        self._words[layout.RESTING] = resting
+
     def end_parking(self) -> None:
         """Say that the dispatcher runs, so that nobody spends a system call on waking it."""
         words = self._words
+        words[layout.RESTING] = 0
         if words[layout.PARKED] & 1:
             words[layout.PARKED] += 1
         words[layout.DURABLE_AWAITED] = NEVER

@@ -39,6 +39,7 @@ the supervisor writes the words marked S, while the dispatcher runs and after it
        8  DURABLE_AWAITED            smallest DURABLE that ends the wait, NEVER: not waiting for it
       16  PREDECESSORS_AWAITED       bit per slot whose progress ends the wait, 0: none
       24  PROGRESS_AWAITED           progress of theirs that ends the wait
+      32  RESTING                    1: lets frames gather, and has to be woken by who begins to wait for its progress
       64  STATE                      S  number of the state, as `reput.process` defines it
       72  STATE_SINCE                S  milliseconds since 1970 UTC
       80  PID                        S
@@ -126,6 +127,7 @@ __all__ = [
     "PROGRESS_AWAITED",
     "REJECTED_COUNT",
     "RESTART_COUNT",
+    "RESTING",
     "RING_ID",
     "RING_MAGIC",
     "RING_VERSION",
@@ -182,6 +184,7 @@ PARKED = 0
 DURABLE_AWAITED = 1
 PREDECESSORS_AWAITED = 2
 PROGRESS_AWAITED = 3
+RESTING = 4
 STATE = 8
 STATE_SINCE = 9
 PID = 10

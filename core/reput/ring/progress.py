@@ -190,6 +190,8 @@ class SlotGate:
         self._progress_index = slot * CELL_WORDS + PROGRESS
         self._announced_index = slot * CELL_WORDS + PROGRESS_ANNOUNCED
         self._generation_index = slot * CELL_WORDS + GENERATION
+        self._resting_index = slot * CELL_WORDS + layout.RESTING
+        self._wake_descriptor = memory.wake_descriptors[slot]
         self._descriptor = memory.progress_descriptors[slot]
         self._mutex = Lock()
         self._barrier = Lock()
@@ -354,6 +356,8 @@ class SlotGate:
             # and this thread, at least one sees the other.
             self._barrier.acquire(blocking=False)
             self._barrier.release()
+            if awaited != NEVER and self._cells[self._resting_index]:
+                os.eventfd_write(self._wake_descriptor, 1)
 
     def _finish_all_over(self, tasks: list[TaskWaiter]) -> None:
         generation = self.generation()

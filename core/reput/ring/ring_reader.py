@@ -17,11 +17,13 @@ from reput.ring.cell import Cell
 from reput.ring.layout import (
     ANNOUNCED,
     APPENDED,
+    AWAITED,
     CELL_WORDS,
     CLOSED,
     DURABLE,
     DURABLE_ANNOUNCED,
     INTENT,
+    NEVER,
     PROGRESS,
     PROGRESS_ANNOUNCED,
     TAIL,
@@ -200,8 +202,19 @@ class RingReader:
         return descriptors
 
     def rest(self, seconds: float) -> None:
-        """Let frames gather for so long, without asking the writer to say when some have come."""
-        select.select((self._wake_descriptor,), (), (), seconds)
+        """Let frames gather for so long, unless somebody in the owner waits for this dispatcher's progress.
+
+        The writer is not asked to say when frames have come. Who begins to wait in the middle ends the rest.
+        """
+        cell = self._cell
+        cell.set_resting(True)
+        # Full barrier: of this reader, which says that it rests and looks whether it is awaited, and a thread that
+        # says what it awaits and looks who rests, at least one sees the other.
+        self._barrier.acquire(blocking=False)
+        self._barrier.release()
+        if self._words[AWAITED + cell.slot] == NEVER and select.select((self._wake_descriptor,), (), (), seconds)[0]:
+            self._drain()
+        cell.set_resting(False)
 
     def _reached(self, slot: int, progress: int) -> bool:
         reached: int = self._memory.cell_words[slot * CELL_WORDS + PROGRESS]

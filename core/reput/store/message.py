@@ -141,10 +141,10 @@ def message_properties(message: Message) -> tuple[bytes, str | None, str | None,
             keys = " ".join(keys)
         if not properties:
             # The most frequent case, without a dictionary.
-            text = ("KEYS\x01" + keys + "\x02" if keys is not None else "") + (
-                "TAGS\x01" + tags + "\x02" if tags is not None else ""
-            )
-            if text.count("\x02") != (keys is not None) + (tags is not None):
+            text = "" if keys is None else "KEYS\x01" + keys + "\x02"
+            if tags is not None:
+                text += "TAGS\x01" + tags + "\x02"
+            if (keys and "\x02" in keys) or (tags and "\x02" in tags):
                 refuse_separator({"KEYS": keys or "", "TAGS": tags or ""})
             uniq_key = None
         else:

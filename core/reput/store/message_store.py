@@ -84,6 +84,7 @@ __all__ = ["MessageStore", "Publisher"]
 PROPERTIES_SIZE = Struct(">h")
 SIZE = Struct(">i")
 INT_MAX = 2**31 - 1
+INT_MIN = -(2**31)
 TAGS_CODES_MAX = 100_000
 # RocketMQ allows a record this much beyond the largest body.
 RECORD_OVERHEAD_MAX = 65536
@@ -307,12 +308,14 @@ class MessageStore:
         self.store_host = stored_host(settings.store_host)
         self.head = record_head(0, None, self.born_host, self.store_host, 0, 0)
 
-    def head_of(self, message: MessageExtBrokerInner) -> RecordHead:
+    def head_of(self, message: Message) -> RecordHead:
         """Return what the record of *message* says besides it.
 
         Raises:
             MessageIllegal: a number does not fit its field, or the transaction type is one that is not stored.
         """
+        if not isinstance(message, MessageExtBrokerInner):
+            return self.head
         for name, bits in (
             ("born_timestamp", 64),
             ("sys_flag", 32),
@@ -431,12 +434,12 @@ class MessageStore:
         if message.delay_level:
             message = self.delayed(message)
         topic = self.topics.get(message.topic) or self.topic(message.topic)
-        head = self.head_of(message) if isinstance(message, MessageExtBrokerInner) else self.head
+        head = self.head if type(message) is Message else self.head_of(message)
         body = message.body
         if type(body) is not bytes:
             body = plain_bytes(body)
         flag, queue_id = message.flag, message.queue_id
-        if type(flag) is not int or not -INT_MAX - 1 <= flag <= INT_MAX:
+        if type(flag) is not int or not INT_MIN <= flag <= INT_MAX:
             raise MessageIllegal(f"flag is not a number of 32 bits: flag={flag!r}")
         if type(queue_id) is not int or not 0 <= queue_id <= INT_MAX:
             raise MessageIllegal(f"queue_id is not a number from 0 to {INT_MAX}: queue_id={queue_id!r}")
@@ -582,70 +585,67 @@ class MessageStore:
         batch = [self.prepare(message) for message in messages]
         if not batch:
             return []
-        placed: list[tuple[Prepared, int, int]] = []
+        results: list[PutMessageResult] = []
         with self.put_lock:
             if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
                 raise self.refusal()
             timestamp = self.now()
             try:
-                for run in self.runs(batch):
-                    self.put_run(run, timestamp, placed)
+                for run, size in self.runs(batch):
+                    results += self.put_run(run, size, timestamp)
             except StoreError as error:
-                error.args = (f"{error} stored_count={len(placed)}",)
-                error.stored_count = len(placed)
+                error.args = (f"{error} stored_count={len(results)}",)
+                error.stored_count = len(results)
                 raise
-        return [
-            PutMessageResult(
-                PutMessageStatus.PUT_OK,
-                begin,
-                begin + prepared.record_size,
-                prepared.record_size,
-                prepared.queue_id,
-                queue_offset,
-                timestamp,
-                prepared.head.store_host,
-            )
-            for prepared, begin, queue_offset in placed
-        ]
+        return results
 
-    def runs(self, batch: list[Prepared]) -> Iterator[list[Prepared]]:
-        """Split *batch* where a segment ends."""
+    def runs(self, batch: list[Prepared]) -> Iterator[tuple[list[Prepared], int]]:
+        """Split *batch* where a segment ends; yield each run with its bytes."""
         run: list[Prepared] = []
         size = 0
         left = self.commit_log.limit - self.commit_log.appended
         for prepared in batch:
-            if run and size + prepared.record_size > left:
-                yield run
+            record_size = prepared.record_size
+            if size + record_size > left and run:
+                yield run, size
                 run, size = [], 0
                 left = self.commit_log.limit - self.commit_log.appended
             run.append(prepared)
-            size += prepared.record_size
-        yield run
+            size += record_size
+        yield run, size
 
-    def put_run(self, run: list[Prepared], timestamp: int, placed: list[tuple[Prepared, int, int]]) -> None:
-        """Append *run* into one segment and publish it as one frame."""
+    def put_run(self, run: list[Prepared], size: int, timestamp: int) -> list[PutMessageResult]:
+        """Append *run*, which takes *size* bytes, into one segment and publish it as one frame."""
         before = self.commit_log.appended
-        begin = self.commit_log.room(sum([prepared.record_size for prepared in run]))
+        begin = self.commit_log.room(size)
+        status = PutMessageStatus.PUT_OK
+        results: list[PutMessageResult] = []
         number_of: dict[tuple[str, int], int] = {}
         pieces: list[bytes] = []
         rows: list[bytes] = []
         texts: list[bytes] = []
+        last_queue: tuple[Topic, int] | None = None
         at = begin
         for prepared in run:
-            queue = (prepared.topic.name, prepared.queue_id)
-            queue_index = number_of.get(queue)
-            if queue_index is None:
-                queue_index = number_of[queue] = len(number_of)
+            queue_id, record_size = prepared.queue_id, prepared.record_size
+            if last_queue != (prepared.topic, queue_id):
+                last_queue = (prepared.topic, queue_id)
+                queue_index = number_of.setdefault((prepared.topic.name, queue_id), len(number_of))
             rest, row, queue_offset = self.place(prepared, at, timestamp, queue_index)
-            pieces.append(SIZE.pack(prepared.record_size))
+            pieces.append(SIZE.pack(record_size))
             pieces.append(rest)
             rows.append(row)
             texts.append(prepared.texts)
-            placed.append((prepared, at, queue_offset))
-            at += prepared.record_size
+            begun, at = at, at + record_size
+            results.append(
+                PutMessageResult(
+                    status, begun, at, record_size, queue_id, queue_offset, timestamp, prepared.head.store_host
+                )
+            )
         self.commit_log.append(pieces[0], b"".join(pieces[1:]))
         self.ordinal += len(run)
         self.publisher.publish(before, at, timestamp, self.ordinal, list(number_of), b"".join(rows), b"".join(texts))
+        return results
 
     def place(self, prepared: Prepared, at: int, timestamp: int, queue_index: int) -> tuple[bytes, bytes, int]:
         """Give one record its place at *at*. Under the put lock.
