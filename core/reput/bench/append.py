@@ -21,7 +21,7 @@ __all__ = ["measure_append"]
 LAG_MAX = 8 << 20
 # How often the lag is looked at, and from where on the producer waits, so that it stays below the bound.
 LOOK_EVERY = 256
-WAIT_ABOVE = 6 << 20
+WAIT_ABOVE = 7 << 20
 VIEWS = ("consume_queue", "index")
 SAMPLE_EVERY = 16
 
@@ -72,7 +72,7 @@ class Lag:
             self.highest = max(self.highest, behind)
             if behind > WAIT_ABOVE:
                 self.waits += 1
-                self.store.wait_for(view, appended - WAIT_ABOVE // 2, timeout=60)
+                self.store.wait_for(view, appended - WAIT_ABOVE, timeout=60)
 
     def finish(self) -> None:
         """Wait until every view has caught up."""
