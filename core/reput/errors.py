@@ -15,6 +15,7 @@ __all__ = [
     "RingClosed",
     "RingError",
     "RingLapped",
+    "StoreBusy",
     "StoreClosed",
     "StoreError",
     "StoreFull",
@@ -71,6 +72,12 @@ class StoreReadOnly(StoreError):
     """The store takes no writes: opened so, or turned so after a failed force. `reput status` says why."""
 
     advice = "See `reput status STORE` for the reason."
+
+
+class StoreBusy(StoreError):
+    """A put before this one is stuck in the system's page cache (OS_PAGECACHE_BUSY). Nothing was stored; put again."""
+
+    advice = "Put again a little later; a disk that is this slow for long is overloaded or failing."
 
 
 class StoreFull(StoreError):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 
 import pytest
 
 from reput.errors import StoreError
 from reput.store.message import Message
-from small_store import SEGMENT_SIZE, message_of_size, open_store, records
+from small_store import SEGMENT_SIZE, UnforcedFiles, UnforcedMapping, message_of_size, open_store, records
 
 
 def test_a_segment_made_ahead_and_removed_is_made_again(tmp_path):
@@ -69,3 +71,77 @@ def test_the_helper_never_makes_the_segment_that_a_roll_is_going_to(tmp_path):
     assert [record.commit_log_offset for record in records(tmp_path / "store")] == [
         segment * SEGMENT_SIZE + record * 1500 for segment in range(4) for record in range(2)
     ]
+
+
+class LockedMapping(UnforcedMapping):
+    """A mapping that tells what is asked of it; *refusal*: errno of locking it, 0: it is locked."""
+
+    asked: list[tuple[str, int]]
+    refusal = 0
+
+    def reserve(self, at: int, size: int) -> None:
+        super().reserve(at, size)
+        self.asked.append(("reserve", at + size))
+
+    def populate(self, at: int, size: int) -> None:
+        super().populate(at, size)
+        self.asked.append(("populate", at + size))
+
+    def force(self) -> None:
+        self.asked.append(("force", 0))
+
+    def lock(self) -> None:
+        self.asked.append(("lock", 0))
+        if self.refusal:
+            raise OSError(self.refusal, os.strerror(self.refusal))
+        super().lock()
+
+
+class LockedFiles(UnforcedFiles):
+    """Files whose mappings tell what is asked of them, by the begin of the segment."""
+
+    def __init__(self, refusal: int = 0) -> None:
+        self.asked: dict[int, list[tuple[str, int]]] = {}
+        self.refusal = refusal
+
+    def map(self, path, size):
+        mapping = LockedMapping(path, size)
+        mapping.refusal = self.refusal
+        mapping.asked = self.asked.setdefault(int(path.name), [])
+        return mapping
+
+
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_segment_is_warmed_up_before_it_is_used(tmp_path, flush_disk_type):
+    """All of it is reserved, in memory and locked; with SYNC_FLUSH it is forced on the way."""
+    files = LockedFiles()
+    opened = open_store(
+        tmp_path / "store",
+        files=files,
+        warm_maped_file_enable=True,
+        flush_least_pages_when_warm_maped_file=1,
+        flush_disk_type=flush_disk_type,
+    )
+    following = files.asked[SEGMENT_SIZE]
+    assert following[:2] == [("reserve", SEGMENT_SIZE), ("populate", SEGMENT_SIZE)]
+    assert following[2:] == ([("force", 0)] if flush_disk_type == "SYNC_FLUSH" else []) + [("lock", 0)]
+    for _ in range(3):
+        opened.put(message_of_size(SEGMENT_SIZE - 100))
+    opened.close(views_complete=False)
+    assert len(records(tmp_path / "store")) == 3
+
+
+def test_a_segment_that_cannot_be_locked_is_used_all_the_same(tmp_path, caplog):
+    """It is said, with what to raise."""
+    opened = open_store(tmp_path / "store", files=LockedFiles(errno.ENOMEM), warm_maped_file_enable=True)
+    opened.put(Message("orders", b"x"))
+    opened.close(views_complete=False)
+    assert "is not warmed up" in caplog.text
+    assert "ulimit -l" in caplog.text
+
+
+def test_a_store_is_not_warmed_up_by_itself(tmp_path):
+    """A new one takes little of the disk and of memory."""
+    files = LockedFiles()
+    open_store(tmp_path / "store", files=files).close(views_complete=False)
+    assert ("lock", 0) not in files.asked[SEGMENT_SIZE]

@@ -68,6 +68,16 @@ class Mapping:
         begin = at - at % mmap.PAGESIZE
         madvise(ctypes.c_void_p(self.address + begin), ctypes.c_size_t(at + size - begin), MADV_POPULATE_WRITE)
 
+    def lock(self) -> None:
+        """Keep all pages in memory until the mapping is closed.
+
+        Raises:
+            OSError: the process may not lock so much.
+        """
+        if mlock(ctypes.c_void_p(self.address), ctypes.c_size_t(len(self.mapped))):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
     def force(self) -> None:
         """Force the file's bytes to disk. `os.fdatasync` lets other threads run, `mmap.flush` does not."""
         os.fdatasync(self.descriptor)
@@ -86,6 +96,7 @@ class Mapping:
 
 
 madvise = ctypes.CDLL(None).madvise
+mlock = ctypes.CDLL(None, use_errno=True).mlock
 
 
 class WrittenFile:

@@ -27,6 +27,7 @@ from reput.errors import (
     DamagedStore,
     MessageIllegal,
     NotAStore,
+    StoreBusy,
     StoreClosed,
     StoreError,
     StoreFull,
@@ -57,6 +58,7 @@ from reput.store.message import (
     check_topic,
     message_properties,
 )
+from reput.store.page_cache_watch import PageCacheWatch
 from reput.store.queue_offsets import QueueOffsets, QueueOffsetsSnapshot
 from reput.store.record import (
     BLANK_SIZE_MIN,
@@ -288,6 +290,9 @@ class MessageStore:
         self.snapshot_at = self.clock.monotonic()
         self.snapshot_offset = self.commit_log.appended
         self.write_own_files(identity)
+        self.page_cache = PageCacheWatch(
+            self.put_lock, self.commit_log, self.clock, settings.os_page_cache_busy_time_out_mills
+        )
         self.flush_service = FlushService(
             self.commit_log,
             self.clock,
@@ -297,7 +302,7 @@ class MessageStore:
             before_flush=lambda: self.store_timestamp,
             on_durable=self.on_durable,
             on_failure=self.on_flush_failure,
-            on_idle=self.snapshot_when_due,
+            on_idle=self.after_each_round,
         )
         self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
         self.retention = Retention(self.directory, settings, self, self.clock, self.disk_space)
@@ -362,7 +367,16 @@ class MessageStore:
             self.store_timestamp = recovered.store_timestamp
             self.commit_log_offset_min = segments.offset_min
             end = recovered.end
-        self.commit_log = CommitLog(log_directory, self.segment_size, end, self.files)
+        self.commit_log = CommitLog(
+            log_directory,
+            self.segment_size,
+            end,
+            self.files,
+            warm_up=self.settings.warm_maped_file_enable,
+            force_pages=self.settings.flush_least_pages_when_warm_maped_file
+            if self.settings.flush_disk_type == "SYNC_FLUSH"
+            else 0,
+        )
 
     def write_own_files(self, identity: StoreIdentity | None) -> None:
         """Write who we are, before the first put: identity, epochs, writer, checkpoint, abort; and claim the store."""
@@ -539,6 +553,8 @@ class MessageStore:
 
     def append(self, message: Message) -> PutMessageResult:
         """Store one message as `put` does, without waiting for the disk."""
+        if self.page_cache.busy:
+            raise self.busy_refusal()
         prepared = self.prepare(message)
         with self.put_lock:
             if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
@@ -582,6 +598,8 @@ class MessageStore:
 
     def append_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
         """Store *messages* as `put_batch` does, without waiting for the disk."""
+        if self.page_cache.busy:
+            raise self.busy_refusal()
         batch = [self.prepare(message) for message in messages]
         if not batch:
             return []
@@ -725,6 +743,13 @@ class MessageStore:
             "Mend the disk, then close and open the store again: it recovers from what is on disk.",
         )
 
+    def busy_refusal(self) -> StoreBusy:
+        """Return why nothing is put while another put is stuck."""
+        return StoreBusy(
+            f"another put has been waiting for the disk: status=OS_PAGECACHE_BUSY store={self.directory} "
+            f"os_page_cache_busy_time_out_mills={self.settings.os_page_cache_busy_time_out_mills}"
+        )
+
     def wait_durable(self, end: int) -> bool:
         """Wait until *end* is on disk; False when ``sync_flush_timeout`` went by first.
 
@@ -805,8 +830,13 @@ class MessageStore:
         if changed and self.read_only_reason is None:
             self.publisher.read_only(reason)
 
+    def after_each_round(self) -> None:
+        """Called by the flusher, every time that it has looked whether there is something to force."""
+        self.page_cache.look()
+        self.snapshot_when_due()
+
     def snapshot_when_due(self) -> None:
-        """Called by the flusher: keep what a recovery would otherwise have to scan for."""
+        """Keep what a recovery would otherwise have to scan for."""
         now = self.clock.monotonic()
         if now - self.snapshot_at >= SNAPSHOT_INTERVAL_S and self.durable > self.snapshot_offset:
             self.snapshot_at = now
