@@ -155,3 +155,27 @@ def test_whoever_walks_the_log_is_told_that_it_was_trimmed(tmp_path):
         trim(store)
         with pytest.raises(OffsetOutOfRange, match="offset_min"):
             list(walk)
+
+
+@pytest.mark.parametrize("calls", range(3))
+def test_a_query_does_not_stumble_over_an_index_file_that_goes(calls, tmp_path, monkeypatch):
+    """The oldest file goes after the names were listed; the key in the newest is found all the same."""
+    path = tmp_path / "store"
+    with open_store(path, mode="inline") as store:
+        fill(store, 60)
+        store.wait_for("index", store.appended, TIMEOUT)
+    look, seen = os.stat, []
+
+    def stat_and_remove(name: object, *more: object, **named: object) -> os.stat_result:
+        if str(name).startswith(str(path / "index" / "")) and len(seen) <= calls:
+            seen.append(name)
+            if len(seen) == calls + 1:
+                min((path / "index").iterdir()).unlink()
+        return look(name, *more, **named)
+
+    with reput.open(path, read_only=True, **SETTINGS) as reader:
+        monkeypatch.setattr(os, "stat", stat_and_remove)
+        found = reader.query("orders", "k0-59")
+        monkeypatch.undo()
+        assert [record.queue_offset for record in found] == [59]
+    assert seen

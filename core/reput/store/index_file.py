@@ -114,20 +114,21 @@ class Index:
                 raise self.unreadable(path)
             try:
                 header = HEADER.unpack(self.files.read(path, HEADER.size, 0))
+                begin_timestamp, end_timestamp, _, end_offset, _, index_count = header
+                if index_count <= 1:
+                    # Made, but without an entry: RocketMQ leaves it with the times of the file before, reput with none.
+                    continue
+                if found.last_update_timestamp == 0:
+                    found.last_update_timestamp, found.last_update_offset = end_timestamp, end_offset
+                if overlaps(begin, end, begin_timestamp, end_timestamp):
+                    for offset in self.select(path, slot_count, wanted, begin_timestamp, begin, end):
+                        if offset < progress and offset not in found.offsets and agrees(offset):
+                            found.offsets.append(offset)
+                            if len(found.offsets) >= count_max:
+                                return found
             except FileNotFoundError:
+                # Retention took it after the names were listed, with records that are gone, too.
                 continue
-            begin_timestamp, end_timestamp, _, end_offset, _, index_count = header
-            if index_count <= 1:
-                # Made, but without an entry: RocketMQ leaves it with the times of the file before, reput with none.
-                continue
-            if found.last_update_timestamp == 0:
-                found.last_update_timestamp, found.last_update_offset = end_timestamp, end_offset
-            if overlaps(begin, end, begin_timestamp, end_timestamp):
-                for offset in self.select(path, slot_count, wanted, begin_timestamp, begin, end):
-                    if offset < progress and offset not in found.offsets and agrees(offset):
-                        found.offsets.append(offset)
-                        if len(found.offsets) >= count_max:
-                            return found
             if begin_timestamp < begin:
                 break
         return found
@@ -138,15 +139,28 @@ class Index:
         None: the file has entries, and shows no sizes that they could be found by.
         """
         if self.stamp.changed() or self.unfinished:
-            paths = index_paths(self.directory)
-            sizes = [(path, self.slot_count_of(path, paths)) for path in reversed(paths)]
-            self.unfinished = any(slot_count is None for _, slot_count in sizes)
-            self.listed = [
-                (str(path), slot_count)
-                for path, slot_count in sizes
-                if slot_count is not None or read_header(path).index_count > 1
-            ]
+            while True:
+                try:
+                    self.look_at_files(index_paths(self.directory))
+                    break
+                except FileNotFoundError:
+                    # Retention took a file after the names were listed; the others are looked at again.
+                    continue
         return self.listed
+
+    def look_at_files(self, paths: Sequence[Path]) -> None:
+        """Find out how many slots each file has.
+
+        Raises:
+            FileNotFoundError: one of them is gone.
+        """
+        sizes = [(path, self.slot_count_of(path, paths)) for path in reversed(paths)]
+        self.unfinished = any(slot_count is None for _, slot_count in sizes)
+        self.listed = [
+            (str(path), slot_count)
+            for path, slot_count in sizes
+            if slot_count is not None or read_header(path).index_count > 1
+        ]
 
     def slot_count_of(self, path: Path, paths: Sequence[Path]) -> int | None:
         """Return how many slots one file of *paths* has, None if nothing shows that."""
