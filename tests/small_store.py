@@ -45,13 +45,18 @@ def small_settings(**settings: object) -> Settings:
 
 
 class ManualClock(Clock):
-    """A clock that goes only when it is told to."""
+    """A clock that goes only when it is told to, of a machine that is in its start number *boot*."""
 
     def __init__(self, ms: int = START_MS) -> None:
         self.ms = ms
 
+        self.boot = 1
+
     def now_ms(self) -> int:
         return self.ms
+
+    def boot_id(self) -> str:
+        return f"start {self.boot}"
 
 
 class UnforcedFile(WrittenFile):

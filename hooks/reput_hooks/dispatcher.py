@@ -37,7 +37,11 @@ hookimpl = pluggy.HookimplMarker("reput")
 
 
 class RetryLater(Exception):
-    """Raised by `CommitLogDispatcher.dispatch` when it changed nothing: the same batch comes again after a while."""
+    """Raised by a `CommitLogDispatcher` that cannot go on for a reason that passes. Its text is shown in the status.
+
+    From `dispatch`, when nothing was changed: the same batch comes again after a while. From `flush`: so does the
+    flush. From anything else: the dispatcher is closed, and after a while another one is made and started.
+    """
 
 
 class RebuildNeeded(Exception):
@@ -145,7 +149,11 @@ class CommitLogDispatcher:
         raise NotImplementedError
 
     def flush(self) -> Cursor | None:
-        """Make durable what was dispatched and say up to where. Called when idle, at an interval, and at the end."""
+        """Make durable what was dispatched and say up to where. Called when idle, at an interval, and at the end.
+
+        Raises:
+            RetryLater: it is not durable yet; `flush` comes again.
+        """
         return None
 
     def truncate(self, cursor: Cursor) -> None:

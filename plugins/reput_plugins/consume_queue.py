@@ -6,7 +6,6 @@ what lies behind is zeroed and comes again: units are written at their own place
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +21,7 @@ from reput.store.consume_queue_ext_addresses import ExtAddresses
 from reput.store.files import Files
 from reput.store.identity import was_clean_when_adopted
 from reput.store.sealed_file import read_sealed, seal
+from reput.store.shortages import retry_on_shortage
 from reput.store.topic_config_manager import TopicConfigManager
 from reput_hooks import (
     CommitLogDispatcher,
@@ -30,7 +30,6 @@ from reput_hooks import (
     DispatcherContext,
     DispatcherDescription,
     RebuildNeeded,
-    RetryLater,
     hookimpl,
 )
 
@@ -40,8 +39,6 @@ FOLDER = "consumequeue"
 EXT_FOLDER = "consumequeue_ext"
 # What the dispatcher of the ext files writes as its generation when it takes over those of a RocketMQ.
 ADOPTED = "adopted"
-# What passes by itself, or once an operator has made room.
-SHORTAGES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 class ConsumeQueueDispatcher(CommitLogDispatcher):
@@ -74,7 +71,7 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
 
     def start(self) -> Cursor | None:
         """Go on behind the durable units; of a store that RocketMQ closed, behind the last of its units."""
-        with self.rebuild_if_damaged():
+        with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
             state = read_sealed(self.path, ConsumeQueueState)
             if state is not None:
                 self.builder.restore(state.queues)
@@ -107,12 +104,8 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
     def dispatch(self, batch: DispatchBatch) -> None:
         self.batch = batch
         self.follow_ext()
-        try:
+        with retry_on_shortage("units cannot be written"):
             self.builder.put(batch)
-        except OSError as error:
-            if error.errno in SHORTAGES:
-                raise RetryLater(f"units cannot be written: error={error.strerror} path={error.filename}") from error
-            raise
         self.left_alone.value = self.builder.left_alone_count
         self.end = batch.end
 
@@ -125,7 +118,8 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
     def keep(self, table: QueueTable) -> None:
         """Write the cursor and *table* durably."""
         assert self.end is not None
-        self.files.replace(self.path, seal(ConsumeQueueState(self.end, table, self.ext_generation)))
+        with retry_on_shortage("the cursor cannot be written"):
+            self.files.replace(self.path, seal(ConsumeQueueState(self.end, table, self.ext_generation)))
 
     def truncate(self, cursor: Cursor) -> None:
         # The shorter ends are kept before anything is cut: a crash in the middle is then one behind them.
@@ -133,7 +127,7 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
         table = self.builder.table_below(cursor.commit_log_offset)
         self.end = cursor
         self.keep(table)
-        with self.rebuild_if_damaged():
+        with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
             self.builder.restore(table)
 
     def expire(self, commit_log_offset_min: int) -> None:

@@ -9,7 +9,6 @@ whenever the view is built from nothing, so that the consume queue notices) and 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
@@ -29,6 +28,7 @@ from reput.store.filters_in_use import FILTERS_IN_USE, FiltersInUse
 from reput.store.identity import was_clean_when_adopted
 from reput.store.properties import decode_properties
 from reput.store.sealed_file import read_sealed, seal
+from reput.store.shortages import retry_on_shortage
 from reput.store.topic_config_manager import TopicConfigManager
 from reput_hooks import (
     CommitLogDispatcher,
@@ -38,7 +38,6 @@ from reput_hooks import (
     DispatcherDescription,
     DispatchRequest,
     RebuildNeeded,
-    RetryLater,
     hookimpl,
 )
 
@@ -47,7 +46,6 @@ __all__ = ["ConsumeQueueExtDispatcher"]
 FOLDER = "consumequeue_ext"
 # Generation of ext files that were taken over from a RocketMQ; the consume queue then has addresses into them, too.
 ADOPTED = "adopted"
-SHORTAGES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 class ExtCursor(msgspec.Struct, frozen=True):
@@ -83,11 +81,12 @@ class ConsumeQueueExtDispatcher(CommitLogDispatcher):
     def start(self) -> Cursor | None:
         """Go on behind the durable units; of a store that RocketMQ closed, behind the last of its units."""
         try:
-            known = read_sealed(self.path, ExtCursor)
-            if known is not None:
-                self.builder.restore(known.state)
-                self.end = known.cursor
-                return self.end
+            with retry_on_shortage("the view cannot be brought to its cursor"):
+                known = read_sealed(self.path, ExtCursor)
+                if known is not None:
+                    self.builder.restore(known.state)
+                    self.end = known.cursor
+                    return self.end
         except DamagedStore as error:
             self.context.logger.error("%s", error)
             raise RebuildNeeded from error
@@ -106,17 +105,14 @@ class ConsumeQueueExtDispatcher(CommitLogDispatcher):
 
     def begin_generation(self, generation: str) -> None:
         """Let the dispatcher of the consume queue know that addresses of another generation lead nowhere."""
-        self.files.replace(self.context.directory / "generation", generation.encode())
+        with retry_on_shortage("the generation cannot be written"):
+            self.files.replace(self.context.directory / "generation", generation.encode())
 
     def dispatch(self, batch: DispatchBatch) -> None:
         if self.calculates and self.filters.reload():
             self.tell_filters()
-        try:
+        with retry_on_shortage("units cannot be written"):
             self.builder.put(batch, self.bit_map if self.calculates else no_bit_map)
-        except OSError as error:
-            if error.errno in SHORTAGES:
-                raise RetryLater(f"units cannot be written: error={error.strerror} path={error.filename}") from error
-            raise
         self.end = batch.end
 
     def tell_filters(self) -> None:
@@ -140,12 +136,13 @@ class ConsumeQueueExtDispatcher(CommitLogDispatcher):
     def keep(self, state: ExtState) -> None:
         """Write the cursor and *state* durably."""
         assert self.end is not None
-        self.files.replace(self.path, seal(ExtCursor(self.end, state)))
+        with retry_on_shortage("the cursor cannot be written"):
+            self.files.replace(self.path, seal(ExtCursor(self.end, state)))
 
     def truncate(self, cursor: Cursor) -> None:
         # The shorter state is kept before anything is cut: a crash in the middle is then one behind it.
         self.builder.force()
-        with rebuild_if_damaged():
+        with rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
             state = self.builder.state_below(cursor.commit_log_offset)
             self.end = cursor
             self.keep(state)

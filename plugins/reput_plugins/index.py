@@ -7,7 +7,6 @@ there.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from reput.store.index_file import IndexHeader
 from reput.store.record import decode_record
 from reput.store.sealed_file import read_sealed, seal
 from reput.store.segments import Segments
+from reput.store.shortages import retry_on_shortage
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,
@@ -27,15 +27,12 @@ from reput_hooks import (
     DispatcherContext,
     DispatcherDescription,
     RebuildNeeded,
-    RetryLater,
     hookimpl,
 )
 
 __all__ = ["IndexDispatcher"]
 
 FOLDER = "index"
-# What passes by itself, or once an operator has made room.
-SHORTAGES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 class IndexDispatcher(CommitLogDispatcher):
@@ -56,7 +53,7 @@ class IndexDispatcher(CommitLogDispatcher):
 
     def start(self) -> Cursor | None:
         """Go on behind the durable entries; of a store that RocketMQ closed, behind the last of its entries."""
-        with self.rebuild_if_damaged():
+        with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
             known = read_sealed(self.path, IndexCursor)
             if known is not None:
                 self.builder.restore(known.state)
@@ -86,12 +83,8 @@ class IndexDispatcher(CommitLogDispatcher):
             raise RebuildNeeded from error
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        try:
+        with retry_on_shortage("no room for index entries"):
             self.builder.put(batch)
-        except OSError as error:
-            if error.errno in SHORTAGES:
-                raise RetryLater(f"no room for index entries: error={error.strerror} path={error.filename}") from error
-            raise
         self.end = batch.end
 
     def flush(self) -> Cursor | None:
@@ -102,7 +95,8 @@ class IndexDispatcher(CommitLogDispatcher):
     def keep(self, state: IndexState) -> None:
         """Write the cursor and *state* durably."""
         assert self.end is not None
-        self.files.replace(self.path, seal(IndexCursor(self.end, state)))
+        with retry_on_shortage("the cursor cannot be written"):
+            self.files.replace(self.path, seal(IndexCursor(self.end, state)))
 
     def truncate(self, cursor: Cursor) -> None:
         # The shorter state is kept before anything is cut: a crash in the middle is then one behind it.
@@ -113,7 +107,7 @@ class IndexDispatcher(CommitLogDispatcher):
             size = int.from_bytes(segments.read(commit_log_offset, 4), "big")
             return decode_record(segments.read(commit_log_offset, size)).store_timestamp
 
-        with self.rebuild_if_damaged():
+        with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
             state = self.builder.state_below(self.builder.names, cursor.commit_log_offset, store_timestamp_of)
             self.end = cursor
             self.keep(state)

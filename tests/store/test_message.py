@@ -10,9 +10,9 @@ from reput.errors import MessageIllegal
 from reput.store.message import Message, check_topic, message_properties
 from reput.store.properties import decode_properties
 
-NAMES = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20)
+NAMES = st.text(st.characters(exclude_characters="\0\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20)
 LEGAL = set("%|_-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
-VALUES = st.text(st.characters(exclude_characters="\x02", exclude_categories=["Cs"]), max_size=50)
+VALUES = st.text(st.characters(exclude_characters="\0\x02", exclude_categories=["Cs"]), max_size=50)
 
 
 @given(

@@ -258,6 +258,8 @@ def test_topics_up_to_their_limits_are_stored(store):
         ({"properties": {"a\x01": "v"}}, "separator"),
         ({"properties": {"a\x02": "v"}}, "separator"),
         ({"properties": {"a": "v\x02"}}, "separator"),
+        ({"properties": {"a": "v\0"}}, "no zero byte"),
+        ({"tags": "\0"}, "no zero byte"),
         ({"properties": {"a": 1}}, "text"),
         ({"properties": {1: "a"}}, "are text"),
         ({"properties": {"a": "\ud800"}}, "surrogate"),

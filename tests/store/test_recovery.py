@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import shutil
+
 import pytest
 
+from faulty_files import Killed, KilledFiles, PowerCutFiles
 from golden_sets import CLEAN_SETS, read_lines
 from reput.errors import DamagedStore
 from reput.store.message import Message
@@ -12,6 +17,7 @@ from reput.store.segments import Segments
 from small_store import (
     SEGMENT_SIZE,
     START_MS,
+    ManualClock,
     UnforcedFiles,
     drop,
     extents,
@@ -26,7 +32,7 @@ from written_log import WrittenLog
 
 def recovered(store, store_id="0" * 32):
     """Return what a recovery finds, without opening the store."""
-    return recover(store, Segments(store / "commitlog"), store_id, START_MS)
+    return recover(store, Segments(store / "commitlog"), store_id, START_MS, None)
 
 
 @pytest.mark.parametrize(
@@ -323,3 +329,97 @@ def test_every_send_that_was_acknowledged_before_the_kill_is_there(golden, part)
         assert (record.queue_id, record.queue_offset) == (line["queueId"], line["queueOffset"])
     assert len(acknowledged) > 300
     opened.close(views_complete=True)
+
+
+# What a power cut leaves.
+
+
+def store_with_lost_page(directory, lost, *, forced=0):
+    """Put ten records, of which the first *forced* are known to be on disk, lose 100 bytes of record *lost*; killed."""
+    opened = open_store(directory, files=UnforcedFiles())
+    puts = [opened.put(message_of_size(300, keys=f"k{number}")) for number in range(10)]
+    if forced:
+        opened.close(views_complete=True)
+        opened = open_store(directory, files=UnforcedFiles())
+        puts = puts[:forced] + [opened.put(message_of_size(300)) for _ in range(10)]
+    drop(opened)
+    overwrite(directory, puts[lost].commit_log_offset + 150, bytes(100))
+    return puts
+
+
+def reopened(directory, boot):
+    """Open the store on a machine that is in its start number *boot*."""
+    clock = ManualClock()
+    clock.boot = boot
+    return open_store(directory, files=UnforcedFiles(), clock=clock)
+
+
+def test_a_page_that_a_power_cut_took_ends_the_log(tmp_path):
+    """Whole records behind it were not forced either, and nobody was promised any. They are put away, not deleted."""
+    puts = store_with_lost_page(tmp_path / "store", 4)
+    opened = reopened(tmp_path / "store", boot=2)
+    assert opened.appended == puts[4].commit_log_offset
+    assert opened.put(message_of_size(300)).queue_offset == 4
+    opened.close(views_complete=False)
+    assert any((tmp_path / "store" / "reput" / "cut").iterdir())
+
+
+def test_a_hole_without_a_power_cut_is_damage(tmp_path):
+    """The kernel has every byte that a killed process wrote, so somebody else made the hole."""
+    puts = store_with_lost_page(tmp_path / "store", 4)
+    with pytest.raises(DamagedStore, match=f"from={puts[4].commit_log_offset}"):
+        reopened(tmp_path / "store", boot=1)
+
+
+def test_a_hole_in_what_was_forced_is_damage_after_a_power_cut_too(tmp_path):
+    """It lies before the last mark."""
+    puts = store_with_lost_page(tmp_path / "store", 4, forced=10)
+    with pytest.raises(DamagedStore, match=f"from={puts[4].commit_log_offset}"):
+        reopened(tmp_path / "store", boot=2)
+
+
+def test_a_recovery_that_is_killed_anywhere_is_taken_up(tmp_path):
+    """Until it is done the store counts as written before the power cut, so that the hole is still none."""
+    puts = store_with_lost_page(tmp_path / "store", 4)
+    clock = ManualClock()
+    clock.boot = 2
+    calls, killed = 0, True
+    while killed:
+        store = tmp_path / str(calls)
+        shutil.copytree(tmp_path / "store", store)
+        files = KilledFiles(calls)
+        with contextlib.suppress(Killed):
+            drop(open_store(store, files=files, clock=clock))
+        opened = open_store(store, files=UnforcedFiles(), clock=clock)
+        assert opened.appended == puts[4].commit_log_offset
+        opened.close(views_complete=False)
+        calls, killed = calls + 1, files.killed
+    assert calls > 10
+
+
+@pytest.mark.parametrize("part", ["topic", "properties"])
+def test_a_record_whose_texts_were_lost_ends_the_log_though_records_follow(tmp_path, part):
+    """No sum covers topic and properties. RocketMQ goes on with zeros in them."""
+    opened = open_store(tmp_path / "store", files=UnforcedFiles())
+    puts = [opened.put(Message("orders", b"body", properties={"name": "v" * 200})) for _ in range(5)]
+    drop(opened)
+    at = puts[2].next_commit_log_offset - (150 if part == "properties" else 216)
+    overwrite(tmp_path / "store", at, bytes(20 if part == "properties" else 4))
+    opened = reopened(tmp_path / "store", boot=2)
+    assert opened.appended == puts[2].commit_log_offset
+    opened.close(views_complete=False)
+
+
+def test_what_a_killed_writer_did_not_force_is_forced_before_it_counts_as_durable(tmp_path):
+    """Readers of durable bytes are shown it at once, and no later power cut may take it back."""
+    opened = open_store(tmp_path / "store", files=UnforcedFiles())
+    end = [opened.put(message_of_size(300)) for _ in range(30)][-1].next_commit_log_offset
+    drop(opened)
+    files = PowerCutFiles()
+    files.durable = {path: bytes(SEGMENT_SIZE) for path in (tmp_path / "store" / "commitlog").iterdir()}
+    opened = open_store(tmp_path / "store", files=files)
+    assert opened.durable == end
+    drop(opened)
+    before = log_bytes(tmp_path / "store")
+    files.cut(random.Random(1))
+    assert log_bytes(tmp_path / "store") == before

@@ -86,12 +86,11 @@ class Stop(enum.Enum):
 
 
 class Retry(NamedTuple):
-    """A batch that is to come again at *at* (monotonic seconds), after *delay*."""
+    """A batch that is to come again at *at* (monotonic seconds)."""
 
     batch: DispatchBatch
     ordinal: int | None
     at: float
-    delay: float
 
 
 class DispatcherLoop:
@@ -158,6 +157,10 @@ class DispatcherLoop:
         self.pending: deque[Frame] = deque()
         self.pending_size = 0
         self.retry: Retry | None = None
+        # Why the loop waits for something that passes, for how long since the last try, and until when no flush comes.
+        self.shortage: str | None = None
+        self.shortage_delay = 0.0
+        self.flush_at = 0.0
         self.damage: str | None = None
         self.resume_at = 0.0
         self.gather_s = 0.0
@@ -176,24 +179,67 @@ class DispatcherLoop:
             Exception: whatever the plugin raised, other than what `CommitLogDispatcher` names. The loop is over.
         """
         self.gather_s = 0.0
-        if self.dispatcher is None:
-            self.start()
-            return 1
         try:
-            return self.step(self.dispatcher)
-        except RebuildNeeded:
-            self.rebuild()
-            return 1
+            if self.dispatcher is None:
+                return self.start_when_due()
+            try:
+                return self.step(self.dispatcher)
+            except RebuildNeeded:
+                self.rebuild()
+        except RetryLater as reason:
+            self.begin_again(reason)
+        return 1
 
     def request_stop(self, stop: Stop) -> None:
         """Have the loop end; `finished` says when it has. May be called by a signal handler."""
         self.stop = stop
 
+    def start_when_due(self) -> int:
+        """Start, unless there is nothing to start any more or it is not the time yet."""
+        if self.stop is not None:
+            self.finished = True
+            return 1
+        if self.now() < self.resume_at:
+            self.cell.beat()
+            return 0
+        self.start()
+        return 1
+
+    def begin_again(self, reason: RetryLater) -> None:
+        """Have another dispatcher made, from the durable cursor on, once the time has come."""
+        delay = self.wait_for_shortage(reason)
+        if self.dispatcher is not None:
+            self.dispatcher.close()
+        self.dispatcher = None
+        self.resume_at = self.now() + delay
+        self.expired_below = self.deletions_here = 0
+        self.retry = None
+        self.dirty = False
+        self.leave_ring()
+        self.log_feed.close()
+        self.cell.set_phase(Phase.IDLE)
+
+    def wait_for_shortage(self, reason: RetryLater) -> float:
+        """Say what is waited for, and return for how many seconds: twice as long as the last time."""
+        self.shortage_delay = min(self.shortage_delay * 2, RETRY_MAX_S) or RETRY_MIN_S
+        if str(reason) != self.shortage:
+            self.logger.warning("waiting for what should pass: reason=%s", reason)
+        self.shortage = str(reason)
+        self.cell.set_error(self.shortage)
+        return self.shortage_delay
+
+    def end_shortage(self) -> None:
+        """Nothing is waited for any more."""
+        if self.shortage is not None:
+            self.shortage = None
+            self.shortage_delay = 0.0
+            self.cell.set_error(None)
+
     def step(self, dispatcher: CommitLogDispatcher) -> int:
         if self.stop is Stop.NOW:
             return self.finish(dispatcher)
         now = self.now()
-        if self.dirty and now - self.flushed_at >= self.flush_interval_s:
+        if self.dirty and now >= self.flush_at and now - self.flushed_at >= self.flush_interval_s:
             self.flush(dispatcher)
         minimum = self.header.commit_log_offset_min
         if minimum is not None and minimum > self.expired_below:
@@ -212,7 +258,7 @@ class DispatcherLoop:
         self.cell.beat()
         if self.stop is Stop.DRAIN and self.drained():
             return self.finish(dispatcher)
-        if self.dirty and now - self.worked_at >= IDLE_S:
+        if self.dirty and now >= self.flush_at and now - self.worked_at >= IDLE_S:
             self.flush(dispatcher)
         return 0
 
@@ -220,8 +266,9 @@ class DispatcherLoop:
         """Return what the loop waits for after `do_work` returned 0."""
         timeout = PARK_S
         now = self.now()
-        if self.dirty and self.flushed_at + self.flush_interval_s > now:
-            timeout = min(timeout, self.flushed_at + self.flush_interval_s - now)
+        flush_at = max(self.flush_at, self.flushed_at + self.flush_interval_s)
+        if self.dirty and flush_at > now:
+            timeout = min(timeout, flush_at - now)
         resume_at = self.retry.at if self.retry else self.resume_at
         if resume_at > now:
             return Waiting(min(timeout, resume_at - now), False, None, (), 0)
@@ -258,6 +305,8 @@ class DispatcherLoop:
             self.settle(self.dispatcher, self.dispatcher.start())
         except RebuildNeeded:
             self.rebuild()
+        self.shortage = None
+        self.shortage_delay = 0.0
         self.cell.set_error(None)
         self.cell.set_phase(Phase.IDLE)
 
@@ -513,12 +562,12 @@ class DispatcherLoop:
         try:
             dispatcher.dispatch(batch)
         except RetryLater as reason:
-            delay = min(self.retry.delay * 2, RETRY_MAX_S) if self.retry else RETRY_MIN_S
-            self.retry = Retry(batch, ordinal, self.now() + delay, delay)
+            self.retry = Retry(batch, ordinal, self.now() + self.wait_for_shortage(reason))
             cell.set_phase(Phase.IDLE)
-            self.logger.info("batch comes again in %d ms: reason=%s", round(delay * 1000), reason)
             return
-        self.retry = None
+        if self.retry is not None:
+            self.retry = None
+            self.end_shortage()
         self.cursor = batch.end
         self.ordinal = ordinal
         self.deletions_here = 0
@@ -547,8 +596,15 @@ class DispatcherLoop:
             ):
                 return
         self.cell.set_phase(Phase.FLUSH)
-        cursor = dispatcher.flush()
+        try:
+            cursor = dispatcher.flush()
+        except RetryLater as reason:
+            self.flush_at = self.now() + self.wait_for_shortage(reason)
+            self.cell.set_phase(Phase.IDLE)
+            return
         self.cell.set_phase(Phase.IDLE)
+        if self.retry is None:
+            self.end_shortage()
         if cursor is not None:
             if cursor.commit_log_offset > self.cursor.commit_log_offset:
                 raise DispatcherError(

@@ -27,7 +27,7 @@ from reput.store.identity import require_store
 from reput.store.index_sizes import IndexSizes
 from reput.store.log_end import find_log_end
 from reput.store.log_scan import ROW_DTYPE, LogScan
-from reput.store.log_tail import judge_tail
+from reput.store.log_tail import find_unforced, judge_tail
 from reput.store.log_walk import Extent, LogWalk
 from reput.store.record_columns import RecordColumns
 from reput.store.recovery import read_damage
@@ -79,10 +79,16 @@ class StoreCheck:
         # A writer that is at work has not left its last record torn.
         unclean = self.writer is None and not self.clean_shutdown
         self.live_end = None if self.writer is None else find_log_end(store_directory, self.segments)
-        self.walk = LogWalk(self.segments, unclean=unclean)
+        unforced_from = find_unforced(store_directory, Clock().boot_id()) if self.writer is None else None
+        self.walk = LogWalk(self.segments, unclean=unclean, unforced_from=unforced_from)
         if verifier is not None:
             end = find_log_end(store_directory, self.segments) if self.live_end is None else self.live_end
-            self.walk = VerifiedWalk(self.segments, verifier(self.segments.offset_min, end), unclean=unclean)
+            self.walk = VerifiedWalk(
+                self.segments,
+                verifier(self.segments.offset_min, end),
+                unclean=unclean,
+                unforced_from=unforced_from,
+            )
         self.scan = LogScan(store_directory, delay_levels=DelayLevels(settings.message_delay_level))
         self.damaged: Ranges = []
         self.damage: list[LogRange] = []

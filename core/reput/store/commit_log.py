@@ -21,7 +21,7 @@ from struct import Struct
 
 from reput.errors import MessageIllegal, StoreError, StoreFull
 from reput.store.file_name import file_name
-from reput.store.files import Files, Mapping
+from reput.store.files import Files, Mapping, Threads
 from reput.store.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
 
 __all__ = ["CommitLog"]
@@ -63,6 +63,7 @@ class CommitLog:
         *,
         warm_up: bool = False,
         force_pages: int = 0,
+        threads: Threads | None = None,
     ) -> None:
         """Open the log for appending at *end*.
 
@@ -102,8 +103,7 @@ class CommitLog:
         except BaseException:
             self.unmap()
             raise
-        self.helper = threading.Thread(target=self.help, name="reput-segments", daemon=True)
-        self.helper.start()
+        self.helper = (threads or Threads()).start("reput-segments", self.help)
 
     def append(self, size_word: bytes, rest: bytes) -> int:
         """Write records at the end and return where the log ends now. *rest* is all behind the first size word.

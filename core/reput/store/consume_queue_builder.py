@@ -369,6 +369,9 @@ class ConsumeQueueBuilder:
         """
         expired: list[Path] = []
         for queue in self.queues.values():
+            if queue.end is None:
+                # Its first units found no room.
+                continue
             was_open = queue in self.opened
             begin = queue.expired_begin(commit_log_offset_min)
             if begin > queue.begin:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from reput.store.files import Clock
 from reput.store.identity import require_store
 from reput.store.log_end import find_log_end
-from reput.store.log_tail import judge_tail
+from reput.store.log_tail import find_unforced, judge_tail
 from reput.store.log_walk import Extent, LogWalk
 from reput.store.record import decode_record
 from reput.store.segments import Segments
@@ -64,7 +65,11 @@ def dump_log(
 
 def rows(store_directory: Path, segments: Segments, first: int, live_end: int | None) -> Iterator[Record | Extent]:
     """Yield everything from the segment on that *first* lies in; up to *live_end*, if the store is being written."""
-    walk = LogWalk(segments, unclean=live_end is None and (store_directory / "abort").exists())
+    if live_end is None:
+        unforced_from = find_unforced(store_directory, Clock().boot_id())
+        walk = LogWalk(segments, unclean=(store_directory / "abort").exists(), unforced_from=unforced_from)
+    else:
+        walk = LogWalk(segments)
     tail: Extent | None = None
     begin = good_begin(walk, first)
     if live_end is not None and live_end <= begin:

@@ -1,4 +1,4 @@
-"""Files and Clock: everything the store asks of the operating system, so that a simulator can stand in for it."""
+"""Files, Clock and Threads: what the store asks of the operating system, so that a simulator can stand in for it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import ctypes
 import errno
 import mmap
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from reput_hooks import replace_durably
 
-__all__ = ["Clock", "Files", "Mapping", "WrittenFile"]
+__all__ = ["Clock", "Files", "Mapping", "StartedThread", "Threads", "WrittenFile"]
 
 COPY_SIZE = 1 << 20
 
 MADV_POPULATE_WRITE = 23
 # How file systems and kernels say that they know no files without a name.
 NO_NAMELESS_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock:
@@ -32,6 +35,33 @@ class Clock:
     def monotonic(self) -> float:
         """Return seconds that never go back."""
         return time.monotonic()
+
+    def boot_id(self) -> str | None:
+        """Return the name of the machine's present start, from which `monotonic` counts; None where it has none.
+
+        Between two moments of one start no power was cut: what was written is there, forced or not.
+        """
+        try:
+            return BOOT_ID.read_text().strip()
+        except OSError:
+            return None
+
+
+class StartedThread(Protocol):
+    """A thread that runs."""
+
+    def join(self) -> None:
+        """Return when it has ended."""
+
+
+class Threads:
+    """Who runs what goes on beside the program."""
+
+    def start(self, name: str, target: Callable[[], None]) -> StartedThread:
+        """Have *target* run by a thread of its own, which does not keep the program alive."""
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread.start()
+        return thread
 
 
 class Mapping:

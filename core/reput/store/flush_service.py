@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from reput.errors import StoreError
 from reput.store.commit_log import CommitLog
-from reput.store.files import Clock
+from reput.store.files import Clock, Threads
 
 __all__ = ["FlushService", "is_able_to_flush"]
 
@@ -62,6 +62,7 @@ class FlushService:
         on_durable: Callable[[int, int], None],
         on_failure: Callable[[str], None],
         on_idle: Callable[[], None],
+        threads: Threads | None = None,
     ) -> None:
         self.commit_log = commit_log
         self.clock = clock
@@ -80,8 +81,8 @@ class FlushService:
         self.stopping = False
         # A durable reader that is behind wants each flush as soon as it can be had.
         self.durable_wanted = False
-        self.thread = threading.Thread(target=self.run, name="reput-flush", daemon=True)
-        self.thread.start()
+        self.last_thorough = clock.monotonic()
+        self.thread = (threads or Threads()).start("reput-flush", self.run)
 
     def wait_durable(self, offset: int, timeout: float) -> bool:
         """Wait until the log is durable up to *offset*; False when *timeout* seconds went by first.
@@ -113,24 +114,27 @@ class FlushService:
 
     def run(self) -> None:
         """Flush until stopped, then a last time."""
-        last_thorough = self.clock.monotonic()
         while not self.stopping:
             self.wake.wait(self.interval)
             self.wake.clear()
-            if self.commit_log.failed is not None:
-                self.complete()
-                continue
-            now = self.clock.monotonic()
-            behind = self.commit_log.appended - self.commit_log.durable
-            thorough = now - last_thorough >= self.thorough_interval
-            if behind and (self.waiters or self.durable_wanted or thorough or self.is_worthwhile()):
-                self.flush()
-                last_thorough = now
-            self.complete()
-            self.on_idle()
+            self.do_round()
         if self.commit_log.failed is None and self.commit_log.appended > self.commit_log.durable:
             self.flush()
         self.complete(everyone=True)
+
+    def do_round(self) -> None:
+        """Force the log if that is due, and let go of those who waited for it."""
+        if self.commit_log.failed is not None:
+            self.complete()
+            return
+        now = self.clock.monotonic()
+        behind = self.commit_log.appended - self.commit_log.durable
+        thorough = now - self.last_thorough >= self.thorough_interval
+        if behind and (self.waiters or self.durable_wanted or thorough or self.is_worthwhile()):
+            self.flush()
+            self.last_thorough = now
+        self.complete()
+        self.on_idle()
 
     def is_worthwhile(self) -> bool:
         """Tell whether enough was appended for a force that nobody asked for."""

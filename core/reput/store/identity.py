@@ -20,6 +20,7 @@ __all__ = [
     "LAYOUT_VERSION",
     "StoreIdentity",
     "derive_store_id",
+    "has_record",
     "is_store",
     "is_unfinished",
     "new_store_id",
@@ -98,6 +99,11 @@ def derive_store_id(segments: Segments) -> str:
     with first.path.open("rb") as file:
         head = file.read(FIRST_BYTES)
     return hashlib.sha256(f"{first.begin}/{segments.segment_size}/".encode() + head).hexdigest()[:32]
+
+
+def has_record(segments: Segments) -> bool:
+    """Tell whether anything was ever appended to a log: its first bytes are not zero, or are not there any more."""
+    return segments.offset_min > 0 or any(segments.read(0, min(FIRST_BYTES, segments.list[0].size)))
 
 
 def new_store_id() -> str:

@@ -17,7 +17,9 @@ from struct import Struct
 
 from reput.errors import StoreError
 from reput.store.epochs import mark_holds, read_epochs
+from reput.store.files import Clock
 from reput.store.identity import read_store_id
+from reput.store.log_tail import find_unforced
 from reput.store.log_walk import LogWalk
 from reput.store.queue_offsets import QueueOffsets, read_queue_offsets
 from reput.store.record_columns import locate_records
@@ -40,7 +42,8 @@ def find_log_end(store_directory: Path, segments: Segments, begin: int | None = 
     if begin is not None and nothing_was_appended(segments, begin):
         return begin
     unclean = (store_directory / "abort").exists()
-    walk = LogWalk(segments, unclean=unclean)
+    unforced_from = find_unforced(store_directory, Clock().boot_id())
+    walk = LogWalk(segments, unclean=unclean, unforced_from=unforced_from)
     if begin is None:
         snapshot = trusted_snapshot(store_directory, segments)
         if snapshot is not None:
@@ -56,7 +59,7 @@ def find_log_end(store_directory: Path, segments: Segments, begin: int | None = 
         if damaged_at in ([], [begin]) or StoreLock.holder(store_directory) is None:
             return walk.log_end
         (begin,) = damaged_at
-        walk = LogWalk(segments, unclean=unclean)
+        walk = LogWalk(segments, unclean=unclean, unforced_from=unforced_from)
 
 
 def nothing_was_appended(segments: Segments, log_end: int) -> bool:

@@ -11,6 +11,16 @@ A log that was closed cleanly says in three places how far it went, and none of 
 If one of them knows of records behind the last readable one, what lies there is *damage*. Otherwise it is *stale*:
 RocketMQ cuts without zeroing. After a crash nobody promised more than what is readable, so what is torn then is stale.
 
+A log that was not closed may be unreadable in the middle for two reasons, and they look the same: damage, and a power
+cut that took some of the pages which were not yet forced. They are told apart by what is known:
+
+    where     up to the last mark in ``reput/epochs`` the log was forced. An unreadable range before it is damage
+    whether   ``reput/writer.json`` has the name of the machine's start that the writer ran in. While that start lasts,
+              no power was cut, and the kernel has every byte that was written: an unreadable range is damage
+
+So a range is a torn tail only behind the last mark and after another start; what follows it was never promised. It is
+put away, not deleted. Of a store that RocketMQ wrote last nothing of this is known, and the range counts as damage.
+
 Source: RocketMQ store, CommitLog.recoverNormally and StoreCheckpoint.
 """
 
@@ -27,14 +37,35 @@ from reput.store.record import BORN_HOST_V6_FLAG, MESSAGE_MAGIC_CODE, MESSAGE_MA
 from reput.store.sealed_file import read_sealed
 from reput.store.segments import Segments
 from reput.store.store_checkpoint import read_checkpoint
+from reput.store.store_lock import is_claimed, read_writer
 
-__all__ = ["judge_tail"]
+__all__ = ["find_unforced", "judge_tail", "known_durable"]
 
 HEAD = Struct(">iI28xi")
 TIMESTAMP = Struct(">q")
 STORE_TIMESTAMP_AT = 56
 IPV6_MORE = 12
 HEAD_SIZE = STORE_TIMESTAMP_AT + IPV6_MORE + TIMESTAMP.size
+
+
+def find_unforced(store_directory: Path, boot_id: str | None) -> int | None:
+    """Return from where on the log may lack what a power cut took; None: nowhere, or nobody knows.
+
+    Args:
+        boot_id: of the machine's present start.
+    """
+    if not (store_directory / "abort").exists() or not is_claimed(store_directory):
+        return None
+    writer = read_writer(store_directory)
+    if boot_id is None or writer is None or writer.boot_id in (None, boot_id):
+        return None
+    epochs = read_sealed(store_directory / "reput" / "epochs", Epochs)
+    return known_durable(epochs) if epochs is not None else None
+
+
+def known_durable(epochs: Epochs) -> int:
+    """Return up to where the log is known to have been on disk."""
+    return max([epochs.clean_end or 0, epochs.history[-1].start_offset, *(mark.offset for mark in epochs.marks)])
 
 
 def judge_tail(store_directory: Path, walk: LogWalk, tail: Extent | None) -> Extent | None:

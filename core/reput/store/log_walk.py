@@ -9,6 +9,9 @@ whether the log goes on there:
                                               without zeroing, so old records may lie behind the end
     there is no such record                 → the log ends before the range; bytes that are not zero are the *tail*:
                                               a record that was torn, or the rest of a stale one
+    nobody knows that it was ever forced,   → the log ends before the range, whatever follows: a power cut leaves any of
+    and the power was cut                     the pages behind the last forced byte, so records may be whole behind one
+                                              that is lost. That is the *tail*, too
 
 One walker, read-only. The same walk serves recovery, `reput check` and `reput dump`.
 """
@@ -79,6 +82,7 @@ class LogWalk:
         verify: bool = True,
         unclean: bool = False,
         deletions: Sequence[TopicDeletion] = (),
+        unforced_from: int | None = None,
     ) -> None:
         """
         Args:
@@ -89,6 +93,8 @@ class LogWalk:
                 no properties) or in its properties. Lengths and body CRC of such a record fit, so RocketMQ keeps it,
                 with zeros in it.
             deletions: behind that offset, in their order; queue offsets begin anew there.
+            unforced_from: the power was cut, and what lies from this commit-log offset on is not known to have been on
+                disk; see `log_tail.find_unforced`. None: nothing is.
         """
         self.segments = segments
         self.queue_offsets = queue_offsets or QueueOffsets()
@@ -96,6 +102,7 @@ class LogWalk:
         self.verify = verify
         self.unclean = unclean
         self.deletions = deque(deletions)
+        self.unforced_from = unforced_from
         self.record_count = record_count
         self.last_record_offset: int | None = None
         self.log_end = segments.offset_min
@@ -118,8 +125,18 @@ class LogWalk:
             self.close()
 
     def parts(self, extent: Extent) -> Iterator[Extent]:
-        """Yield *extent*, its last record apart and as a torn tail if it is the log's last and has zeros inside."""
+        """Yield *extent*, up to a record that has zeros inside and is the log's last, or was not forced to disk."""
         columns = extent.columns
+        if columns is not None and self.unforced_from is not None:
+            torn = columns.first_torn_text(self.unforced_from)
+            if torn is not None:
+                torn_at = int(columns.header["commit_log_offset"][torn])
+                if torn:
+                    yield Extent("records", extent.begin, torn_at, columns=columns.until(torn))
+                self.log_end = torn_at
+                reason = "a record is torn in its topic or properties, behind what was known to be on disk"
+                yield Extent("tail", torn_at, self.last_data(torn_at), reason)
+                return
         if columns is None or not self.unclean or b"\0" not in texts_of_last(columns):
             yield extent
             return
@@ -191,6 +208,10 @@ class LogWalk:
 
     def unreadable(self, at: int, reason: str) -> Extent | None:
         """Judge the bytes from *at* on, which are no record."""
+        if self.unforced_from is not None and at >= self.unforced_from:
+            last = self.last_data(at)
+            reason += ", behind what was known to be on disk when the power was cut"
+            return Extent("tail", at, last, reason) if last > at else None
         found = self.find_record(at + 1)
         if found is None:
             last = self.last_data(at)

@@ -167,6 +167,9 @@ def message_properties(message: Message) -> tuple[bytes, str | None, str | None,
         data = text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise MessageIllegal(f"properties have a lone surrogate: position={error.start}") from None
+    if 0 in data:
+        # After a crash a zero byte there is the mark of a record that did not wholly reach the disk.
+        raise MessageIllegal(f"tags, keys and properties have no zero byte: position={data.index(0)}")
     if len(data) > PROPERTIES_SIZE_MAX:
         raise MessageIllegal(
             f"properties are too long: properties_size={len(data)} properties_size_max={PROPERTIES_SIZE_MAX}"

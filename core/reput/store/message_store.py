@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -39,12 +40,13 @@ from reput.store.commit_log import CommitLog
 from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
 from reput.store.disk_space import DiskSpace
 from reput.store.epochs import Epoch, Epochs, make_mark
-from reput.store.files import Clock, Files
+from reput.store.files import Clock, Files, Threads
 from reput.store.flush_service import FlushService
 from reput.store.identity import (
     LAYOUT_VERSION,
     StoreIdentity,
     derive_store_id,
+    has_record,
     is_store,
     is_unfinished,
     new_store_id,
@@ -82,6 +84,8 @@ from reput.store.topic_deletions import TopicDeletion, TopicDeletions
 from reput_hooks.dispatch import ROW
 
 __all__ = ["MessageStore", "Publisher"]
+
+logger = logging.getLogger("reput.store")
 
 PROPERTIES_SIZE = Struct(">h")
 SIZE = Struct(">i")
@@ -213,6 +217,7 @@ class MessageStore:
         files: Files | None = None,
         clock: Clock | None = None,
         disk_space: DiskSpace | None = None,
+        threads: Threads | None = None,
     ) -> None:
         """Take the lock, recover the log, and be ready to put.
 
@@ -227,6 +232,7 @@ class MessageStore:
         self.files = files or Files()
         self.clock = clock or Clock()
         self.disk_space = disk_space or DiskSpace()
+        self.threads = threads or Threads()
         fresh = not is_store(directory)
         if fresh and directory.exists() and not (directory.is_dir() and is_unfinished(directory)):
             raise NotAStore(
@@ -236,7 +242,7 @@ class MessageStore:
         self.own = directory / "reput"
         self.topic_deletions = TopicDeletions(directory)
         try:
-            self.files.make_directory(self.own)
+            self.make_own_directory()
         except OSError as error:
             raise not_writable(self.own, error) from None
         with contextlib.ExitStack() as undo:
@@ -244,6 +250,20 @@ class MessageStore:
             undo.callback(self.store_lock.close)
             self.open(settings, undo)
             undo.pop_all()
+
+    def make_own_directory(self) -> None:
+        """Have the directories of the store, and their names on disk: what is forced into a new directory is lost with
+        its name."""
+        directory = self.directory.absolute()
+        missing = [path for path in (directory, *directory.parents) if not path.exists()]
+        self.files.make_directory(self.own)
+        if (self.own / "store.json").exists():
+            return
+        # The newest that was there may be of a making that was killed before it had forced the name.
+        for path in (*missing, missing[-1].parent if missing else directory):
+            # A parent that we may not read is none that we made.
+            with contextlib.suppress(PermissionError):
+                self.files.force_directory(path.parent)
 
     def open(self, settings: Settings, undo: contextlib.ExitStack) -> None:
         """Do what the constructor promises, under the lock; *undo* is to know what must be given back if it fails."""
@@ -258,11 +278,13 @@ class MessageStore:
                     f"the commit log of this store is gone: store={self.directory} store_id={identity.store_id}",
                     "Put commitlog/ back, or move the directory away and begin anew.",
                 ) from None
+        # A making of ours that was interrupted leaves a log, too; there is nothing in it to take over.
+        found = segments is not None and has_record(segments)
         if identity is None:
-            store_id = new_store_id() if segments is None else derive_store_id(segments)
+            store_id = derive_store_id(segments) if segments is not None and found else new_store_id()
         else:
             store_id = identity.store_id
-        self.adopted_clean = None if segments is None else not (self.directory / "abort").exists()
+        self.adopted_clean = not (self.directory / "abort").exists() if found else None
         if segments is not None:
             settings = msgspec.structs.replace(settings, mapped_file_size_commit_log=segments.segment_size)
         self.settings = settings
@@ -303,6 +325,7 @@ class MessageStore:
             on_durable=self.on_durable,
             on_failure=self.on_flush_failure,
             on_idle=self.after_each_round,
+            threads=self.threads,
         )
         self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
         self.retention = Retention(self.directory, settings, self, self.clock, self.disk_space)
@@ -358,10 +381,19 @@ class MessageStore:
             from reput.store.cut_log import cut_behind
             from reput.store.recovery import recover
 
-            recovered = recover(self.directory, segments, self.store_id, self.clock.now_ms())
-            cut_behind(self.directory, segments, recovered.end, self.files)
+            recovered = recover(self.directory, segments, self.store_id, self.clock.now_ms(), self.clock.boot_id())
+            kept = cut_behind(self.directory, segments, recovered.end, self.files)
+            if kept:
+                logger.warning(
+                    "what lay behind the log's end was put away: log_end=%d reason=%s files=%s",
+                    recovered.end,
+                    recovered.lost,
+                    ", ".join(map(str, kept)),
+                )
             self.topic_deletions.move_before(recovered.common_end, self.files)
-            self.epochs = recovered.epochs
+            self.force_recovered(segments, recovered.known_durable, recovered.end)
+            # From here on the log is known to be on disk as it is now.
+            self.epochs = recovered.epochs.with_mark(make_mark(segments, recovered.end), clean=False)
             self.queue_offsets = recovered.queue_offsets
             self.ordinal = recovered.ordinal
             self.store_timestamp = recovered.store_timestamp
@@ -376,18 +408,42 @@ class MessageStore:
             force_pages=self.settings.flush_least_pages_when_warm_maped_file
             if self.settings.flush_disk_type == "SYNC_FLUSH"
             else 0,
+            threads=self.threads,
         )
+
+    def force_recovered(self, segments: Segments, begin: int, end: int) -> None:
+        """Force what a killed writer has appended but not forced; from now on it counts as durable.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        path = segments.directory
+        try:
+            for segment in segments.list:
+                path = segment.path
+                if segment.begin < end and segment.end > begin:
+                    file = self.files.open(path)
+                    try:
+                        file.force()
+                    finally:
+                        file.close()
+            # A writer that was killed between making a segment and forcing its name leaves that to us.
+            self.files.force_directory(segments.directory)
+        except OSError as error:
+            raise StoreError(f"the log could not be forced to disk: path={path} error={error.strerror}") from error
 
     def write_own_files(self, identity: StoreIdentity | None) -> None:
         """Write who we are, before the first put: identity, epochs, writer, checkpoint, abort; and claim the store."""
         if identity is None:
+            # With an identity but without the name of its log, a store is refused as one whose log was taken away.
+            self.files.force_directory(self.directory)
             sizes = {name: getattr(self.settings, name) for name in FILE_SIZE_SETTINGS}
             self.files.replace(
                 self.own / "store.json", seal(StoreIdentity(LAYOUT_VERSION, self.store_id, sizes, self.adopted_clean))
             )
         self.epochs = msgspec.structs.replace(self.epochs, clean_end=None)
         self.files.replace(self.own / "epochs", self.epochs.seal())
-        writer = Writer(os.getpid(), process_start_time(os.getpid()))
+        writer = Writer(os.getpid(), process_start_time(os.getpid()), self.clock.boot_id())
         self.files.replace(self.own / "writer.json", msgspec.json.encode(writer))
         # What a checkpoint says of the views holds no more, now that they change: after a crash RocketMQ is to build
         # them from the log, and not to trust what it, or we, had built up to some time.

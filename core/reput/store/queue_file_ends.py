@@ -41,10 +41,18 @@ def is_real(units: Array) -> Array:
     return real
 
 
-def next_offset_of_files(directory: Path, log_end: int) -> int:
-    """Return the queue offset behind the last unit of a queue that points below *log_end*; 0 if none does."""
+def next_offset_of_files(directory: Path, gone: list[tuple[int, int]]) -> int:
+    """Return the queue offset behind the last unit of a queue that points at what is *gone*; 0 if none does.
+
+    Args:
+        gone: ranges of the log, begin and end, that nobody can read any more.
+    """
     for first, units in units_from_the_end(directory):
-        good = is_real(units) & (units["commit_log_offset"] + units["record_size"] <= log_end)
+        offset = units["commit_log_offset"]
+        good = np.zeros(len(units), bool)
+        for begin, end in gone:
+            good |= (offset >= begin) & (offset < end)
+        good &= is_real(units)
         if good.any():
             return first + int(np.flatnonzero(good)[-1]) + 1
     return 0

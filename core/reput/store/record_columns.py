@@ -241,6 +241,26 @@ class RecordColumns:
             wrong[number] |= bytes(view[covered_end : covered_end + CRC_PROPERTY_SIZE]) != crc_property(crc)
         return int(wrong.argmax()) if wrong.any() else None
 
+    def first_torn_text(self, begin: int) -> int | None:
+        """Return the number of the first record from commit-log offset *begin* on that has a zero byte in its topic or
+        properties, where none was ever written; None if there is none. No other sum or size covers them."""
+        if not len(self):
+            return None
+        # One byte more, so that a text that ends with the data has a place behind it.
+        buffer = np.append(np.frombuffer(self.data, np.uint8), np.uint8(1))
+        bounds = np.column_stack(
+            (
+                self.topic_at,
+                self.topic_at + self.topic_size,
+                self.properties_at,
+                self.properties_at + self.properties_size,
+            )
+        )
+        least = np.minimum.reduceat(buffer, bounds.ravel())
+        torn = (least[0::4] == 0) & (self.topic_size > 0) | (least[2::4] == 0) & (self.properties_size > 0)
+        torn &= self.header["commit_log_offset"] >= begin
+        return int(torn.argmax()) if torn.any() else None
+
 
 def locate_records(
     data: bytes | bytearray | memoryview, commit_log_offset: int, remaining: int

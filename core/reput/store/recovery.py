@@ -3,8 +3,9 @@
 closed by us and untouched since   → it ends where we left it; nothing is scanned
 closed by us, then written by RocketMQ → a new epoch begins where its bytes differ from ours; all behind is scanned
 not closed                         → every record behind the last snapshot is checked as a whole; the log ends at
-                                     the first that fails, unless it goes on behind (see `log_walk`), and a new
-                                     epoch begins there, because views may have seen what is gone
+                                     the first that fails, unless it goes on behind (see `log_walk`, and `log_tail`
+                                     for what a power cut leaves), and a new epoch begins there, because views may
+                                     have seen what is gone
 never written by us                → scanned whole; the queues' files say where queues without records go on
 """
 
@@ -18,7 +19,7 @@ import msgspec
 from reput.errors import DamagedStore
 from reput.store.consume_queue_builder import queue_directories
 from reput.store.epochs import Epochs, mark_holds, read_epochs
-from reput.store.log_tail import judge_tail
+from reput.store.log_tail import find_unforced, judge_tail, known_durable
 from reput.store.log_walk import Extent, LogWalk
 from reput.store.queue_file_ends import next_offset_of_files
 from reput.store.queue_offsets import QueueOffsets, read_queue_offsets
@@ -54,9 +55,13 @@ class RecoveredLog(msgspec.Struct):
 
     Attributes:
         common_end: up to where the log is the one that reput wrote last.
+        known_durable: up to here the log is known to be on disk; what lies between and *end* is only readable.
+        lost: why the log ends before the last byte that is not zero; None: it does not.
     """
 
     end: int
+    known_durable: int
+    lost: str | None
     queue_offsets: QueueOffsets
     store_timestamp: int
     ordinal: int
@@ -70,8 +75,11 @@ def read_damage(store_directory: Path) -> DamageList:
     return read_sealed(store_directory / "reput" / "damage", DamageList) or DamageList()
 
 
-def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: int) -> RecoveredLog:
+def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: int, boot_id: str | None) -> RecoveredLog:
     """Find where the log of a store ends and what its next queue offsets are. Reads only.
+
+    Args:
+        boot_id: of the machine's present start.
 
     Raises:
         DamagedStore: bytes before the end are no records, and no operator has accepted that.
@@ -87,7 +95,8 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
     deletions = TopicDeletions(store_directory).following(segments.offset_min)
     if common is not None:
         deletions = [move_deletion(deletion, common) for deletion in deletions]
-    walk = LogWalk(segments, unclean=aborted, deletions=deletions)
+    unforced_from = find_unforced(store_directory, boot_id)
+    walk = LogWalk(segments, unclean=aborted, deletions=deletions, unforced_from=unforced_from)
     if snapshot is not None and snapshot.epoch == epochs.epoch:
         mark = next((mark for mark in epochs.marks if mark.offset == snapshot.commit_log_offset), None)
         if mark is not None and mark_holds(segments, mark):
@@ -99,6 +108,7 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
                 record_count=snapshot.ordinal,
                 unclean=aborted,
                 deletions=[part for part in deletions if part.commit_log_offset >= snapshot.commit_log_offset],
+                unforced_from=unforced_from,
             )
     known = {(damaged.begin, damaged.end): damaged for damaged in read_damage(store_directory).ranges}
     damage = [damaged for damaged in known.values() if begin is not None and damaged.end <= begin]
@@ -117,7 +127,9 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
     refuse_unaccepted(damage, end, store_directory)
     walk.delete_the_rest()
     if begin is None:
-        raise_from_queue_files(store_directory, walk.queue_offsets, end, last_deletions(deletions))
+        gone = [(0, segments.offset_min), *((damaged.begin, damaged.end) for damaged in damage)]
+        raise_from_queue_files(store_directory, walk.queue_offsets, gone, last_deletions(deletions))
+    durable = known_durable(epochs) if ours_before and is_claimed(store_directory) else 0
     if ours_before:
         if aborted and is_claimed(store_directory):
             epochs = epochs.begin(end, now_ms)
@@ -125,6 +137,8 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
             epochs = epochs.begin(max(held, default=0), now_ms)
     return RecoveredLog(
         end,
+        durable if aborted else end,
+        tail.reason if tail is not None else None,
         walk.queue_offsets,
         walk.store_timestamp,
         walk.record_count,
@@ -149,14 +163,16 @@ def refuse_unaccepted(damage: list[DamagedRange], log_end: int, store_directory:
 
 
 def raise_from_queue_files(
-    store_directory: Path, queue_offsets: QueueOffsets, log_end: int, deleted: Collection[str]
+    store_directory: Path, queue_offsets: QueueOffsets, gone: list[tuple[int, int]], deleted: Collection[str]
 ) -> None:
     """Let queues of which the log has no record go on where their files end; the log may have been trimmed.
 
-    Not those of topics that were *deleted* since the log's beginning: their files may just not be gone yet.
+    Only units of records that are *gone* say so. Others would point at records of the queue, and the log has none:
+    they are of a history that was cut, whose dispatcher has not come to take them back. Not those of topics that were
+    *deleted* since the log's beginning: their files may just not be gone yet.
     """
     for topic, queue_id, directory in queue_directories(store_directory / "consumequeue"):
         if topic not in deleted and queue_offsets.next_offset(topic, queue_id) == 0:
-            next_offset = next_offset_of_files(directory, log_end)
+            next_offset = next_offset_of_files(directory, gone)
             if next_offset:
                 queue_offsets.raise_to(topic, queue_id, next_offset)

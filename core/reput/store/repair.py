@@ -18,7 +18,7 @@ from reput.store.cut_log import cut_behind
 from reput.store.epochs import read_epochs
 from reput.store.files import Clock, Files
 from reput.store.identity import read_identity, read_store_id, require_store
-from reput.store.log_tail import judge_tail
+from reput.store.log_tail import find_unforced, judge_tail
 from reput.store.log_walk import Extent, LogWalk
 from reput.store.record_columns import RecordColumns
 from reput.store.recovery import DamagedRange, DamageList, read_damage
@@ -240,7 +240,8 @@ def accept(
 
 def extents(store_directory: Path, segments: Segments, progress: Progress | None) -> Iterator[Extent]:
     """Yield what the whole log consists of, its end judged."""
-    walk = LogWalk(segments, unclean=(store_directory / "abort").exists())
+    unforced_from = find_unforced(store_directory, Clock().boot_id())
+    walk = LogWalk(segments, unclean=(store_directory / "abort").exists(), unforced_from=unforced_from)
     tail: Extent | None = None
     for extent in walk.walk():
         if progress is not None:

@@ -22,7 +22,7 @@ import msgspec
 
 from reput.errors import StoreLocked, StoreReadOnly
 
-__all__ = ["StoreLock", "Writer", "is_claimed", "not_writable", "process_start_time"]
+__all__ = ["StoreLock", "Writer", "is_claimed", "not_writable", "process_start_time", "read_writer"]
 
 F_OFD_GETLK = 36
 F_OFD_SETLK = 37
@@ -33,10 +33,16 @@ ADVICE = "Stop it first; reading works beside it."
 
 
 class Writer(msgspec.Struct, frozen=True):
-    """``reput/writer.json``: the process that writes, or wrote last. *start_time* is the kernel's, in clock ticks."""
+    """``reput/writer.json``: the process that writes, or wrote last.
+
+    Attributes:
+        start_time: the kernel's, in clock ticks.
+        boot_id: of the machine's start that it ran, or runs, in; None: not known.
+    """
 
     pid: int
     start_time: int | None
+    boot_id: str | None = None
 
 
 def process_start_time(pid: int) -> int | None:
@@ -46,6 +52,14 @@ def process_start_time(pid: int) -> int | None:
     except OSError:
         return None
     return int(stat.rpartition(")")[2].split()[19])
+
+
+def read_writer(store_directory: Path) -> Writer | None:
+    """Return who writes the store, or wrote it last with reput; None where that is not known."""
+    try:
+        return msgspec.json.decode((store_directory / "reput" / "writer.json").read_bytes(), type=Writer)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def is_claimed(store_directory: Path) -> bool:
@@ -104,9 +118,8 @@ class StoreLock:
             return None
         if pid > 0:
             return int(pid)
-        try:
-            writer = msgspec.json.decode((store_directory / "reput" / "writer.json").read_bytes(), type=Writer)
-        except (OSError, msgspec.MsgspecError):
+        writer = read_writer(store_directory)
+        if writer is None:
             return None
         return writer.pid if process_start_time(writer.pid) == writer.start_time else None
 

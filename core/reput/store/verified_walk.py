@@ -60,8 +60,10 @@ def below(columns: RecordColumns, until: int) -> RecordColumns:
 class VerifiedWalk(LogWalk):
     """A walk over a log of which others have verified parts, which come in the order of the log."""
 
-    def __init__(self, segments: Segments, extents: Iterable[Extent], *, unclean: bool) -> None:
-        super().__init__(segments, unclean=unclean)
+    def __init__(
+        self, segments: Segments, extents: Iterable[Extent], *, unclean: bool, unforced_from: int | None = None
+    ) -> None:
+        super().__init__(segments, unclean=unclean, unforced_from=unforced_from)
         self.extents = iter(extents)
         self.ahead = next(self.extents, None)
 

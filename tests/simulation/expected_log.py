@@ -1,0 +1,168 @@
+"""ExpectedLog: every record that was put, in the order of the log, and what log and views must look like for it.
+
+A plain list, and comparisons of bytes; none of the store's own readers is trusted here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+
+import msgspec
+
+from reput.filter.string_hash import string_hash
+
+__all__ = ["ExpectedLog", "ExpectedRecord", "Violation"]
+
+UNIT = Struct(">qiq")
+INDEX_HEADER = Struct(">qqqqii")
+SLOT = Struct(">i")
+ENTRY = Struct(">iqii")
+BLANK = Struct(">iI")
+PRE_BLANK = (0, 2**31 - 1, 0)
+BLANK_MAGIC = 0xCBD43194
+
+
+class Violation(Exception):
+    """The store broke a promise."""
+
+
+class ExpectedRecord(msgspec.Struct):
+    """One record as it was put; *data* are its bytes as they lay in the log then."""
+
+    begin: int
+    data: bytes
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_code: int
+    keys: list[str]
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.data)
+
+
+class ExpectedLog:
+    """What must be there.
+
+    Attributes:
+        durable: commit-log offset up to which nothing may ever be lost.
+        offset_min: where the log begins, since older segments were removed.
+    """
+
+    def __init__(self, segment_size: int) -> None:
+        self.segment_size = segment_size
+        self.records: list[ExpectedRecord] = []
+        self.durable = 0
+        self.offset_min = 0
+
+    @property
+    def end(self) -> int:
+        """Behind the last record."""
+        return self.records[-1].end if self.records else 0
+
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        return sum(record.topic == topic and record.queue_id == queue_id for record in self.records)
+
+    def queues(self) -> dict[tuple[str, int], list[ExpectedRecord]]:
+        """Return the records of each queue; their places in the list are their queue offsets."""
+        queues: dict[tuple[str, int], list[ExpectedRecord]] = {}
+        for record in self.records:
+            queues.setdefault((record.topic, record.queue_id), []).append(record)
+        return queues
+
+    def lose_behind(self, end: int) -> int:
+        """Forget the records that a power cut has taken, and return how many those were."""
+        before = len(self.records)
+        self.records = [record for record in self.records if record.end <= end]
+        return before - len(self.records)
+
+    # Comparisons.
+
+    def check_log(self, store: Path, end: int) -> None:
+        """Compare the segments: the records, blanks between them, zeros behind *end*."""
+        segments = {int(path.name): path.read_bytes() for path in sorted((store / "commitlog").iterdir())}
+        at = self.offset_min
+        for record in self.records:
+            if record.begin < self.offset_min:
+                continue
+            if record.begin != at:
+                self.check_blank(segments, at, record.begin)
+            segment = record.begin - record.begin % self.segment_size
+            data = segments.get(segment, b"")[record.begin - segment : record.end - segment]
+            if data != record.data:
+                raise Violation(f"a record is not what was put: commit_log_offset={record.begin}")
+            at = record.end
+        if at != end:
+            self.check_blank(segments, at, end)
+        for begin, data in segments.items():
+            if data[max(0, end - begin) :].strip(b"\0"):
+                raise Violation(f"there are old bytes behind the log's end: segment={begin} end={end}")
+
+    def check_blank(self, segments: dict[int, bytes], at: int, until: int) -> None:
+        segment = at - at % self.segment_size
+        left = segment + self.segment_size - at
+        if segment + self.segment_size != until:
+            raise Violation(f"the log has a gap: from={at} until={until}")
+        if BLANK.unpack_from(segments[segment], at - segment) != (left, BLANK_MAGIC):
+            raise Violation(f"a blank is missing: commit_log_offset={at}")
+
+    def check_queues(self, folder: Path) -> None:
+        """Compare the consume queues below *folder*, unit by unit."""
+        queues = self.queues()
+        for path in folder.glob("*/*"):
+            if path.is_dir() and (path.parent.name, int(path.name)) not in queues and any(path.iterdir()):
+                raise Violation(f"a queue has units of no record: queue={path}")
+        for (topic, queue_id), records in queues.items():
+            files = sorted((folder / topic / str(queue_id)).glob("*"))
+            data = b"".join(path.read_bytes() for path in files)
+            first = int(files[0].name) // UNIT.size if files else 0
+            live = [record.queue_offset for record in records if record.begin >= self.offset_min]
+            if live and (not files or first > live[0]):
+                raise Violation(f"a queue lacks its first units: topic={topic} queue_id={queue_id} first={first}")
+            found = list(UNIT.iter_unpack(data))
+            wanted = [(record.begin, len(record.data), record.tags_code) for record in records[first:]]
+            # A queue that was built again when the log was trimmed already does not know of older records.
+            for number, record in enumerate(records[first:]):
+                if record.begin < self.offset_min and found[number : number + 1] == [PRE_BLANK]:
+                    wanted[number] = PRE_BLANK
+            if files and (found[: len(wanted)] != wanted or any(map(any, found[len(wanted) :]))):
+                raise Violation(
+                    f"a queue is not what the log says: topic={topic} queue_id={queue_id} first={first} "
+                    f"found={[unit for unit in found if any(unit)]} wanted={wanted}"
+                )
+
+    def check_index(self, folder: Path, slot_count: int) -> None:
+        """Compare the index below *folder*, entry by entry and slot by slot."""
+        found: list[tuple[int, int]] = []
+        for path in sorted(folder.glob("*")):
+            data = path.read_bytes()
+            header = INDEX_HEADER.unpack_from(data)
+            count = max(header[5], 1)
+            entries_at = INDEX_HEADER.size + SLOT.size * slot_count
+            newest = [0] * slot_count
+            for number in range(1, count):
+                key_hash, offset, _, previous = ENTRY.unpack_from(data, entries_at + ENTRY.size * number)
+                slot = key_hash % slot_count
+                if previous != newest[slot]:
+                    raise Violation(f"an entry leads elsewhere: path={path.name} number={number} previous={previous}")
+                newest[slot] = number
+                found.append((key_hash, offset))
+            slots = [slot for (slot,) in SLOT.iter_unpack(data[INDEX_HEADER.size : entries_at])]
+            if slots != newest:
+                raise Violation(f"slots lead elsewhere: path={path.name} slots={slots} newest={newest}")
+            if data[entries_at + ENTRY.size * count :].strip(b"\0"):
+                raise Violation(f"there are old entries behind the last: path={path.name} index_count={count}")
+            if count > 1 and (header[2], header[3]) != (found[-count + 1][1], found[-1][1]):
+                raise Violation(f"a header names other records: path={path.name} header={header}")
+        wanted = [(hash_of(f"{record.topic}#{key}"), record.begin) for record in self.records for key in record.keys]
+        live = sum(offset >= self.offset_min for _, offset in wanted)
+        if len(found) < live or found != wanted[len(wanted) - len(found) :]:
+            raise Violation(f"the index is not what the log says: found={found} wanted={wanted}")
+
+
+def hash_of(text: str) -> int:
+    """Return the hash that an index keeps."""
+    code = string_hash(text)
+    return abs(code) if code != -(2**31) else 0

@@ -1,0 +1,272 @@
+"""SimulatedDisk: what a power cut leaves, and what each simulated process is refused.
+
+Files are real and tiny, so that readers need no seam; what the disk would still have after a power cut is kept beside
+them, sector by sector. A process reaches the disk through its own `ProcessFiles`, which can be killed at any call.
+
+    written   → in the file at once: other processes see it, and a killed process loses nothing of it
+    forced    → copied to what is durable
+    cut       → each sector is as it was forced, or as it was written since, as chance wants; names that no directory
+                was forced for come and go
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import TypeVar
+
+from faulty_files import Killed
+from reput.store.files import Files, Mapping, WrittenFile
+
+__all__ = ["ProcessFiles", "SimulatedDisk"]
+
+SECTOR_SIZE = 512
+# Names that were not forced are mostly there after a power cut.
+NAME_LOST = 0.3
+
+Opened = TypeVar("Opened", Mapping, WrittenFile)
+
+
+class SimulatedDisk:
+    """The disk of one machine.
+
+    Attributes:
+        full: nothing finds room.
+        force_error: errno of every force; None: they succeed.
+        refusals: how often something was refused, by reason.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.full = False
+        self.force_error: int | None = None
+        self.refusals: Counter[str] = Counter()
+        self.durable: dict[Path, bytes] = {}
+        self.new_names: set[Path] = set()
+        self.removed: dict[Path, bytes] = {}
+        self.replaced: dict[Path, bytes | None] = {}
+
+    def know(self, path: Path) -> None:
+        """Take a file that is met first as it is for durable."""
+        if path not in self.durable:
+            self.durable[path] = path.read_bytes()
+
+    def force(self, path: Path) -> None:
+        self.durable[path] = path.read_bytes()
+
+    def force_directory(self, path: Path) -> None:
+        self.new_names = {name for name in self.new_names if name.parent != path}
+        self.removed = {name: data for name, data in self.removed.items() if name.parent != path}
+        self.replaced = {name: data for name, data in self.replaced.items() if name.parent != path}
+
+    def write_back(self) -> None:
+        """Let the kernel write some sectors back, as it does all the time without being asked."""
+        for path, old in list(self.durable.items()):
+            if path.exists() and self.chance.random() < 0.5:
+                self.durable[path] = self.mixed(old, path.read_bytes())
+
+    def mixed(self, old: bytes, new: bytes) -> bytes:
+        """Return *new* with some of its sectors as they were in *old*."""
+        if old == new:
+            return new
+        old = old.ljust(len(new), b"\0")
+        share = self.chance.random()
+        return b"".join(
+            (old if self.chance.random() < share else new)[at : at + SECTOR_SIZE]
+            for at in range(0, len(new), SECTOR_SIZE)
+        )
+
+    def cut(self) -> None:
+        """Cut the power."""
+        for path in sorted(self.new_names):
+            if path.exists() and self.chance.random() < NAME_LOST:
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+        for path, old in sorted(self.durable.items()):
+            if path.exists():
+                path.write_bytes(self.mixed(old, path.read_bytes()))
+        for path, before in sorted(self.replaced.items()):
+            if path.parent.is_dir() and self.chance.random() < 0.5:
+                if before is None:
+                    path.unlink(missing_ok=True)
+                else:
+                    path.write_bytes(before)
+        for path, data in sorted(self.removed.items()):
+            if path.parent.is_dir() and not path.exists() and self.chance.random() < 0.5:
+                path.write_bytes(data)
+        self.durable.clear()
+        self.new_names.clear()
+        self.removed.clear()
+        self.replaced.clear()
+
+
+class ProcessFiles(Files):
+    """The file calls of one process.
+
+    Attributes:
+        calls_left: calls until the process is killed in the middle of one; None: it lives.
+        killed: it was.
+    """
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self.calls_left: int | None = None
+        self.killed = False
+        self.opened: list[Mapping | WrittenFile] = []
+
+    def die(self) -> None:
+        """End the process: no call succeeds any more, and what it had open is closed."""
+        self.killed = True
+        for file in self.opened:
+            file.close()
+        self.opened.clear()
+
+    def is_last_call(self) -> bool:
+        if self.killed:
+            raise Killed
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            self.killed = self.calls_left < 0
+        return self.killed
+
+    def step(self) -> None:
+        if self.is_last_call():
+            raise Killed
+
+    def take_room(self) -> None:
+        if self.disk.full:
+            self.disk.refusals["no room"] += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def force(self, path: Path) -> None:
+        """What every force of this process comes to."""
+        self.step()
+        if self.disk.force_error is not None:
+            self.disk.refusals["no force"] += 1
+            raise OSError(self.disk.force_error, os.strerror(self.disk.force_error))
+        self.disk.force(path)
+
+    def keep(self, file: Opened) -> Opened:
+        self.opened.append(file)
+        return file
+
+    def create(self, path: Path, size: int) -> None:
+        self.take_room()
+        if self.is_last_call():
+            path.touch()
+            self.disk.new_names.add(path)
+            raise Killed
+        super().create(path, size)
+        self.disk.durable[path] = bytes(size)
+        self.disk.new_names.add(path)
+
+    def map(self, path: Path, size: int) -> Mapping:
+        self.step()
+        self.disk.know(path)
+        return self.keep(SimulatedMapping(path, size, self))
+
+    def open(self, path: Path) -> WrittenFile:
+        self.step()
+        self.disk.know(path)
+        return self.keep(SimulatedFile(path, self))
+
+    def make_directory(self, path: Path) -> None:
+        self.step()
+        new = [directory for directory in (path, *path.parents) if not directory.exists()]
+        super().make_directory(path)
+        self.disk.new_names.update(new)
+
+    def force_directory(self, path: Path) -> None:
+        self.step()
+        self.disk.force_directory(path)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        draft = path.with_name(path.name + ".draft")
+        self.take_room()
+        if self.is_last_call():
+            draft.write_bytes(data[: len(data) // 2])
+            raise Killed
+        draft.write_bytes(data)
+        self.step()
+        before = path.read_bytes() if path.exists() else None
+        os.replace(draft, path)
+        self.disk.durable.pop(path, None)
+        self.disk.replaced.setdefault(path, before)
+        self.force_directory(path.parent)
+
+    def remove(self, path: Path) -> None:
+        self.step()
+        data = self.disk.durable.pop(path, None)
+        if path in self.disk.new_names:
+            self.disk.new_names.discard(path)
+        else:
+            self.disk.removed[path] = path.read_bytes() if data is None else data
+        super().remove(path)
+
+    def remove_directory(self, path: Path) -> None:
+        self.step()
+        super().remove_directory(path)
+        self.disk.new_names.discard(path)
+
+    def move(self, source: Path, target: Path) -> None:
+        self.step()
+        source.rename(target)
+        self.disk.durable.pop(source, None)
+        self.disk.new_names.discard(source)
+        self.force_directory(target.parent)
+        self.force_directory(source.parent)
+
+
+class SimulatedFile(WrittenFile):
+    """A file that is written by position."""
+
+    def __init__(self, path: Path, process: ProcessFiles) -> None:
+        super().__init__(path)
+        self.path = path
+        self.process = process
+
+    def write(self, data: bytes, at: int) -> None:
+        if self.process.disk.full:
+            os.pwrite(self.descriptor, data[: len(data) // 3], at)
+            self.process.take_room()
+        if self.process.is_last_call():
+            os.pwrite(self.descriptor, data[: len(data) // 2], at)
+            raise Killed
+        os.pwrite(self.descriptor, data, at)
+
+    def force(self) -> None:
+        self.process.force(self.path)
+
+    def close(self) -> None:
+        if self in self.process.opened:
+            self.process.opened.remove(self)
+        super().close()
+
+
+class SimulatedMapping(Mapping):
+    """A mapped file."""
+
+    def __init__(self, path: Path, size: int, process: ProcessFiles) -> None:
+        super().__init__(path, size)
+        self.process = process
+
+    def reserve(self, at: int, size: int) -> None:
+        self.process.take_room()
+        self.process.step()
+
+    def populate(self, at: int, size: int) -> None:
+        """The pages of tiny files are in memory anyway."""
+
+    def force(self) -> None:
+        self.process.force(self.path)
+
+    def close(self) -> None:
+        if self in self.process.opened:
+            self.process.opened.remove(self)
+        super().close()

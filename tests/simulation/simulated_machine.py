@@ -1,0 +1,56 @@
+"""The clock of a simulated machine, and its threads, which never run by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reput.store.files import Clock, Threads
+
+__all__ = ["HeldThreads", "SimulatedClock"]
+
+START_MS = 1_700_000_000_000
+
+
+class SimulatedClock(Clock):
+    """Goes only when it is told to. The wall clock may jump, the monotonic one may not.
+
+    Attributes:
+        boot: number of the machine's start.
+    """
+
+    def __init__(self) -> None:
+        self.ms = START_MS
+        self.seconds = 0.0
+        self.boot = 1
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def boot_id(self) -> str:
+        return f"start {self.boot}"
+
+    def advance(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.ms += round(seconds * 1000)
+
+
+class HeldThread:
+    """A thread that runs when it is waited for; by then it has been asked to stop, and only ends in good order."""
+
+    def __init__(self, target: Callable[[], None]) -> None:
+        self.target: Callable[[], None] | None = target
+
+    def join(self) -> None:
+        target, self.target = self.target, None
+        if target is not None:
+            target()
+
+
+class HeldThreads(Threads):
+    """What threads would do, the simulation does when it wants to."""
+
+    def start(self, name: str, target: Callable[[], None]) -> HeldThread:
+        return HeldThread(target)

@@ -1,0 +1,62 @@
+"""Whole stores under faults that a seed chooses.
+
+``REPUT_SIMULATION_SEEDS=17`` or ``=2000-9999`` runs these seeds instead of those that always run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from simulation.simulation import FAULTS, Simulation
+
+SEED_COUNT = 2000
+PART_COUNT = 8
+FAULT_COUNT_MIN = 50
+
+
+def parts() -> list[range]:
+    """Return the seeds to run, in parts of which each is a test."""
+    asked = os.environ.get("REPUT_SIMULATION_SEEDS")
+    if asked:
+        first, _, last = asked.partition("-")
+        return [range(int(first), int(last or first) + 1)]
+    size = SEED_COUNT // PART_COUNT
+    return [range(begin, begin + size) for begin in range(0, SEED_COUNT, size)]
+
+
+def run_seeds(seeds: range, directory: Path) -> Counter[str]:
+    """Run the simulation of each seed, each in a fresh store, and return how often each fault happened."""
+    faults: Counter[str] = Counter()
+    for seed in seeds:
+        store = directory / str(seed)
+        Simulation(seed, store, faults).run()
+        shutil.rmtree(store)
+    return faults
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", parts(), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+def test_no_fault_breaks_a_promise(seeds, tmp_path):
+    """What was acknowledged is there, what is there is what was put, and the views come to say the same."""
+    faults = run_seeds(seeds, tmp_path)
+    for name in FAULTS:
+        print(f"{faults[name]:6} {name}")
+    if len(seeds) == SEED_COUNT // PART_COUNT:
+        assert {name: faults[name] for name in FAULTS if faults[name] < FAULT_COUNT_MIN} == {}
+
+
+def test_a_seed_replays(tmp_path):
+    """The same operations, the same faults, the same bytes of the log."""
+    first, second = Counter(), Counter()
+    logs = []
+    for name, faults in (("a", first), ("b", second)):
+        simulation = Simulation(5, tmp_path / name, faults)
+        simulation.run()
+        logs.append((simulation.done, [record.data for record in simulation.expected.records]))
+    assert logs[0] == logs[1]
+    assert first == second
