@@ -21,6 +21,7 @@ from faulty_files import Killed
 from reput.errors import StoreFull, StoreReadOnly
 from reput.filter.string_hash import string_hash
 from reput.process.context import HostContext
+from reput.process.dead_letters import DeadLetters
 from reput.process.dispatcher_loop import DispatcherLoop, Stop
 from reput.process.log_feed import LogFeed
 from reput.process.publisher import FramePublisher
@@ -229,6 +230,7 @@ class Simulation:
         """Begin a loop in a process of its own."""
         files = member.files = ProcessFiles(self.disk)
         folders = ViewFolders(self.directory, member.name, member.description.store_folders)
+        dead_letters = DeadLetters(self.directory, member.name)
 
         def create() -> CommitLogDispatcher:
             if member.context is not None:
@@ -240,6 +242,7 @@ class Simulation:
                 store_directory=self.directory,
                 store_id=self.store.store_id,
                 folders=folders,
+                dead_letters=dead_letters,
                 cell=member.cell,
             )
             if member.name == "consume_queue":
@@ -253,6 +256,7 @@ class Simulation:
             description=member.description,
             create=create,
             folders=folders,
+            dead_letters=dead_letters,
             reader=RingReader(self.memory, member.cell),
             cell=member.cell,
             predecessors=[],
