@@ -244,6 +244,7 @@ class Simulation:
                 folders=folders,
                 dead_letters=dead_letters,
                 cell=member.cell,
+                epoch=lambda: self.store.epochs.epoch,
             )
             if member.name == "consume_queue":
                 return consume_queue.ConsumeQueueDispatcher(member.context, files)
