@@ -18,12 +18,14 @@ from reput.cli import (
     dump,
     export,
     get,
+    group,
     plugin,
     query,
     rebuild,
     repair,
     send,
     status,
+    topic,
 )
 
 __all__ = ["application"]
@@ -40,6 +42,8 @@ application = typer.Typer(
 )
 plugins = typer.Typer(help="Dispatchers that are installed.", rich_markup_mode=None)
 dispatchers = typer.Typer(help="The process group of a store that is open.", rich_markup_mode=None)
+topics = typer.Typer(help="The topics of a store.", rich_markup_mode=None)
+groups = typer.Typer(help="The consumer groups of a store, and how far they have come.", rich_markup_mode=None)
 benches = typer.Typer(help="reput's own measurements, with the machine's facts.", rich_markup_mode=None)
 
 
@@ -85,6 +89,10 @@ plugins.command("test", epilog=epilog(plugin.TEST_EXAMPLE))(plugin.hold_to_contr
 application.add_typer(plugins, name="plugin")
 dispatcher.register(dispatchers)
 application.add_typer(dispatchers, name="dispatcher")
+topic.register(topics)
+application.add_typer(topics, name="topic")
+group.register(groups)
+application.add_typer(groups, name="group")
 
 for measure in (bench.append, bench.export, bench.read, bench.rebuild, bench.ring):
     benches.command(measure.__name__, epilog=epilog(bench.EXAMPLES[measure.__name__]))(measure)

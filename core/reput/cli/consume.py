@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from reput.consume import Beginning, GroupOffsets, MessageSource, TopicReader
     from reput.settings import Settings
 
-__all__ = ["EXAMPLE", "consume"]
+__all__ = ["EXAMPLE", "consume", "parse_beginning"]
 
 EXAMPLE = "reput send store orders --count 3 && reput consume store orders --group billing"
 CONSUME_QUEUE = "consume_queue"
@@ -92,7 +92,7 @@ def consume(
     return 0 if found else ANSWER_IS_NO
 
 
-def parse_beginning(text: str) -> Beginning:
+def parse_beginning(text: str, option: str = "--from") -> Beginning:
     """Return where to begin: ``earliest``, ``latest``, or a time in ms since 1970.
 
     Raises:
@@ -104,7 +104,7 @@ def parse_beginning(text: str) -> Beginning:
     try:
         return parse_time(text)
     except typer.BadParameter as error:
-        raise typer.BadParameter(f"{error.message}, nor earliest or latest", param_hint="'--from'") from None
+        raise typer.BadParameter(f"{error.message}, nor earliest or latest", param_hint=f"'{option}'") from None
 
 
 def followed(store: Path, settings: Settings, reader: TopicReader) -> Iterator[Record]:

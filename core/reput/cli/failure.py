@@ -7,7 +7,7 @@ import errno
 import typer
 from msgspec import Struct
 
-from reput.errors import ConfigError, MessageIllegal, OffsetOutOfRange, ReputError
+from reput.errors import ConfigError, MessageIllegal, OffsetOutOfRange, ReputError, RequestRefused
 from reput.filter.errors import FilterSyntaxError
 
 __all__ = ["ANSWER_IS_NO", "CANNOT_BE_USED", "INTERRUPTED", "WRONG_REQUEST", "Failure", "failure_of"]
@@ -67,7 +67,7 @@ EXTRA_OF_MODULE = {"pyarrow": "arrow", "pyspark": "spark", "deltalake": "spark"}
 
 def exit_code(error: ReputError) -> int:
     """Return 2 for what is wrong in the request, 3 for what cannot be used."""
-    wrong = isinstance(error, (ConfigError, MessageIllegal, OffsetOutOfRange))
+    wrong = isinstance(error, (ConfigError, MessageIllegal, OffsetOutOfRange, RequestRefused))
     return WRONG_REQUEST if wrong else CANNOT_BE_USED
 
 

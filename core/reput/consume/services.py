@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Protocol
 
+from reput.consume.administration import Administration
 from reput.consume.config_managers import ConfigManagers
 from reput.consume.consumer import Consumer
 from reput.consume.consumer_filters import ConsumerFilters
@@ -75,6 +76,7 @@ class ConsumeServices:
         )
         self.hold_service = HoldService(store, self.pull_service)
         self.statistics = Statistics()
+        self.administration = Administration(store, self.managers, self.topics, self.groups, self.moved)
         self.lock = threading.Lock()
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.closing = threading.Event()
@@ -103,6 +105,12 @@ class ConsumeServices:
                 shared = self.consumer_groups[group] = ConsumerGroup(self, group)
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         return Consumer(shared, names, wanted, begin=begin, in_flight_max=in_flight_max)
+
+    def moved(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """An operator has set an offset: the group's consumers here go on from there."""
+        shared = self.consumer_groups.get(group)
+        if shared is not None:
+            shared.move(topic, queue_id, queue_offset)
 
     # Keeping.
 

@@ -69,6 +69,28 @@ class ConsumerOffsetManager(ConfigManager):
             keys = [(key, *key.rpartition("@")) for key in self.offset_table]
             return {topic: dict(self.offset_table[key]) for key, topic, _, owner in keys if owner == group}
 
+    def groups(self) -> set[str]:
+        """Return the groups that have committed anything."""
+        with self.lock:
+            return {key.rpartition("@")[2] for key in self.offset_table}
+
+    def remove(self, group: str, topic: str) -> None:
+        """Forget what *group* has committed of *topic*."""
+        with self.lock:
+            self.offset_table.pop(f"{topic}@{group}", None)
+            if self.topics_of_group is not None and topic in self.topics_of_group.get(group, []):
+                self.topics_of_group[group].remove(topic)
+
+    def remove_group(self, group: str) -> None:
+        """Forget everything that *group* has committed."""
+        for topic in self.offsets_of_group(group):
+            self.remove(group, topic)
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget what all groups have committed of *topic*."""
+        for group in self.groups():
+            self.remove(group, topic)
+
     def read_fields(self, fields: dict[str, Any]) -> None:
         unknown = dict(fields)
         table = msgspec.convert(unknown.pop("offsetTable", None) or {}, dict[str, dict[int, int]], strict=False)
@@ -101,6 +123,15 @@ class LmqConsumerOffsetManager(ConsumerOffsetManager):
             return
         with self.lock:
             self.lmq_offset_table[f"{topic}@{group}"] = queue_offset
+
+    def groups(self) -> set[str]:
+        with self.lock:
+            return super().groups() | {key.rpartition("@")[2] for key in self.lmq_offset_table}
+
+    def remove(self, group: str, topic: str) -> None:
+        super().remove(group, topic)
+        with self.lock:
+            self.lmq_offset_table.pop(f"{topic}@{group}", None)
 
     def offsets_of_group(self, group: str) -> dict[str, dict[int, int]]:
         if not group.startswith("%LMQ%"):

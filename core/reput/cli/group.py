@@ -1,0 +1,213 @@
+"""`reput group`: the consumer groups of a store: list, create, update, describe, reset, delete, clean."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from reput.cli.consume import parse_beginning
+from reput.cli.failure import ANSWER_IS_NO
+from reput.cli.options import (
+    ConfigOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StoreArgument,
+    TopicArgument,
+    whole_number,
+)
+from reput.cli.output import print_table, write_line
+from reput.cli.stopped_store import administrate, look
+
+__all__ = ["register"]
+
+MADE = "reput send store orders --count 3 && reput consume store orders --group billing --count 1"
+EXAMPLES = {
+    "list": f"{MADE} && reput group list store",
+    "describe": f"{MADE} && reput group describe store billing",
+    "create": f"{MADE} && reput group create store audit --retry-max-times 3",
+    "update": f"{MADE} && reput group create store audit && reput group update store audit --no-consume",
+    "reset": f"{MADE} && reput group reset store billing orders --to earliest",
+    "delete": f"{MADE} && reput group delete store billing",
+    "clean": f"{MADE} && reput group clean store",
+}
+LIST_COLUMNS = ("group", "consume_enable", "retry_queue_nums", "retry_max_times", "topics", "lag")
+PROGRESS_COLUMNS = ("group", "topic", "queue_id", "broker_offset", "consumer_offset", "lag", "last_timestamp")
+
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Name of a consumer group.", show_default=False)]
+ConsumeOption = Annotated[
+    bool | None, typer.Option("--consume/--no-consume", help="Whether the group is given messages.", show_default=False)
+]
+BroadcastOption = Annotated[
+    bool | None,
+    typer.Option("--broadcast/--no-broadcast", help="Whether it may broadcast.", show_default=False),
+]
+RetryQueuesOption = Annotated[
+    int | None,
+    typer.Option("--retry-queues", metavar="N", parser=whole_number(), help="Queues of its retry topic; 0: none."),
+]
+RetryMaxOption = Annotated[
+    int | None,
+    typer.Option(
+        "--retry-max-times", metavar="N", parser=whole_number(), help="Retries before a message is a dead letter."
+    ),
+]
+
+
+def list_groups(
+    store: StoreArgument,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> int:
+    """Show the groups that are described in subscriptionGroup.json, or have offsets. Exit code 1: there is none."""
+    rows: list[dict[str, Any]] = []
+    with look(store, config, assignments) as administration:
+        for group in administration.group_names():
+            described = administration.managers.groups.entries.get(group)
+            progress = administration.group_progress(group)
+            rows.append(
+                {
+                    "group": group,
+                    "consume_enable": described.consume_enable if described else None,
+                    "retry_queue_nums": described.retry_queue_nums if described else None,
+                    "retry_max_times": described.retry_max_times if described else None,
+                    "topics": sorted({row.topic for row in progress}),
+                    "lag": sum(row.lag for row in progress) if progress else None,
+                }
+            )
+    print_table(rows, LIST_COLUMNS, output_format)
+    return 0 if rows else ANSWER_IS_NO
+
+
+def describe_group(
+    store: StoreArgument,
+    group: GroupArgument,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Show how far a group has come with each queue, and how many messages are left."""
+    with look(store, config, assignments) as administration:
+        rows = administration.group_progress(group)
+    print_table(msgspec.to_builtins(rows), PROGRESS_COLUMNS, output_format)
+
+
+def create_group(
+    store: StoreArgument,
+    group: GroupArgument,
+    consume: ConsumeOption = None,
+    broadcast: BroadcastOption = None,
+    retry_queues: RetryQueuesOption = None,
+    retry_max_times: RetryMaxOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+) -> None:
+    """Describe a group in subscriptionGroup.json; one that is there is changed."""
+    change_group(store, group, consume, broadcast, retry_queues, retry_max_times, config, assignments, must_exist=False)
+    write_line(f"created: {group}")
+
+
+def update_group(
+    store: StoreArgument,
+    group: GroupArgument,
+    consume: ConsumeOption = None,
+    broadcast: BroadcastOption = None,
+    retry_queues: RetryQueuesOption = None,
+    retry_max_times: RetryMaxOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+) -> None:
+    """Change what a group may do, and how often its messages are tried."""
+    change_group(store, group, consume, broadcast, retry_queues, retry_max_times, config, assignments, must_exist=True)
+    write_line(f"updated: {group}")
+
+
+def change_group(
+    store: StoreArgument,
+    group: str,
+    consume: bool | None,
+    broadcast: bool | None,
+    retry_queues: int | None,
+    retry_max_times: int | None,
+    config: ConfigOption,
+    assignments: SetOption,
+    *,
+    must_exist: bool,
+) -> None:
+    """Have a group be as it is said, what is not said staying as it was."""
+    from reput.store.subscription_group_manager import SubscriptionGroupConfig
+
+    said = {
+        "consume_enable": consume,
+        "consume_broadcast_enable": broadcast,
+        "retry_queue_nums": retry_queues,
+        "retry_max_times": retry_max_times,
+    }
+    with administrate(store, config, assignments) as administration:
+        if must_exist:
+            administration.require_group(group)
+        found = administration.managers.groups.entries.get(group) or SubscriptionGroupConfig(group_name=group)
+        administration.groups.create_or_update(
+            msgspec.structs.replace(found, **{name: value for name, value in said.items() if value is not None})
+        )
+
+
+def reset_group(
+    store: StoreArgument,
+    group: GroupArgument,
+    topic: TopicArgument,
+    to: Annotated[str, typer.Option("--to", metavar="earliest|latest|TIME", help="Where the group goes on.")],
+    queue_id: Annotated[
+        int | None, typer.Option("--queue-id", metavar="Q", parser=whole_number(), help="This queue alone.")
+    ] = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Have a group go on from another place of a topic: its beginning, its end, or what was stored at a time."""
+    beginning = parse_beginning(to, "--to")
+    with administrate(store, config, assignments) as administration:
+        rows = administration.reset_offsets(group, topic, beginning, queue_id=queue_id)
+    print_table(msgspec.to_builtins(rows), PROGRESS_COLUMNS, output_format)
+
+
+def delete_group(
+    store: StoreArgument,
+    group: GroupArgument,
+    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep what it has committed.")] = False,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+) -> None:
+    """Forget a group, and the offsets that it has committed."""
+    with administrate(store, config, assignments) as administration:
+        administration.delete_group(group, clean_offsets=not keep_offsets)
+    write_line(f"deleted: {group}")
+
+
+def clean_groups(
+    store: StoreArgument,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Forget the offsets of dead groups: those whose next messages have all gone from the log."""
+    with administrate(store, config, assignments) as administration:
+        removed = administration.clean_offsets()
+    print_table([{"group": group, "topic": topic} for group, topic in removed], ("group", "topic"), output_format)
+
+
+def register(application: typer.Typer) -> None:
+    """Add the verbs to *application*."""
+    for name, verb in (
+        ("list", list_groups),
+        ("describe", describe_group),
+        ("create", create_group),
+        ("update", update_group),
+        ("reset", reset_group),
+        ("delete", delete_group),
+        ("clean", clean_groups),
+    ):
+        application.command(name, epilog=f"\b\nExample:\n  {EXAMPLES[name]}")(verb)

@@ -1,0 +1,44 @@
+"""What verbs do to the configuration of a store directory: look at it, or change it where nobody has it open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reput.cli.options import refuse_address, settings_of
+
+if TYPE_CHECKING:
+    from reput.consume.administration import Administration
+
+__all__ = ["administrate", "look"]
+
+
+@contextmanager
+def look(store: Path, config: Path | None, assignments: list[str] | None) -> Iterator[Administration]:
+    """Give the configuration of a store, whoever has it open, to be read; not a byte changes."""
+    from reput.consume.administration import Administration
+    from reput.consume.config_managers import ConfigManagers
+    from reput.consume.subscription_groups import SubscriptionGroups
+    from reput.consume.topics import Topics
+    from reput.opened_store import ReadOnlyStore
+
+    refuse_address(store)
+    settings = settings_of(store, config, assignments).settings
+    with ReadOnlyStore(store, settings) as opened:
+        managers = ConfigManagers(store, settings)
+        topics = Topics(managers.topics, settings, lambda topic: opened.topics().get(topic, []), persist=False)
+        yield Administration(opened, managers, topics, SubscriptionGroups(managers.groups, settings, persist=False))
+
+
+@contextmanager
+def administrate(store: Path, config: Path | None, assignments: list[str] | None) -> Iterator[Administration]:
+    """Give the configuration of a store that nobody has open, to be changed."""
+    from reput.consume.administration import StoppedStore
+    from reput.opened_store import ReadOnlyStore
+
+    refuse_address(store)
+    settings = settings_of(store, config, assignments).settings
+    with ReadOnlyStore(store, settings) as opened, StoppedStore(store, opened) as stopped:
+        yield stopped.administration

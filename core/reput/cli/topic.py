@@ -1,0 +1,176 @@
+"""`reput topic`: the topics of a store: list, create, update, describe, delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from reput.cli.failure import ANSWER_IS_NO
+from reput.cli.options import (
+    ConfigOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StoreArgument,
+    TopicArgument,
+    whole_number,
+)
+from reput.cli.output import print_table, write_line
+from reput.cli.stopped_store import administrate, look
+
+if TYPE_CHECKING:
+    from reput.store.topic_config_manager import TopicConfig
+
+__all__ = ["register"]
+
+MADE = "reput send store orders --count 3"
+EXAMPLES = {
+    "list": f"{MADE} && reput topic list store",
+    "describe": f"{MADE} && reput topic describe store orders",
+    "create": f"{MADE} && reput topic create store invoices --queues 4",
+    "update": f"{MADE} && reput topic update store orders --perm 4",
+    "delete": f"{MADE} && reput topic create store drafts && reput topic delete store drafts",
+}
+LIST_COLUMNS = ("topic", "read_queue_nums", "write_queue_nums", "perm", "order")
+STATS_COLUMNS = ("topic", "queue_id", "min_offset", "max_offset", "last_update_timestamp")
+DEFAULT_QUEUES = 8
+
+QueuesOption = Annotated[
+    int | None, typer.Option("--queues", metavar="N", parser=whole_number(1), help="Queues, to read and to write.")
+]
+ReadQueuesOption = Annotated[
+    int | None, typer.Option("--read-queues", metavar="N", parser=whole_number(1), help="Queues that are read.")
+]
+WriteQueuesOption = Annotated[
+    int | None, typer.Option("--write-queues", metavar="N", parser=whole_number(1), help="Queues that are written.")
+]
+PermOption = Annotated[
+    int | None, typer.Option("--perm", metavar="SUM", parser=whole_number(), help="2 write, 4 read, 6 both, 0 none.")
+]
+
+
+def list_topics(
+    store: StoreArgument,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> int:
+    """Show the topics that are described in topics.json, or have messages. Exit code 1: there is none."""
+    with look(store, config, assignments) as administration:
+        found = [administration.topics.find(name) for name in administration.topic_names()]
+    rows = [topic_row(topic) for topic in found if topic is not None]
+    print_table(rows, LIST_COLUMNS, output_format)
+    return 0 if rows else ANSWER_IS_NO
+
+
+def describe_topic(
+    store: StoreArgument,
+    topic: TopicArgument,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Show each queue of a topic: its first message, the place behind the last, and when that was stored."""
+    with look(store, config, assignments) as administration:
+        rows = administration.topic_stats(topic)
+    print_table(msgspec.to_builtins(rows), STATS_COLUMNS, output_format)
+
+
+def create_topic(
+    store: StoreArgument,
+    topic: TopicArgument,
+    queues: QueuesOption = None,
+    read_queues: ReadQueuesOption = None,
+    write_queues: WriteQueuesOption = None,
+    perm: PermOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+) -> None:
+    """Describe a topic in topics.json, with 8 queues if nothing else is said; one that is there is changed."""
+    change_topic(store, topic, queues, read_queues, write_queues, perm, config, assignments, must_exist=False)
+    write_line(f"created: {topic}")
+
+
+def update_topic(
+    store: StoreArgument,
+    topic: TopicArgument,
+    queues: QueuesOption = None,
+    read_queues: ReadQueuesOption = None,
+    write_queues: WriteQueuesOption = None,
+    perm: PermOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+) -> None:
+    """Change a topic: its queues, or who may do what. Lower the queues to write first, and those to read later."""
+    change_topic(store, topic, queues, read_queues, write_queues, perm, config, assignments, must_exist=True)
+    write_line(f"updated: {topic}")
+
+
+def change_topic(
+    store: StoreArgument,
+    topic: str,
+    queues: int | None,
+    read_queues: int | None,
+    write_queues: int | None,
+    perm: int | None,
+    config: ConfigOption,
+    assignments: SetOption,
+    *,
+    must_exist: bool,
+) -> None:
+    """Have a topic be as it is said, what is not said staying as it was."""
+    from reput.consume.response_code import ResponseCode
+    from reput.errors import RequestRefused
+    from reput.store.topic_config_manager import TopicConfig
+
+    with administrate(store, config, assignments) as administration:
+        found = administration.topics.find(topic)
+        if found is None and must_exist:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
+        found = found or TopicConfig(topic_name=topic, read_queue_nums=DEFAULT_QUEUES, write_queue_nums=DEFAULT_QUEUES)
+        read_queues, write_queues = read_queues or queues, write_queues or queues
+        administration.topics.create_or_update(
+            msgspec.structs.replace(
+                found,
+                read_queue_nums=found.read_queue_nums if read_queues is None else read_queues,
+                write_queue_nums=found.write_queue_nums if write_queues is None else write_queues,
+                perm=found.perm if perm is None else perm,
+            )
+        )
+
+
+def delete_topic(
+    store: StoreArgument, topic: TopicArgument, config: ConfigOption = None, assignments: SetOption = None
+) -> None:
+    """Forget a topic that has no messages, with the offsets that groups have committed of it."""
+    with administrate(store, config, assignments) as administration:
+        administration.delete_topic(topic)
+    write_line(f"deleted: {topic}")
+
+
+def topic_row(topic: TopicConfig) -> dict[str, Any]:
+    """Return the row for one topic."""
+    return {
+        "topic": topic.topic_name,
+        "read_queue_nums": topic.read_queue_nums,
+        "write_queue_nums": topic.write_queue_nums,
+        "perm": topic.perm,
+        "order": topic.order,
+        "topic_filter_type": topic.topic_filter_type,
+        "topic_sys_flag": topic.topic_sys_flag,
+        "attributes": topic.attributes or {},
+    }
+
+
+def register(application: typer.Typer) -> None:
+    """Add the verbs to *application*."""
+    for name, verb in (
+        ("list", list_topics),
+        ("describe", describe_topic),
+        ("create", create_topic),
+        ("update", update_topic),
+        ("delete", delete_topic),
+    ):
+        application.command(name, epilog=f"\b\nExample:\n  {EXAMPLES[name]}")(verb)

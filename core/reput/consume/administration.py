@@ -1,0 +1,283 @@
+"""Administration: what an operator asks of topics and consumer groups, and changes of them.
+
+It works on the services of an open store, and on the files of a store that nobody has open: `StoppedStore`.
+
+Source of the words: RocketMQ admin tools (topicStatus, consumerProgress, resetOffsetByTime, deleteSubGroup).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from reput.consume.config_managers import ConfigManagers
+from reput.consume.pull_service import ReadableStore
+from reput.consume.response_code import ResponseCode
+from reput.consume.subscription_groups import SubscriptionGroups
+from reput.consume.topic_reader import Beginning
+from reput.consume.topics import RETRY_PREFIX, Topics, is_system_topic
+from reput.errors import RequestRefused
+from reput.store.message_reader import MessageReader
+from reput.store.store_lock import StoreLock
+
+__all__ = ["Administration", "GroupProgress", "QueueStats", "StoppedStore"]
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """One queue of a topic.
+
+    Attributes:
+        max_offset: behind the last message.
+        last_update_timestamp: store time of the last message, ms since 1970; None: it is not there (any more).
+    """
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int | None
+
+
+class GroupProgress(msgspec.Struct, frozen=True):
+    """How far a group has come with one queue.
+
+    Attributes:
+        broker_offset: behind the last message of the queue.
+        consumer_offset: what the group consumes next.
+        lag: messages that it has not consumed, of those that are there.
+        last_timestamp: store time of the last message that it consumed, ms since 1970; None: it is not there.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    broker_offset: int
+    consumer_offset: int
+    lag: int
+    last_timestamp: int | None
+
+
+class Administration:
+    """Answers and changes. Any thread may call.
+
+    Args:
+        moved: is told (group, topic, queue id, queue offset) of every offset that is set.
+    """
+
+    def __init__(
+        self,
+        store: ReadableStore,
+        managers: ConfigManagers,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        moved: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, queue_offset: None,
+    ) -> None:
+        self.store = store
+        self.managers = managers
+        self.topics = topics
+        self.groups = groups
+        self.moved = moved
+
+    # Topics.
+
+    def topic_names(self) -> list[str]:
+        """Return the topics that are described or have messages, in the order of their names."""
+        with self.store.read_lock:
+            stored = self.store.reader.topics()
+        return sorted({*self.managers.topics.entries, *stored})
+
+    def topic_stats(self, topic: str) -> list[QueueStats]:
+        """Return a row per queue of a topic.
+
+        Raises:
+            RequestRefused: TOPIC_NOT_EXIST.
+        """
+        rows = []
+        for queue_id in range(self.queue_nums(topic)):
+            low, high = self.queue_range(topic, queue_id)
+            rows.append(QueueStats(topic, queue_id, low, high, self.store_timestamp(topic, queue_id, high - 1)))
+        return rows
+
+    def queue_nums(self, topic: str) -> int:
+        """Return how many queues a topic has for whoever reads or writes it.
+
+        Raises:
+            RequestRefused: TOPIC_NOT_EXIST.
+        """
+        config = self.topics.find(topic)
+        if config is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
+        return max(config.read_queue_nums, config.write_queue_nums, *(1 + id for id in self.topics.queue_ids(topic)))
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first queue offset that can be read, and the one behind the last."""
+        with self.store.read_lock:
+            return self.store.reader.queue_range(topic, queue_id)
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Return the store time of one message, None if it is not there."""
+        if queue_offset < 0:
+            return None
+        with self.store.read_lock:
+            found = self.store.reader.get_message(topic, queue_id, queue_offset, 1).records
+        return found[0].store_timestamp if found else None
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic without messages, and the offsets of it.
+
+        Raises:
+            RequestRefused: it is unknown, or the system's, or the store has messages of it, which stay readable until
+                retention removes them.
+        """
+        if is_system_topic(topic):
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"topic is the system's own: topic={topic!r}")
+        if topic not in self.managers.topics.entries and not self.topics.queue_ids(topic):
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
+        if any(self.queue_range(topic, queue_id)[1] for queue_id in self.topics.queue_ids(topic)):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the store has messages of the topic: topic={topic!r}",
+                "Close it to readers and writers instead: `reput topic update STORE TOPIC --perm 0`.",
+            )
+        self.topics.forget(topic)
+        self.managers.offsets.remove_topic(topic)
+        self.managers.offsets.persist()
+
+    # Groups.
+
+    def group_names(self) -> list[str]:
+        """Return the groups that are described or have committed offsets, in the order of their names."""
+        return sorted({*self.managers.groups.entries, *self.managers.offsets.groups()})
+
+    def group_progress(self, group: str) -> list[GroupProgress]:
+        """Return a row per queue that a group has committed an offset of.
+
+        Raises:
+            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
+        """
+        self.require_group(group)
+        rows = []
+        for topic, offsets in sorted(self.managers.offsets.offsets_of_group(group).items()):
+            for queue_id, offset in sorted(offsets.items()):
+                low, high = self.queue_range(topic, queue_id)
+                last = self.store_timestamp(topic, queue_id, offset - 1)
+                lag = max(0, high - max(offset, low))
+                rows.append(GroupProgress(group, topic, queue_id, high, offset, lag, last))
+        return rows
+
+    def require_group(self, group: str) -> None:
+        """Raise RequestRefused, SUBSCRIPTION_GROUP_NOT_EXIST, unless anything is known of *group*."""
+        if group not in self.managers.groups.entries and group not in self.managers.offsets.groups():
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group does not exist: group={group!r}"
+            )
+
+    def reset_offsets(
+        self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None
+    ) -> list[GroupProgress]:
+        """Have a group go on from another place of a topic, durably: its beginning, its end, or a store time in ms.
+
+        Args:
+            queue_id: this queue alone; None: all.
+
+        Returns:
+            A row per queue, as it is then.
+
+        Raises:
+            RequestRefused: group, topic or queue is unknown.
+        """
+        self.groups.require(group)
+        queue_nums = self.queue_nums(topic)
+        if queue_id is not None and not 0 <= queue_id < queue_nums:
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"the topic has no such queue: topic={topic!r} queue_id={queue_id} queue_nums={queue_nums}",
+            )
+        rows = []
+        for number in range(queue_nums) if queue_id is None else (queue_id,):
+            low, high = self.queue_range(topic, number)
+            if isinstance(to, int):
+                with self.store.read_lock:
+                    offset = self.store.reader.offset_by_time(topic, number, to)
+            else:
+                offset = low if to == "earliest" else high
+            self.moved(group, topic, number, offset)
+            self.managers.offsets.commit_offset(group, topic, number, offset)
+            last = self.store_timestamp(topic, number, offset - 1)
+            rows.append(GroupProgress(group, topic, number, high, offset, high - offset, last))
+        self.managers.offsets.persist()
+        return rows
+
+    def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
+        """Forget a group, and its offsets unless they are to be kept.
+
+        Raises:
+            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
+        """
+        self.require_group(group)
+        if group in self.managers.groups.entries:
+            self.groups.forget(group)
+        if clean_offsets:
+            self.managers.offsets.remove_group(group)
+            self.managers.offsets.persist()
+
+    def clean_offsets(self) -> list[tuple[str, str]]:
+        """Forget the offsets of dead groups: those of which everything they would consume next is gone from the log.
+
+        Returns:
+            Group and topic of each.
+
+        Source: RocketMQ broker, ConsumerOffsetManager.scanUnsubscribedTopic.
+        """
+        removed = []
+        for group in self.managers.offsets.groups():
+            for topic, offsets in self.managers.offsets.offsets_of_group(group).items():
+                if topic.startswith(RETRY_PREFIX):
+                    continue
+                if all(offset < self.queue_range(topic, queue_id)[0] for queue_id, offset in offsets.items()):
+                    self.managers.offsets.remove(group, topic)
+                    removed.append((group, topic))
+        self.managers.offsets.persist()
+        return removed
+
+
+class StoppedStore:
+    """The configuration of a store that nobody else writes meanwhile: its lock is held until `close`.
+
+    Args:
+        reader: of the store, as it lies; the caller closes it.
+    """
+
+    def __init__(self, directory: Path, store: ReadableStore) -> None:
+        """Take the lock and read the files.
+
+        Raises:
+            StoreLocked: another process writes the store, and keeps its configuration in memory.
+            DamagedStore: a file cannot be read, nor its backup.
+        """
+        settings = store.settings
+        reader: MessageReader = store.reader
+        with ExitStack() as undo:
+            self.store_lock = StoreLock(directory)
+            undo.callback(self.store_lock.close)
+            managers = ConfigManagers(directory, settings)
+            topics = Topics(managers.topics, settings, lambda topic: reader.topics().get(topic, []))
+            self.administration = Administration(store, managers, topics, SubscriptionGroups(managers.groups, settings))
+            undo.pop_all()
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self.store_lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
