@@ -288,6 +288,7 @@ class Store(Reading):
             self.writer.on_delayed = self.schedule.notice
             if self.schedule.has_waiting:
                 self.schedule.start()
+        self.writer.durable_views = self.durable_views
         self.writer.retention.start(self.cursors_needed, self.release_log)
 
     def start_group(self, mode: Mode) -> None:
@@ -329,6 +330,14 @@ class Store(Reading):
     def durable_cursors(self) -> dict[str, int | None]:
         """Return the commit-log offset up to which the view of each enabled dispatcher is durable; None: not known."""
         return {name: self.group.durable_cursor(name) for name in list(self.group.members)}
+
+    def durable_views(self) -> tuple[int, int]:
+        """Return up to which store time the views that RocketMQ reads are on disk, and up to where the index is."""
+        enabled = [view for view in ROCKETMQ_VIEWS if view in self.group.members]
+        if CONSUME_QUEUE not in enabled:
+            return 0, 0
+        timestamps = [self.group.durable_timestamp(view) or 0 for view in enabled]
+        return min(timestamps), (self.group.durable_cursor(INDEX) or 0) if INDEX in enabled else 0
 
     def cursors_needed(self) -> dict[str, int | None]:
         """Return from where on each enabled dispatcher still needs the log, that of a rebuild included."""

@@ -342,6 +342,11 @@ class ProcessGroup:
         """Return the commit-log offset up to which the view is readable, None if that is not known."""
         return self.cell(name).progress
 
+    def durable_timestamp(self, name: str) -> int | None:
+        """Return the store time (ms) of the last record that the view has on disk, None if that is not known."""
+        cursor = self.cell(name).durable_cursor
+        return None if cursor is None else cursor.store_timestamp
+
     def durable_cursor(self, name: str) -> int | None:
         """Return the commit-log offset up to which the view survives a power cut, None if that is not known."""
         cursor = self.cell(name).durable_cursor

@@ -309,6 +309,9 @@ class MessageStore:
         self.durable_timestamp = self.store_timestamp
         self.read_only_reason: str | None = None
         self.disk_full_reason: str | None = None
+        # Tells up to which store time the views that RocketMQ reads are on disk, and up to which commit-log offset the
+        # index is.
+        self.durable_views: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.snapshot_at = self.clock.monotonic()
         self.snapshot_offset = self.commit_log.appended
         self.write_own_files(identity)
@@ -892,13 +895,17 @@ class MessageStore:
         self.snapshot_when_due()
 
     def snapshot_when_due(self) -> None:
-        """Keep what a recovery would otherwise have to scan for."""
+        """Keep what a recovery would otherwise have to scan for, RocketMQ's with its checkpoint included."""
         now = self.clock.monotonic()
         if now - self.snapshot_at >= SNAPSHOT_INTERVAL_S and self.durable > self.snapshot_offset:
             self.snapshot_at = now
             # A snapshot is only a help: a disk that is full for it still has the log it can be made from.
             with contextlib.suppress(OSError):
                 self.write_snapshot(clean=False)
+                queue_timestamp, index_durable = self.durable_views()
+                write_checkpoint(
+                    self.directory, self.durable_timestamp, queue_timestamp, self.files, index_durable=index_durable
+                )
 
     def write_snapshot(self, *, clean: bool) -> None:
         """Write the queue offsets as of a durable offset, and the mark by which it is known again."""

@@ -62,21 +62,33 @@ def read_checkpoint(store_directory: Path) -> StoreCheckpoint:
         return StoreCheckpoint()
 
 
-def write_checkpoint(store_directory: Path, log_timestamp: int, queue_timestamp: int, files: Files) -> None:
+def write_checkpoint(
+    store_directory: Path, log_timestamp: int, queue_timestamp: int, files: Files, *, index_durable: int | None = None
+) -> None:
     """Write the checkpoint: up to which store times the log, and the consume queues, are on disk.
 
     After a crash RocketMQ drops every index file that ends behind ``index_msg_timestamp``, and dispatches again only
     from ``logics_msg_timestamp`` on. So the latter never passes the begin of the first file that the former leaves out.
+
+    Args:
+        index_durable: commit-log offset up to which the index is on disk; None: all of it is.
     """
     found = read_checkpoint(store_directory)
-    headers = read_headers(store_directory / "index")
-    index_timestamp = headers[-2].end_timestamp if len(headers) > 1 else 0
-    if headers and headers[-1].begin_timestamp:
-        queue_timestamp = min(queue_timestamp, headers[-1].begin_timestamp)
+    headers = [header for header in read_headers(store_directory / "index") if header.index_count > 1]
+    # The last file is not full, and is written on.
+    covered = max(len(headers) - 1, 0)
+    while covered and index_durable is not None and headers[covered - 1].end_offset >= index_durable:
+        covered -= 1
+    # RocketMQ tells files by their times alone.
+    while covered and headers[covered - 1].end_timestamp >= headers[covered].end_timestamp:
+        covered -= 1
+    if covered < len(headers):
+        queue_timestamp = min(queue_timestamp, headers[covered].begin_timestamp)
     checkpoint = msgspec.structs.replace(
         found,
         physic_msg_timestamp=log_timestamp,
         logics_msg_timestamp=queue_timestamp,
-        index_msg_timestamp=index_timestamp,
+        index_msg_timestamp=headers[covered - 1].end_timestamp if covered else 0,
     )
-    files.replace(store_directory / "checkpoint", encode_checkpoint(checkpoint))
+    if checkpoint != found or not (store_directory / "checkpoint").exists():
+        files.replace(store_directory / "checkpoint", encode_checkpoint(checkpoint))

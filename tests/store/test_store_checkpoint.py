@@ -1,0 +1,106 @@
+"""The checkpoint tells a RocketMQ from where it must look again after a crash, and never too late."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import reput
+from reput.store.files import Files
+from reput.store.index_file import HEADER
+from reput.store.store_checkpoint import StoreCheckpoint, decode_checkpoint, read_checkpoint, write_checkpoint
+from small_store import START_MS, ManualClock, open_store
+
+LIMIT_S = 60.0
+
+
+def index_file(store, number, begin, end, end_offset, count=400):
+    """Write the header of an index file."""
+    directory = store / "index"
+    directory.mkdir(exist_ok=True)
+    (directory / f"{20260101000000000 + number}").write_bytes(HEADER.pack(begin, end, 0, end_offset, 1, count))
+
+
+def written(store, queue_timestamp, index_durable=None):
+    """Return (logics, index) of the checkpoint that is written when the queues are on disk up to some time."""
+    write_checkpoint(store, 9_000, queue_timestamp, Files(), index_durable=index_durable)
+    checkpoint = read_checkpoint(store)
+    assert checkpoint.physic_msg_timestamp == 9_000
+    return checkpoint.logics_msg_timestamp, checkpoint.index_msg_timestamp
+
+
+def test_without_an_index_the_queues_count_alone(tmp_path):
+    """A file without entries holds nothing back."""
+    assert written(tmp_path, 8_000) == (8_000, 0)
+    index_file(tmp_path, 1, 0, 0, 0, count=0)
+    assert written(tmp_path, 8_000) == (8_000, 0)
+
+
+def test_the_file_that_is_written_to_holds_the_queues_back(tmp_path):
+    """RocketMQ drops it, and dispatches again only from there on."""
+    index_file(tmp_path, 1, 1_000, 3_000, 500)
+    index_file(tmp_path, 2, 3_000, 6_000, 900)
+    assert written(tmp_path, 8_000) == (3_000, 3_000)
+    assert written(tmp_path, 2_000) == (2_000, 3_000)
+
+
+@pytest.mark.parametrize(
+    ("durable", "expected"),
+    [(2_000, (5_000, 5_000)), (701, (5_000, 5_000)), (700, (3_000, 3_000)), (500, (1_000, 0)), (0, (1_000, 0))],
+)
+def test_a_full_file_counts_once_it_is_on_disk(tmp_path, durable, expected):
+    """Up to its last entry."""
+    index_file(tmp_path, 1, 1_000, 3_000, 500)
+    index_file(tmp_path, 2, 3_000, 5_000, 700)
+    index_file(tmp_path, 3, 5_000, 7_000, 900)
+    assert written(tmp_path, 8_000, durable) == expected
+
+
+def test_files_that_end_at_the_same_time_are_told_apart_by_none(tmp_path):
+    """RocketMQ would keep both, so neither is said to be on disk."""
+    index_file(tmp_path, 1, 1_000, 3_000, 500)
+    index_file(tmp_path, 2, 3_000, 3_000, 900)
+    assert written(tmp_path, 8_000) == (1_000, 0)
+
+
+def test_what_others_keep_in_it_stays(tmp_path):
+    """A RocketMQ 5 has two more numbers there."""
+    (tmp_path / "checkpoint").write_bytes(b"".join(number.to_bytes(8, "big") for number in (1, 2, 3, 4, 5)))
+    write_checkpoint(tmp_path, 9_000, 8_000, Files())
+    data = (tmp_path / "checkpoint").read_bytes()
+    assert len(data) == 4096
+    assert decode_checkpoint(data) == StoreCheckpoint(9_000, 8_000, 0, 4, 5)
+
+
+def test_it_is_written_while_the_store_is_open(tmp_path):
+    """Of what is on disk, as the views say; a RocketMQ after a kill need not begin with the oldest segment."""
+
+    class Ticking(ManualClock):
+        seconds = 0.0
+
+        def monotonic(self):
+            return self.seconds
+
+    clock = Ticking()
+    store = open_store(tmp_path, clock=clock, flush_interval_commit_log=1)
+    store.durable_views = lambda: (START_MS - 5, 0)
+    store.put(reput.Message("orders", b"x"))
+    store.flush()
+    assert read_checkpoint(tmp_path) == StoreCheckpoint()
+    clock.seconds = 11.0
+    end = time.monotonic() + LIMIT_S
+    while read_checkpoint(tmp_path) != StoreCheckpoint(START_MS, START_MS - 5):
+        assert time.monotonic() < end
+    store.close(views_complete=False)
+
+
+def test_views_say_up_to_when_they_are_on_disk(tmp_path):
+    """The least of them counts."""
+    with reput.open(tmp_path, mode="inline", max_hash_slot_num=100, max_index_num=400) as store:
+        result = store.put(reput.Message("orders", b"x", keys=["k"]))
+        end = time.monotonic() + LIMIT_S
+        while store.durable_views() != (result.store_timestamp, result.next_commit_log_offset):
+            assert time.monotonic() < end
+    with reput.open(tmp_path, mode="inline", dispatchers=["index"]) as store:
+        assert store.durable_views() == (0, 0)
