@@ -46,6 +46,7 @@ from reput_hooks import Record
 
 if TYPE_CHECKING:
     from reput.consume import Beginning, Consumer, ConsumeServices, Filter
+    from reput.consume.transaction_service import TransactionService
 
 __all__ = ["ReadOnlyStore", "Store", "open"]
 
@@ -259,6 +260,8 @@ class Store(Reading):
         self.closed = False
         self.consuming_lock = threading.Lock()
         self.consuming: ConsumeServices | None = None
+        self.transacting_lock = threading.Lock()
+        self.transacting: TransactionService | None = None
         try:
             # Of those that are new it is known from now on that they have nothing yet.
             keep_dispatcher_cursors(directory, dict.fromkeys(self.settings.dispatchers), self.writer.files)
@@ -346,8 +349,9 @@ class Store(Reading):
     def release_log(self) -> None:
         """Let go of segments that were removed: as long as they are open here, the disk has no room from it."""
         self.reader.files.forget(str(self.directory / "commitlog"))
-        if self.schedule is not None:
-            self.schedule.reader.files.forget(str(self.directory / "commitlog"))
+        for service in (self.schedule, self.transacting):
+            if service is not None:
+                service.reader.files.forget(str(self.directory / "commitlog"))
 
     def clean(self) -> list[SegmentFate]:
         """Have segments go whose time has come, without waiting for the hour of ``delete_when``.
@@ -619,6 +623,23 @@ class Store(Reading):
         """Return the queues of *topic* that messages were put to."""
         return list(self.writer.queue_offsets.queues.get(topic, ()))
 
+    @property
+    def transactions(self) -> TransactionService:
+        """Messages that are delivered only when their sender says so. Made when it is asked for first.
+
+        Raises:
+            DispatcherError: the consume queue is not built, or not up to the log's end.
+            DamagedStore: a half message, or a configuration file, cannot be read.
+        """
+        self.require_open()
+        with self.transacting_lock:
+            if self.transacting is None:
+                from reput.consume.transaction_service import TransactionService
+
+                reader = MessageReader(self.directory, self.settings, self.readable_up_to, self.generation)
+                self.transacting = TransactionService(self, reader)
+            return self.transacting
+
     def delays(self) -> list[DelayLevelRow]:
         """Return what waits in each delay level that ever had a message.
 
@@ -664,9 +685,14 @@ class Store(Reading):
 
     def close_services(self) -> None:
         """End the consumers, and keep how far they have come."""
-        with self.consuming_lock:
-            if self.consuming is not None:
-                self.consuming.close()
+        try:
+            with self.transacting_lock:
+                if self.transacting is not None:
+                    self.transacting.stop()
+        finally:
+            with self.consuming_lock:
+                if self.consuming is not None:
+                    self.consuming.close()
 
     def views_complete(self) -> bool:
         """Whether the views that RocketMQ reads are durable up to the log's end."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import reput
+from delivering import LIMIT_S, SMALL, open_inline, wait_until
 from reput.opened_store import Store
 from reput.store.delay_level import SCHEDULE_TOPIC
 from reput.store.delay_offset_manager import DelayOffsetManager
@@ -22,32 +21,11 @@ from reput.store.message import MessageExtBrokerInner
 from reput_hooks import Record
 from small_store import ManualClock, records
 
-LIMIT_S = 60.0
-SMALL = {
-    "mapped_file_size_commit_log": 64 << 10,
-    "mapped_file_size_consume_queue": 2000,
-    "max_hash_slot_num": 64,
-    "max_index_num": 1000,
-}
-
-
-def wait_until(reached: Callable[[], bool]) -> None:
-    """Return when *reached* says so; no thread of this program can be asked to notify, so it is asked often."""
-    deadline = time.monotonic() + LIMIT_S
-    pause = threading.Event()
-    while not reached():
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        pause.wait(0.005)
-
 
 def wait_delivered(store: Store) -> None:
     assert store.schedule is not None
     schedule = store.schedule
     wait_until(lambda: not schedule.has_waiting)
-
-
-def open_inline(path: Path, **settings: object) -> Store:
-    return reput.open(path, mode="inline", dispatchers=["consume_queue"], **{**SMALL, **settings})
 
 
 @pytest.fixture

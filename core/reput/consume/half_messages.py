@@ -1,0 +1,109 @@
+"""Half messages as they lie in a store: which of them are not settled, found at the first use.
+
+    RMQ_SYS_TRANS_HALF_TOPIC     0  1  2  3  4'      4' is 1 again, after a check
+    RMQ_SYS_TRANS_OP_HALF_TOPIC     "0" "3"          so 1 and 2 wait
+
+A half message that is asked about is appended again with a higher count, so one transaction may have several copies.
+It is settled as soon as one of them has its op record, or the log its committed message: a program that was killed
+between the two has delivered, and need not be asked again.
+
+Source: RocketMQ broker, TransactionalMessageServiceImpl and TransactionalMessageBridge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from reput.store.message_reader import MessageReader
+from reput.store.record import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE, decode_record
+from reput_hooks import Record
+
+__all__ = [
+    "CHECK_TIMES",
+    "DISCARDED_TOPIC",
+    "HALF_TOPIC",
+    "OP_TOPIC",
+    "Identity",
+    "check_times",
+    "committed_copies",
+    "done_offsets",
+    "identity_of",
+    "queue_records",
+]
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+BATCH = 64
+
+# Unique key, born timestamp, born host and CRC of the body: the same in all copies of a half message, and in what it
+# became.
+Identity: TypeAlias = tuple[str | None, int, str, int]
+
+
+def identity_of(record: Record) -> Identity:
+    """Return what tells the transaction of a half message, or of a committed one, from others."""
+    return record.uniq_key, record.born_timestamp, record.born_host, record.body_crc
+
+
+def check_times(record: Record) -> int:
+    """Return how often somebody was asked about a half message; 0 where that is no number."""
+    text = record.properties.get(CHECK_TIMES, "0")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def done_offsets(op: Record) -> list[int]:
+    """Return the queue offsets of the half messages that an op record settles.
+
+    RocketMQ 4.3 to 5.0 write one, later ones several with commas.
+    """
+    return [int(text) for text in op.body.decode("ascii", "replace").split(",") if text.isascii() and text.isdigit()]
+
+
+def queue_records(reader: MessageReader, topic: str, queue_id: int, queue_offset: int | None) -> Iterator[Record]:
+    """Yield the records of a queue from *queue_offset* on, None: from its first. What the log has lost is missing.
+
+    Raises:
+        DamagedStore: a record is none.
+    """
+    low, high = reader.queue_range(topic, queue_id)
+    at = low if queue_offset is None else max(queue_offset, low)
+    while at < high:
+        found = reader.get_message(topic, queue_id, at, BATCH)
+        yield from found
+        if found.next_queue_offset <= at:
+            return
+        at = found.next_queue_offset
+
+
+def committed_copies(store_directory: Path, begin: int, end: int) -> Iterator[Record]:
+    """Yield the committed and the discarded messages in log [begin, end).
+
+    Raises:
+        DamagedStore: there is no record at an offset where one is due.
+    """
+    # Here, because numpy comes with it: only after a kill, and only where half messages wait, is the log searched.
+    from reput.store.log_scan import LogScan
+    from reput.store.recovery import read_damage
+
+    discarded = DISCARDED_TOPIC.encode()
+    scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted())
+    try:
+        at = max(begin, scan.offset_min)
+        while at < end:
+            if at in scan.passed_over:
+                at = scan.passed_over[at]
+                continue
+            columns, at = scan.locate(at, end)
+            committed = columns.header["sys_flag"] & TRANSACTION_ROLLBACK_TYPE == TRANSACTION_COMMIT_TYPE
+            topics, topic_of = columns.queues()
+            for number, (topic, _) in enumerate(topics):
+                if topic == discarded:
+                    committed |= topic_of == number
+            for position in columns.position[committed].tolist():
+                yield decode_record(columns.data, position)
+    finally:
+        scan.close()

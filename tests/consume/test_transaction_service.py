@@ -1,0 +1,447 @@
+"""Transactions: stored first, delivered once their sender says so, and never twice."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import reput
+from delivering import LIMIT_S, SMALL, open_inline, wait_until
+from reput.consume.half_messages import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, done_offsets
+from reput.consume.response_code import ResponseCode
+from reput.consume.transaction_service import HalfMessage, TransactionState
+from reput.errors import MessageIllegal, RequestRefused, StoreFull
+from reput.opened_store import Store
+from reput.store.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.files import Clock
+from reput.store.topic_config_manager import TopicConfigManager
+from reput_hooks import Record
+from small_store import ManualClock
+
+GROUP = "senders"
+COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_inline(tmp_path / "store") as opened:
+        opened.writer.clock = ManualClock()
+        yield opened
+
+
+def put_half(store: Store, body: bytes = b"body", **fields: object) -> HalfMessage:
+    message = reput.Message("orders", body, tags="paid", keys=["k1"], queue_id=2, flag=9, **fields)
+    return store.transactions.put_half(GROUP, message)
+
+
+def advance(store: Store, ms: int) -> None:
+    """Set the clock on, and have the service notice."""
+    assert isinstance(store.writer.clock, ManualClock)
+    store.writer.clock.ms += ms
+    with store.transactions.changed:
+        store.transactions.changed.notify_all()
+
+
+def of_topic(store: Store, topic: str) -> list[Record]:
+    return [record for record in store.records() if record.topic == topic]
+
+
+def progress(path: Path) -> tuple[int | None, int | None]:
+    """Return the committed offsets of the half and the op topic."""
+    manager = ConsumerOffsetManager(path)
+    manager.load()
+    return tuple(manager.query_offset("CID_RMQ_SYS_TRANS", topic, 0) for topic in (HALF_TOPIC, OP_TOPIC))
+
+
+def test_a_committed_message_is_delivered_once(store):
+    """Nobody sees it before; then it lies in its real topic and queue, as RocketMQ writes it."""
+    half = put_half(store)
+    assert of_topic(store, "orders") == []
+    result = store.transactions.commit(half)
+    (record,) = of_topic(store, "orders")
+    assert (record.commit_log_offset, record.queue_offset) == (result.commit_log_offset, 0)
+    assert (record.queue_id, record.flag, record.body, record.sys_flag) == (2, 9, b"body", 8)
+    assert record.prepared_transaction_offset == half.commit_log_offset
+    (stored,) = of_topic(store, HALF_TOPIC)
+    assert (stored.queue_id, stored.sys_flag) == (0, 0)
+    assert stored.properties == record.properties
+    assert record.properties == {
+        "KEYS": "k1",
+        "TAGS": "paid",
+        "UNIQ_KEY": half.transaction_id,
+        "TRAN_MSG": "true",
+        "PGROUP": GROUP,
+        "__transactionId__": half.transaction_id,
+        "REAL_TOPIC": "orders",
+        "REAL_QID": "2",
+    }
+    (op,) = of_topic(store, OP_TOPIC)
+    assert (op.body, op.queue_id, op.properties) == (b"0", 0, {"WAIT": "true", "TAGS": "d"})
+    with pytest.raises(RequestRefused, match="settled"):
+        store.transactions.commit(half)
+    assert len(of_topic(store, "orders")) == 1
+
+
+def test_a_message_that_is_rolled_back_is_never_seen(store):
+    half = put_half(store)
+    store.transactions.rollback(half)
+    assert of_topic(store, "orders") == []
+    assert [op.body for op in of_topic(store, OP_TOPIC)] == [b"0"]
+    with pytest.raises(RequestRefused, match="settled"):
+        store.transactions.commit(half)
+
+
+def test_every_transaction_has_an_id_of_its_own(store):
+    """32 upper-case hex digits, unless the sender gave one."""
+    ids = {put_half(store).transaction_id for _ in range(100)}
+    assert len(ids) == 100
+    assert all(len(name) == 32 and name == name.upper() and int(name, 16) for name in ids)
+    assert put_half(store, properties={"UNIQ_KEY": "mine"}).transaction_id == "mine"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"producer_group": "others"},
+        {"queue_offset": 1},
+        {"commit_log_offset": 1},
+        {"commit_log_offset": 1 << 40},
+        {"commit_log_offset": -1},
+    ],
+)
+def test_only_the_half_message_that_is_named_rightly_is_settled(store, change):
+    """By group, queue offset and commit-log offset; anything else changes nothing."""
+    half = put_half(store)
+    end = store.appended
+    with pytest.raises(RequestRefused) as refused:
+        store.transactions.commit(msgspec.structs.replace(half, **change))
+    assert refused.value.response_code == ResponseCode.SYSTEM_ERROR
+    assert store.appended == end
+    store.transactions.commit(half)
+
+
+def test_an_answer_that_says_nothing_settles_nothing(store):
+    half = put_half(store)
+    assert store.transactions.end(GROUP, half.commit_log_offset, half.queue_offset, UNKNOWN) is None
+    assert store.transactions.status() == 1
+
+
+def test_what_no_transaction_can_be_is_refused(tmp_path):
+    """Delayed, without a group, to a topic that is none, or where the store takes none."""
+    with open_inline(tmp_path / "store") as store:
+        with pytest.raises(MessageIllegal, match="delayed"):
+            put_half(store, delay_level=1)
+        with pytest.raises(MessageIllegal, match="group"):
+            store.transactions.put_half("", reput.Message("orders", b""))
+        with pytest.raises(MessageIllegal, match="topic"):
+            store.transactions.put_half(GROUP, reput.Message("no topic", b""))
+        assert store.appended == 0
+    with open_inline(tmp_path / "other", reject_transaction_message=True) as store:
+        with pytest.raises(RequestRefused) as refused:
+            put_half(store)
+        assert refused.value.response_code == ResponseCode.NO_PERMISSION
+
+
+def test_a_sender_that_says_nothing_is_asked(store):
+    """After the time-out, with the message under its real topic; its answer settles the transaction."""
+    asked: list[Record] = []
+
+    def checker(half: Record) -> TransactionState:
+        asked.append(half)
+        return COMMIT
+
+    store.transactions.on_check(GROUP, checker)
+    put_half(store)
+    advance(store, 5_999)
+    assert asked == []
+    advance(store, 1)
+    wait_until(lambda: store.transactions.status() == 0)
+    (half,) = asked
+    assert (half.topic, half.queue_id, half.queue_offset) == ("orders", 2, 1)
+    assert half.properties["TRANSACTION_CHECK_TIMES"] == "1"
+    (record,) = of_topic(store, "orders")
+    assert record.prepared_transaction_offset == half.commit_log_offset
+    assert [op.body for op in of_topic(store, OP_TOPIC)] == [b"1"]
+
+
+def test_a_late_commit_by_the_first_copy_delivers_once(store):
+    """The sender was asked, said it did not know, and commits with the offsets that it was given at first."""
+    half = put_half(store)
+    store.transactions.on_check(GROUP, lambda _: UNKNOWN)
+    advance(store, 6_000)
+    wait_until(lambda: len(of_topic(store, HALF_TOPIC)) == 2)
+    store.transactions.commit(half)
+    store.transactions.on_check(GROUP, lambda _: COMMIT)
+    advance(store, 600_000)
+    put_half(store)
+    store.transactions.rollback(put_half(store))
+    assert len(of_topic(store, "orders")) == 1
+    assert store.transactions.status() == 1
+
+
+def test_a_message_says_itself_for_how_long_nobody_asks(store):
+    """CHECK_IMMUNITY_TIME_IN_SECONDS; a commit that comes later than that has to be the answer to a question."""
+    asked: list[Record] = []
+    store.transactions.on_check(GROUP, asked.append)
+    half = put_half(store, properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"})
+    put_half(store)
+    advance(store, 59_000)
+    wait_until(lambda: len(asked) == 1)
+    assert asked[0].uniq_key != half.transaction_id
+    advance(store, 1_001)
+    wait_until(lambda: half.transaction_id in [record.uniq_key for record in asked])
+    with pytest.raises(RequestRefused) as refused:
+        store.transactions.commit(half)
+    assert refused.value.response_code == ResponseCode.ILLEGAL_OPERATION
+    offsets = (half.commit_log_offset, half.queue_offset)
+    assert store.transactions.end(GROUP, *offsets, COMMIT, from_check=True) is not None
+
+
+def test_who_was_asked_often_enough_is_given_up(tmp_path, caplog):
+    """Its message goes to TRANS_CHECK_MAX_TIME_TOPIC, once, and the transaction is over."""
+    with open_inline(tmp_path / "store", transaction_check_max=3, transaction_check_interval=1000) as store:
+        store.writer.clock = ManualClock()
+        asked: list[Record] = []
+
+        def checker(half: Record) -> None:
+            asked.append(half)
+            if len(asked) == 2:
+                raise ValueError("the checker is broken")
+
+        store.transactions.on_check(GROUP, checker)
+        half = put_half(store)
+        advance(store, 6_000)
+        for count in (1, 2, 3):
+            wait_until(lambda count=count: len(asked) == count)
+            advance(store, 1_000)
+        wait_until(lambda: store.transactions.status() == 0)
+        assert [record.properties["TRANSACTION_CHECK_TIMES"] for record in asked] == ["1", "2", "3"]
+        (discarded,) = of_topic(store, DISCARDED_TOPIC)
+        assert (discarded.uniq_key, discarded.body, discarded.queue_id) == (half.transaction_id, b"body", 0)
+        assert of_topic(store, "orders") == []
+        assert "the checker is broken" in caplog.text
+    manager = TopicConfigManager(tmp_path / "store")
+    manager.load()
+    assert {HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC} <= set(manager.entries)
+    assert progress(tmp_path / "store") == (4, 1)
+
+
+def test_without_anybody_to_ask_a_transaction_waits(store):
+    """No question is counted that nobody was asked; who registers later is asked then."""
+    put_half(store)
+    advance(store, 3_600_000)
+    store.transactions.on_check("others", lambda _: COMMIT)
+    assert len(of_topic(store, HALF_TOPIC)) == 1
+    store.transactions.on_check(GROUP, lambda _: ROLLBACK)
+    wait_until(lambda: store.transactions.status() == 0)
+    assert of_topic(store, "orders") == []
+
+
+def test_transactions_go_on_after_the_store_was_closed(tmp_path):
+    """Those that are settled stay settled, the others can be committed by what the sender remembers."""
+    path = tmp_path / "store"
+    with open_inline(path) as store:
+        halves = [put_half(store, str(number).encode()) for number in range(6)]
+        store.transactions.commit(halves[0])
+        store.transactions.rollback(halves[2])
+    assert progress(path) == (1, 1)
+    with open_inline(path) as store:
+        assert store.transactions.status() == 4
+        for half in (halves[0], halves[2]):
+            with pytest.raises(RequestRefused, match="settled"):
+                store.transactions.commit(half)
+        for half in halves[3:]:
+            store.transactions.commit(half)
+        assert [record.body for record in of_topic(store, "orders")] == [b"0", b"3", b"4", b"5"]
+    assert progress(path) == (1, 1)
+    with open_inline(path) as store:
+        store.transactions.rollback(halves[1])
+    assert progress(path) == (6, 6)
+
+
+def test_a_transaction_that_a_full_disk_cuts_is_settled_once(tmp_path):
+    """The disk took the committed message and not its op record, which follows when there is room."""
+    path = tmp_path / "store"
+    with open_inline(path, mapped_file_size_commit_log=4096) as store:
+        half = put_half(store, b"x" * 1000)
+        # The committed message is the last that fits into the segment.
+        size = half.result.record_size
+        filler = 4096 - store.appended - (size - len(HALF_TOPIC) + len("orders")) - 8
+        store.put(reput.Message("filler", b"y" * (filler - 97)))
+        room = store.writer.commit_log.room
+
+        def no_next_segment(record_size: int) -> int:
+            if store.appended + record_size + 8 > 4096:
+                raise StoreFull("no room for a further segment")
+            return room(record_size)
+
+        store.writer.commit_log.room = no_next_segment
+        with pytest.raises(StoreFull):
+            store.transactions.commit(half)
+        assert store.transactions.status() == 0
+        assert len(of_topic(store, "orders")) == 1
+        with pytest.raises(RequestRefused, match="settled"):
+            store.transactions.commit(half)
+        store.writer.commit_log.room = room
+        with store.transactions.changed:
+            store.transactions.changed.notify_all()
+        wait_until(lambda: len(of_topic(store, OP_TOPIC)) == 1)
+    assert progress(path) == (1, 1)
+
+
+def test_transactions_of_rocketmq_are_carried_on(golden):
+    """What it left pending is asked about and settled; what it had settled stays so."""
+    path = golden("transaction-4.9") / "store"
+    with reput.open(path, mode="inline") as store:
+        before = list(store.records())
+        end = store.appended
+        done = {offset for op in before if op.topic == OP_TOPIC for offset in done_offsets(op)}
+        expected = {
+            record.uniq_key
+            for record in before
+            if record.topic == HALF_TOPIC and record.queue_offset >= 72 and record.queue_offset not in done
+        }
+        assert len(expected) == store.transactions.status() == 9
+        asked: list[Record] = []
+
+        def checker(half: Record) -> TransactionState:
+            asked.append(half)
+            return COMMIT if len(asked) % 2 else ROLLBACK
+
+        store.transactions.on_check("PID_Meadow_tx-11", checker)
+        wait_until(lambda: store.transactions.status() == 0)
+        assert {half.uniq_key for half in asked} == expected
+        assert Counter(half.properties["TRANSACTION_CHECK_TIMES"] for half in asked) == {"1": 4, "5": 5}
+        committed = [record for record in store.records(end) if record.topic == "Meadow_tx-11"]
+        assert [record.uniq_key for record in committed] == [half.uniq_key for half in asked[::2]]
+        originals = {record.uniq_key: record for record in before if record.topic == HALF_TOPIC}
+        for record in committed:
+            original = originals[record.uniq_key]
+            for name in ("body", "flag", "born_timestamp", "born_host", "store_host"):
+                assert getattr(record, name) == getattr(original, name)
+            assert {**original.properties, "TRANSACTION_CHECK_TIMES": "?"} == {
+                **record.properties,
+                "TRANSACTION_CHECK_TIMES": "?",
+            }
+    with reput.open(path, mode="inline") as store:
+        assert store.transactions.status() == 0
+
+
+def test_committed_messages_that_rocketmq_wrote_are_those_that_reput_writes(golden, golden_listing):
+    """Each half message that its broker committed, committed here from the same half: the same record but for times."""
+    with reput.open(golden("transaction-4.9") / "store", mode="inline") as store:
+        before = list(store.records())
+        transactions = store.transactions
+        halves = {record.commit_log_offset: record for record in before if record.topic == HALF_TOPIC}
+        compared = 0
+        for record in before:
+            if record.sys_flag & 12 != 8:
+                continue
+            half = halves[record.prepared_transaction_offset]
+            # As if it was not settled yet.
+            with transactions.changed:
+                transactions.know(half)
+            transactions.end(half.properties["PGROUP"], half.commit_log_offset, half.queue_offset, COMMIT)
+            own, op = list(store.records())[-2:]
+            for name in (
+                "topic",
+                "queue_id",
+                "flag",
+                "sys_flag",
+                "born_timestamp",
+                "born_host",
+                "store_host",
+                "reconsume_times",
+                "prepared_transaction_offset",
+                "body",
+                "body_crc",
+            ):
+                assert getattr(own, name) == getattr(record, name)
+            assert list(own.properties.items()) == list(record.properties.items())
+            assert (op.topic, op.body) == (OP_TOPIC, str(half.queue_offset).encode())
+            compared += 1
+    assert compared > 20
+
+
+KILLED_PROGRAM = """
+import sys, threading
+import reput
+from tests_settings import SETTINGS
+from reput.consume.transaction_service import TransactionState
+
+store = reput.open(sys.argv[1], mode="inline", dispatchers=["consume_queue"], **SETTINGS)
+number = int(sys.argv[2])
+
+
+def checker(half):
+    return {0: TransactionState.COMMIT, 1: TransactionState.ROLLBACK}.get(int(half.body) % 3)
+
+
+transactions = store.transactions
+transactions.on_check("senders", checker)
+print(number, flush=True)
+while True:
+    half = transactions.put_half("senders", reput.Message("orders", b"%d" % number))
+    if number % 5 == 0:
+        transactions.commit(half) if number % 3 == 0 else None
+    number += 1
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.processes
+def test_nothing_is_committed_twice_through_kills_at_random(tmp_path):
+    """Five programs in turn; each is killed somewhere between half message, question, commit and op record."""
+    seed = random.randrange(1 << 30)
+    print(f"seed={seed}")
+    chance = random.Random(seed)
+    settings = {
+        **SMALL,
+        "transaction_time_out": 10,
+        "transaction_check_interval": 20,
+        "transaction_check_max": 3,
+        "flush_consumer_offset_interval": 20,
+    }
+    (tmp_path / "tests_settings.py").write_text(f"SETTINGS = {settings!r}\n")
+    (tmp_path / "program.py").write_text(KILLED_PROGRAM)
+    path = tmp_path / "store"
+    number = 0
+    for _ in range(5):
+        program = subprocess.Popen(
+            [sys.executable, str(tmp_path / "program.py"), str(path), str(number)], stdout=subprocess.PIPE
+        )
+        assert program.stdout is not None
+        try:
+            last = number + chance.randrange(1, 400)
+            while number < last:
+                line = program.stdout.readline()
+                assert line, "the program ended by itself"
+                number = int(line)
+        finally:
+            program.kill()
+            number = max([number, *map(int, program.stdout.read().split())]) + 1
+            program.wait(LIMIT_S)
+            program.stdout.close()
+    with open_inline(path, **settings) as store:
+        store.transactions.on_check(GROUP, lambda half: {0: COMMIT, 1: ROLLBACK}.get(int(half.body) % 3))
+        store.writer.clock = ManualClock(Clock().now_ms() + 60_000)
+
+        def settled() -> bool:
+            advance(store, 50)
+            return store.transactions.status() == 0
+
+        wait_until(settled)
+        found = list(store.records())
+    halves = {int(record.body) for record in found if record.topic == HALF_TOPIC}
+    committed = Counter(int(record.body) for record in found if record.topic == "orders")
+    discarded = Counter(int(record.body) for record in found if record.topic == DISCARDED_TOPIC)
+    assert len(halves) >= number - 10
+    assert committed == {body: 1 for body in halves if body % 3 == 0}
+    assert discarded == {body: 1 for body in halves if body % 3 == 2}

@@ -1,0 +1,34 @@
+"""For tests of what is delivered later: small stores whose dispatchers run on a thread, and waiting for a service."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import reput
+from reput.opened_store import Store
+
+__all__ = ["LIMIT_S", "SMALL", "open_inline", "wait_until"]
+
+LIMIT_S = 60.0
+SMALL = {
+    "mapped_file_size_commit_log": 64 << 10,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 64,
+    "max_index_num": 1000,
+}
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    """Return when *reached* says so; no thread of this program can be asked to notify, so it is asked often."""
+    deadline = time.monotonic() + LIMIT_S
+    pause = threading.Event()
+    while not reached():
+        assert time.monotonic() < deadline, "it did not come to that in time"
+        pause.wait(0.005)
+
+
+def open_inline(path: Path, **settings: object) -> Store:
+    return reput.open(path, mode="inline", dispatchers=["consume_queue"], **{**SMALL, **settings})
