@@ -85,6 +85,7 @@ for name, verb, example in (
     application.command(name, epilog=epilog(example))(verb)
 
 plugins.command("list", epilog=epilog(plugin.LIST_EXAMPLE))(plugin.list_plugins)
+plugins.command("new", epilog=epilog(plugin.NEW_EXAMPLE))(plugin.new_plugin)
 plugins.command("test", epilog=epilog(plugin.TEST_EXAMPLE))(plugin.hold_to_contract)
 application.add_typer(plugins, name="plugin")
 dispatcher.register(dispatchers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from reput.process.catalogue import CatalogueEntry
     from reput.process.describe import Answer
 
-__all__ = ["LIST_EXAMPLE", "TEST_EXAMPLE", "hold_to_contract", "list_plugins"]
+__all__ = ["LIST_EXAMPLE", "NEW_EXAMPLE", "TEST_EXAMPLE", "hold_to_contract", "list_plugins", "new_plugin"]
 
 LIST_EXAMPLE = "reput plugin list"
+NEW_EXAMPLE = "reput plugin new word_count --directory word_count"
 TEST_EXAMPLE = "reput plugin test consume_queue --clause any_batches --clause truncates"
 
 
@@ -58,6 +60,30 @@ def plugin_row(entry: CatalogueEntry, answer: Answer) -> dict[str, Any]:
         "options": [option.name for option in described.options] if described else None,
         "error": broken or answer.refused,
     }
+
+
+def new_plugin(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the dispatcher, as word_count.")],
+    directory: Annotated[
+        Path | None, typer.Option("--directory", metavar="DIR", help="Where; by default ./reput-NAME.")
+    ] = None,
+) -> None:
+    """Write a project for a new dispatcher: it installs, type-checks and passes its tests at once."""
+    from reput.cli.plugin_project import ProjectNames, write_project
+    from reput.errors import ConfigError
+    from reput.process.catalogue import installed_dispatchers
+
+    names = ProjectNames(name)
+    taken = installed_dispatchers().get(name)
+    if taken is not None:
+        raise ConfigError(
+            f"a dispatcher of this name is installed: dispatcher={name} distribution={taken.distribution}",
+            "Choose another name.",
+        )
+    folder = directory or Path(names.distribution)
+    for path in write_project(names, folder):
+        write_line(str(path))
+    print(f"Next: cd {folder} && pip install -e '.[test]' && pytest && mypy", file=sys.stderr)
 
 
 def hold_to_contract(

@@ -1,0 +1,72 @@
+"""write_project: a plugin's project to start from, as `reput plugin new` writes it."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from reput.errors import ConfigError
+from reput_hooks import API_VERSION
+
+__all__ = ["ProjectNames", "write_project"]
+
+# Template → where it goes, below the project's folder.
+FILES = {
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    "gitignore": ".gitignore",
+    "src/__init__.py": "src/$module/__init__.py",
+    "tests/test_dispatcher.py": "tests/test_$module.py",
+}
+TYPED = "src/$module/py.typed"
+
+
+class ProjectNames:
+    """The names in a project, all of them made of the dispatcher's.
+
+    Raises:
+        ConfigError: it is no name that a module could have.
+    """
+
+    def __init__(self, name: str) -> None:
+        words = name.split("_")
+        if not (name.isidentifier() and name.isascii() and name == name.lower() and all(words)):
+            raise ConfigError(
+                f"a new dispatcher's name has small letters and digits, and _ between words: name={name!r}",
+                "Name it for what it makes, as in word_count.",
+            )
+        self.name = name
+        self.module = f"reput_{name}"
+        self.distribution = self.module.replace("_", "-")
+        self.class_name = "".join(word.capitalize() for word in words)
+
+    def substitutes(self) -> dict[str, str | int]:
+        """Return what stands in the place of each ``$$word`` of a template."""
+        return {**vars(self), "api_version": API_VERSION}
+
+
+def write_project(names: ProjectNames, folder: Path) -> list[Path]:
+    """Write the project into *folder*, which is made; return its files.
+
+    Raises:
+        ConfigError: there is something in *folder* already.
+        OSError: it cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"there is something here already: directory={folder}", "Name another one by --directory.")
+    substitutes = names.substitutes()
+    templates = files(__name__) / "templates"
+    written: list[Path] = []
+    for template, target in FILES.items():
+        text = (templates / f"{template}.template").read_text("utf-8")
+        written.append(write(folder / Template(target).substitute(substitutes), Template(text).substitute(substitutes)))
+    written.append(write(folder / Template(TYPED).substitute(substitutes), ""))
+    return written
+
+
+def write(path: Path, text: str) -> Path:
+    """Write one file, with the folders that it needs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    return path

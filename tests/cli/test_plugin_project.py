@@ -1,0 +1,65 @@
+"""`reput plugin new`: a project that works as it was written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from author_environment import AuthorEnvironment
+from command_line import run_reput
+from source_tree import ROOT
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_new_project_installs_checks_and_passes_its_tests(tmp_path):
+    """With what its page tells, and nothing changed in it."""
+    author = AuthorEnvironment(tmp_path)
+    written = author.succeed("reput plugin new word_count").splitlines()
+    assert "reput-word-count/src/reput_word_count/__init__.py" in written
+    author.succeed("cd reput-word-count && pip install -e '.[test]'")
+    assert "reput-word-count" in author.succeed("reput plugin list")
+    assert "Success" in author.succeed("cd reput-word-count && mypy")
+    assert " passed, 1 skipped" in author.succeed("cd reput-word-count && pytest -q")
+
+
+def test_a_new_project_is_formatted_and_lacks_nothing(tmp_path):
+    """It reads as one that was written by hand."""
+    done = run_reput("plugin", "new", "w", "--directory", tmp_path / "w")
+    assert done.code == 0, done.stderr
+    assert "pip install -e" in done.stderr
+    assert "$" not in "".join(path.read_text("utf-8") for path in (tmp_path / "w").rglob("*") if path.is_file())
+    compiled = [sys.executable, "-W", "error", "-m", "compileall", "-q", tmp_path / "w"]
+    assert subprocess.run(compiled).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["Word", "word-count", "9", "_x", "a__b", "ä", "a.b", ""])
+def test_a_name_that_makes_no_module_is_refused(name, tmp_path):
+    """It names the module, the class and the distribution."""
+    done = run_reput("plugin", "new", "--directory", tmp_path / "w", "--", name)
+    assert done.code == 2
+    assert f"name={name!r}" in done.stderr
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path):
+    """Two dispatchers of one name could not be told apart."""
+    done = run_reput("plugin", "new", "index", "--directory", tmp_path / "w")
+    assert done.code == 2
+    assert "dispatcher=index distribution=reput" in done.stderr
+
+
+def test_nothing_is_written_over(tmp_path):
+    """A folder with something in it is left alone."""
+    (tmp_path / "mine").write_text("precious")
+    done = run_reput("plugin", "new", "w", "--directory", tmp_path)
+    assert done.code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_templates_are_in_the_package():
+    """They are no Python, so that nobody checks or imports them."""
+    templates = ROOT / "core" / "reput" / "cli" / "plugin_project" / "templates"
+    assert [path for path in templates.rglob("*") if path.is_file() and path.suffix != ".template"] == []
