@@ -623,6 +623,10 @@ class Store(Reading):
         """Return the queues of *topic* that messages were put to."""
         return list(self.writer.queue_offsets.queues.get(topic, ()))
 
+    def next_queue_offset(self, topic: str, queue_id: int = 0) -> int:
+        """Return the queue offset that the next message of a queue gets; the queue may not be built so far yet."""
+        return self.writer.queue_offsets.next_offset(topic, queue_id)
+
     @property
     def transactions(self) -> TransactionService:
         """Messages that are delivered only when their sender says so. Made when it is asked for first.

@@ -289,3 +289,23 @@ def test_statistics_count_what_a_group_was_given(store):
         assert counts.get_size > 2 * 91
         assert counts.latency_ms is not None
         assert store.services.statistics.of_group("audit", "orders").latency_ms is None
+
+
+def test_what_is_sent_back_comes_again_later(directory):
+    """To the same group, from its first topic and counted; in the end it is a dead letter."""
+    with reput.open(directory, mode="inline", message_delay_level="1s") as store:
+        put(store, "a", tags="paid")
+        with store.consumer("billing", "orders", "paid") as consumer:
+            first = consumer.receive(WAIT_S)
+            consumer.retry(first, 1)
+            with pytest.raises(RequestRefused, match="not in flight"):
+                consumer.retry(first, 1)
+            again = consumer.receive(WAIT_S)
+            assert (again.topic, again.body, again.reconsume_times) == ("orders", b"a", 1)
+            assert again.properties["ORIGIN_MESSAGE_ID"] == first.message_id
+            consumer.retry(again, max_reconsume_times=1)
+            assert consumer.receive(timeout=0) is None
+        with store.consumer("undertaker", "%DLQ%billing") as consumer:
+            assert bodies_of(consumer, 1) == ["a"]
+        counts = store.services.statistics.of_group("billing", "orders")
+        assert (counts.send_back_nums, counts.dead_letter_nums) == (2, 1)

@@ -3,7 +3,7 @@
     with store.consumer("billing", "orders", "paid || shipped") as consumer:
         for record in consumer:
             handle(record)
-            consumer.acknowledge(record)
+            consumer.acknowledge(record)      # or consumer.retry(record)
 
 At least once: a message that was not acknowledged when its consumer goes - closed, dead, or with the whole program - is
 given again, to another consumer of the group or after the next start.
@@ -28,6 +28,7 @@ from reput.consume.subscription_groups import check_group
 from reput.consume.topic_reader import Beginning
 from reput.consume.topics import RETRY_PREFIX
 from reput.errors import ConfigError, RequestRefused, StoreClosed
+from reput.store.message import PutMessageResult
 from reput_hooks import Record
 
 if TYPE_CHECKING:
@@ -227,6 +228,30 @@ class Consumer:
             if was_full:
                 self.notify()
 
+    def retry(
+        self, record: Record, delay_level: int = 0, *, max_reconsume_times: int | None = None
+    ) -> PutMessageResult | None:
+        """Have the group get a message again later, and go on without it.
+
+        Args:
+            delay_level: by RocketMQ's table; 0: longer each time, from 10 s on; below 0: never, it is a dead letter.
+            max_reconsume_times: after so many retries it is a dead letter; None: as the group's configuration says.
+
+        Returns:
+            Where the copy lies that comes again; None: the group has no retries, and the message is done.
+
+        Raises:
+            RequestRefused: the message is not in flight here, or the group may not send back.
+            StoreError: the copy could not be stored; the message is still in flight.
+        """
+        from reput.consume.send_back import send_back
+
+        with self.shared.lock:
+            self.in_flight(record)
+        result = send_back(self.shared.services.store, self.group, record, delay_level, max_reconsume_times)
+        self.acknowledge(record)
+        return result
+
     def in_flight(self, record: Record) -> tuple[SharedQueue, int]:
         """Return where a message belongs that was given and is not done.
 
@@ -258,7 +283,12 @@ class Consumer:
 
         Args:
             topic: this one alone; None: all that the consumer subscribed to, but for the retries.
+
+        Raises:
+            DispatcherError: nobody builds the queues that say where the last message is.
         """
+        if to != "earliest":
+            self.shared.catch_up()
         topics = self.begins if topic is None else (topic,)
         for key in list(self.shared.queues):
             if key[0] in topics and (topic is not None or not key[0].startswith(RETRY_PREFIX)):

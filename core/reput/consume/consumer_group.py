@@ -10,10 +10,14 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from reput.consume.hold_service import CONSUME_QUEUE
 from reput.consume.pull_service import PullRequest
 from reput.consume.shared_queue import SharedQueue
 from reput.consume.subscription import Subscription
 from reput.consume.topic_reader import Beginning
+from reput.consume.topics import RETRY_PREFIX
 from reput.errors import ConfigError
 from reput.filter import SqlFilter, TagFilter
 from reput.store.message_reader import GetMessageStatus, Records
@@ -28,6 +32,7 @@ __all__ = ["ConsumerGroup"]
 
 BATCH = 64
 LMQ_PREFIX = "%LMQ%"
+CATCH_UP_S = 60.0
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +57,10 @@ class ConsumerGroup:
         Raises:
             ConfigError: others of the group want something else of a topic.
             RequestRefused: the group is not allowed to consume.
+            DispatcherError: it begins with what comes later, but nobody builds the queues that say where that is.
         """
+        if any(begin != "earliest" for begin in consumer.begins.values()):
+            self.catch_up()
         with self.lock:
             for other in self.consumers:
                 for topic, subscription in consumer.subscriptions.items():
@@ -123,6 +131,15 @@ class ConsumerGroup:
         committed = self.services.managers.offsets.query_offset(self.group, topic, queue_id)
         position = self.position_at(topic, queue_id, begin) if committed is None else committed
         return SharedQueue(topic, queue_id, position, committed)
+
+    def catch_up(self) -> None:
+        """Return when all that was put by now can be read, so that the end of a queue is the end.
+
+        Raises:
+            DispatcherError: it cannot be, or not in time.
+        """
+        store = self.services.store
+        store.wait_for(CONSUME_QUEUE, store.appended, CATCH_UP_S)
 
     def position_at(self, topic: str, queue_id: int, beginning: Beginning) -> int:
         """Return the queue offset at which *beginning* lies."""
@@ -209,6 +226,8 @@ class ConsumerGroup:
                     queue.next_position = following
                     first = following - 1 if light else None
                     queue.fetched = wanted(result.records, subscription.compiled, queue.done, first)
+                    if queue.topic.startswith(RETRY_PREFIX):
+                        queue.fetched = as_sent_first(queue.fetched)
                     statistics = self.services.statistics.of_group(self.group, queue.topic)
                     statistics.look(result.records[0].store_timestamp)
                     return True
@@ -288,3 +307,10 @@ def wanted(
         if queue_offset in done or (tags and record.properties.get("TAGS") not in tags):
             continue
         yield queue_offset, record
+
+
+def as_sent_first(records: Iterator[tuple[int, Record]]) -> Iterator[tuple[int, Record]]:
+    """Yield records of a retry topic with the topic that they were sent to first, as RocketMQ's consumers see them."""
+    for queue_offset, record in records:
+        topic = record.properties.get("RETRY_TOPIC", record.topic)
+        yield queue_offset, msgspec.structs.replace(record, topic=topic)

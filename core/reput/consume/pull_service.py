@@ -10,6 +10,7 @@ Source: RocketMQ broker, PullMessageProcessor.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -120,7 +121,9 @@ class PullService:
         consumers: ConsumerManager,
         offsets: ConsumerOffsetManager,
         bloom_filter: BloomFilter,
+        next_queue_offset: Callable[[str, int], int] | None = None,
     ) -> None:
+        """*next_queue_offset* gives what the writer gives the next message of a queue, where there is a writer."""
         self.store = store
         self.settings = store.settings
         self.topics = topics
@@ -128,6 +131,7 @@ class PullService:
         self.consumers = consumers
         self.offsets = offsets
         self.bloom_filter = bloom_filter
+        self.next_queue_offset = next_queue_offset
         self.limits = TransferLimits.of(store.settings)
 
     def pull(self, request: PullRequest) -> PullResult:
@@ -167,7 +171,14 @@ class PullService:
                 message_filter=message_filter,
                 limits=limits,
             )
-        status = found.status
+        status, following = found.status, found.next_queue_offset
+        if self.next_queue_offset is not None and queue_offset > found.queue_offset_max:
+            # After a kill the queue is not built as far yet as it was consumed: nothing has moved.
+            end = self.next_queue_offset(request.topic, request.queue_id)
+            if queue_offset <= end:
+                status, following = GetMessageStatus.OFFSET_OVERFLOW_ONE, queue_offset
+            elif status is GetMessageStatus.OFFSET_OVERFLOW_BADLY:
+                following = max(following, end)
         if status is GetMessageStatus.NO_MESSAGE_IN_QUEUE:
             code = ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
         else:
@@ -175,7 +186,7 @@ class PullService:
         return PullResult(
             status,
             code,
-            found.next_queue_offset,
+            following,
             found.queue_offset_min,
             found.queue_offset_max,
             found.records,

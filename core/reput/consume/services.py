@@ -45,6 +45,13 @@ class ConsumableStore(ReadableStore, GrowingStore, Protocol):
     def queue_ids(self, topic: str) -> Collection[int]:
         """Return the queues of a topic that messages were put to."""
 
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset that the next message of a queue gets."""
+
+    @property
+    def services(self) -> ConsumeServices:
+        """These services."""
+
     def put(self, message: Message) -> PutMessageResult:
         """Store a message."""
 
@@ -72,7 +79,13 @@ class ConsumeServices:
         )
         self.consumer_manager = ConsumerManager(self.filters)
         self.pull_service = PullService(
-            store, self.topics, self.groups, self.consumer_manager, self.managers.offsets, self.managers.bloom_filter
+            store,
+            self.topics,
+            self.groups,
+            self.consumer_manager,
+            self.managers.offsets,
+            self.managers.bloom_filter,
+            store.next_queue_offset,
         )
         self.hold_service = HoldService(store, self.pull_service)
         self.statistics = Statistics()
