@@ -6,6 +6,7 @@ import pytest
 
 import reput
 from golden_sets import CLEAN_SETS
+from reput.store.message_reader import BoundaryType
 
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
@@ -37,3 +38,14 @@ def test_query_answers_as_the_real_store(golden_read_only, golden_queries, broke
             bounds = {"begin": line["begin"], "end": line["end"]}
             found = store.query(line["topic"], line["key"], line["maxNum"], **bounds)
             assert [record.commit_log_offset for record in found] == line["offsets"], line
+
+
+@pytest.mark.parametrize("name", CLEAN_SETS)
+def test_offset_by_time_answers_as_the_real_store(golden_read_only, golden_queries, broker_properties, name):
+    """Every answer: by the boundaries of 5.x, and by the nearest message as in 4.x, which asks for none."""
+    unnamed = BoundaryType.NEAREST if name.endswith("4.9") else BoundaryType.LOWER
+    with reput.open(golden_read_only(name) / "store", read_only=True, config=broker_properties(name)) as store:
+        for line in golden_queries(name, "offsetByTime"):
+            boundary = BoundaryType(line["boundary"]) if line["boundary"] else unnamed
+            found = store.reader.offset_by_time(line["topic"], line["queueId"], line["time"], boundary)
+            assert found == line["offset"], line

@@ -25,7 +25,9 @@ from reput.settings import Settings
 from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE, ConsumeQueue, Unit, holds_unit_of, is_garbage
 from reput.store.consume_queue_builder import shown_queue_file_size
 from reput.store.consume_queue_ext import ConsumeQueueExt, is_address
+from reput.store.file_name import file_name
 from reput.store.index_file import Index
+from reput.store.nearest_offset import QueueFile, nearest_offset
 from reput.store.open_files import DirectoryStamp, OpenFiles
 from reput.store.record import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, decode_record
 from reput.store.segments import Segments
@@ -73,6 +75,7 @@ class BoundaryType(enum.Enum):
 
     LOWER = "LOWER"
     UPPER = "UPPER"
+    NEAREST = "NEAREST"
 
 
 class Records(Sequence[Record]):
@@ -378,12 +381,15 @@ class MessageReader:
         """Return the queue offset that belongs to a store time (ms), within the queue's range.
 
         LOWER: of the first message stored then or later, one behind the last if there is none. UPPER: of the last one
-        stored then or before, the first if there is none.
+        stored then or before, the first if there is none. NEAREST: of the nearest one, as RocketMQ 4 finds it, by the
+        times at which the queue's files were written.
 
-        Source: RocketMQ 5 store, ConsumeQueue.getOffsetInQueueByTime; 4.x goes by the times of the queue's files.
+        Source: RocketMQ 5 store, ConsumeQueue.getOffsetInQueueByTime.
         """
         queue = self.queue(topic, queue_id)
         low, high = queue.range()
+        if boundary is BoundaryType.NEAREST:
+            return nearest_offset(queue.written_files(high), timestamp, low, queue.known_store_timestamp)
         first, end = low, high
         while first < end:
             middle = (first + end) // 2
@@ -600,6 +606,25 @@ class QueueReader:
             if is_record(data, at, queue_offset, unit):
                 records.append(data[at : at + unit[1]])
         return records
+
+    def written_files(self, end: int) -> list[QueueFile]:
+        """Return the files that hold units before *end*, and when each was written last."""
+        per_file = self.units.file_size // UNIT_SIZE
+        files = []
+        for begin in self.units.begins():
+            first = begin // UNIT_SIZE
+            if first < end:
+                changed_ns = os.stat(self.units.prefix + file_name(begin)).st_mtime_ns
+                files.append(QueueFile(first, min(first + per_file, end), changed_ns // 1_000_000))
+        return files
+
+    def known_store_timestamp(self, queue_offset: int) -> int | None:
+        """Return the store time of a message in ms, None where the log has it no more."""
+        unit = self.units.unit(queue_offset)
+        if unit is None or unit[1] == PRE_BLANK_SIZE or unit[0] < self.log_min:
+            return None
+        record = self.reader.record_at(unit[0])
+        return None if record is None else record.store_timestamp
 
     def store_timestamp(self, queue_offset: int) -> int:
         """Return the store time of a message in ms; of one that the log lacks, that of the one before it, or 0."""
