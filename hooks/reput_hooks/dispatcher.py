@@ -148,6 +148,19 @@ class CommitLogDispatcher:
         """
         raise NotImplementedError
 
+    def replay(self, batch: DispatchBatch) -> None:
+        """Take in records that were rejected before, because an operator wants to try them again.
+
+        The batch covers no range of the log: it begins and ends where the view stands, and its requests lie further
+        back, in the order of the log. What is rejected once more stays a dead letter. `flush` follows at once. By
+        default it is dispatched as any other; a view that depends on the order of the log does better to take such
+        records in another way.
+
+        Raises:
+            RetryLater: nothing was changed; the same records are to come again.
+        """
+        self.dispatch(batch)
+
     def flush(self) -> Cursor | None:
         """Make durable what was dispatched and say up to where. Called when idle, at an interval, and at the end.
 

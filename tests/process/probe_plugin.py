@@ -19,6 +19,9 @@ class Options(msgspec.Struct):
     alive_at: int = -1
     retry_count: int = 0
     reject_at: int = -1
+    reject_until: str = ""
+    crash_in_replay: bool = False
+    replay_later: int = 0
     crash_until: str = ""
     truncates: bool = False
     shout: int = 0
@@ -90,12 +93,22 @@ class Probe(CommitLogDispatcher):
             while options.hang_in_shadow_until and not go.exists():
                 time.sleep(0.01)
         for request in batch:
-            if request.commit_log_offset == options.reject_at:
+            accepts = options.reject_until and Path(options.reject_until).exists()
+            if request.commit_log_offset == options.reject_at and not accepts:
                 self.context.reject(request, "poison")
         self.saved.offsets += offsets
         self.saved.cursor = batch.end
         self.context.counter("seen").value += len(offsets)
         self.events("dispatch", batch.commit_log_offset, batch.end.commit_log_offset, len(batch))
+
+    def replay(self, batch):
+        self.events("replay", [request.commit_log_offset for request in batch], batch.end.commit_log_offset)
+        if self.options.crash_in_replay:
+            raise ValueError("crash in replay")
+        if self.options.replay_later:
+            self.options.replay_later -= 1
+            raise RetryLater("not now")
+        self.dispatch(batch)
 
     def flush(self):
         if self.options.never_durable:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from reput.errors import ConfigError, DispatcherError, WaitTimeout
+from reput.process.dead_letters import DeadLetters
 from reput.process.states import State
 from reput.store.topic_deletions import TopicDeletion, TopicDeletions
 
@@ -174,6 +175,77 @@ def test_a_rejected_record_is_a_dead_letter_once(log, plugins, context, inline):
     (letter,) = map(json.loads, lines)
     assert (letter["commit_log_offset"], letter["reason"]) == (log.offsets[1], "poison")
     assert "cG9pc29u" in letter["record"] or letter["record"]
+
+
+def rejecting(log, plugins, context, inline, **options):
+    """Return a group that has rejected the second of four records, which can be taken in now."""
+    plugins.add("probe")
+    log.put(3, body=b"poison")
+    options = {"probe": {"reject_at": log.offsets[1], "reject_until": str(log.store_directory / "go"), **options}}
+    group = inline(context("probe", options=options))
+    group.wait_for("probe", log.put(1), TIMEOUT)
+    group.drain_and_stop()
+    return lambda: inline(context("probe", options=options))
+
+
+def test_a_dead_letter_is_replayed_when_somebody_wishes_it(log, plugins, context, inline, events, saved):
+    """It comes again where the view stands, and once it is taken in it is no dead letter any more."""
+    start = rejecting(log, plugins, context, inline)
+    letters = DeadLetters(log.store_directory, "probe")
+    for taken in (False, True):
+        if taken:
+            (log.store_directory / "go").touch()
+        (letter,) = letters.wish_replay()
+        group = start()
+        group.drain_and_stop()
+        assert group.status()[0].rejected_count == (0 if taken else 1)
+        assert not letters.replay_is_due()
+        assert [left.identity for left in letters.lines.read()] == ([] if taken else [letter.identity])
+    assert events("probe", "replay") == [[[log.offsets[1]], log.end]] * 2
+    assert saved("probe")["cursor"]["commit_log_offset"] == log.end
+    assert letter.reason == "poison"
+
+
+def test_a_replay_that_ends_in_a_crash_is_not_tried_again(log, plugins, context, inline, events):
+    """A record that kills its dispatcher would do so at every start; the letter stays."""
+    group = rejecting(log, plugins, context, inline, crash_in_replay=True)
+    letters = DeadLetters(log.store_directory, "probe")
+    letters.wish_replay()
+    started = group()
+    started.wait_for("probe", log.put(1), TIMEOUT)
+    started.drain_and_stop()
+    assert len(events("probe", "replay")) == 1
+    assert started.status()[0].restart_count == 1
+    assert (started.status()[0].rejected_count, letters.replay_is_due()) == (1, False)
+
+
+def test_a_replay_waits_with_its_dispatcher(log, plugins, context, inline, events, monkeypatch):
+    """RetryLater brings the same letters again."""
+    monkeypatch.setattr("reput.process.dispatcher_loop.RETRY_MAX_S", 0.01)
+    start = rejecting(log, plugins, context, inline, replay_later=2)
+    (log.store_directory / "go").touch()
+    letters = DeadLetters(log.store_directory, "probe")
+    letters.wish_replay()
+    group = start()
+    while letters.replay_is_due():
+        wait_for_change(group)
+    group.drain_and_stop()
+    assert len(events("probe", "replay")) == 3
+    assert list(letters.lines.read()) == []
+
+
+def test_a_letter_whose_record_is_gone_stays(log, plugins, context, inline, events):
+    """Retention took it; the dead-letter file still has its bytes."""
+    start = rejecting(log, plugins, context, inline)
+    with (log.store_directory / "commitlog" / f"{0:020}").open("r+b") as segment:
+        segment.seek(log.offsets[1] + 30)
+        segment.write(b"other")
+    letters = DeadLetters(log.store_directory, "probe")
+    letters.wish_replay()
+    start().drain_and_stop()
+    assert events("probe", "replay") == []
+    assert len(list(letters.lines.read())) == 1
+    assert not letters.replay_is_due()
 
 
 def test_a_cut_log_truncates_the_view(log, plugins, context, inline, saved, events):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from reput.cli.options import FormatOption, OutputFormat, StoreArgument
-from reput.cli.output import print_table, write_line
+from reput.cli.options import BodyOption, FormatOption, OutputFormat, StoreArgument
+from reput.cli.output import BODY_PREVIEW_SIZE, Printer, print_table, write_line
+from reput.cli.rows import Body, record_row, record_text, time_text
 from reput.errors import StoreError
 from reput.process.messages import Verb
 
 __all__ = ["register"]
 
 LIST_EXAMPLE = "reput dispatcher list --help"
+DEAD_LETTERS_EXAMPLE = "reput send store orders --count 3 && reput dispatcher dead-letters store index"
 VERBS: dict[Verb, str] = {
     "pause": "Have a dispatcher flush and stop, until it is resumed.",
     "resume": "Start a dispatcher that was paused, or failed for good.",
@@ -25,6 +27,7 @@ VERBS: dict[Verb, str] = {
     "detach": "Have a dispatcher flush, stop, and leave the group.",
 }
 COLUMNS = ("name", "distribution", "version", "pid", "state", "lag_bytes", "restart_count", "error")
+REPLAY_COLUMNS = ("commit_log_offset", "topic", "queue_id", "queue_offset", "outcome", "reason")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of a dispatcher.", show_default=False)]
 
@@ -41,9 +44,45 @@ def list_dispatchers(store: StoreArgument, output_format: FormatOption = OutputF
     print_table(msgspec.to_builtins(status.dispatchers), COLUMNS, output_format)
 
 
+def dead_letters(
+    store: StoreArgument,
+    name: NameArgument,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Have the dispatcher take them once more, and show what became of each.")
+    ] = False,
+    body: BodyOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Show the records that a dispatcher rejected, with its reasons, or replay them.
+
+    They are shown whether anybody has the store open or not. They are replayed at once if the dispatcher runs, by its
+    being restarted, and else at its next start.
+    """
+    from reput.process.dead_letters import DeadLetters
+    from reput.process.replay import replay_dead_letters
+    from reput.store.identity import require_store
+    from reput.store.record import decode_record
+
+    require_store(store)
+    if replay:
+        print_table(msgspec.to_builtins(replay_dead_letters(store, name)), REPLAY_COLUMNS, output_format)
+        return
+    printer = Printer(output_format, lambda row: dead_letter_text(row, None if body else BODY_PREVIEW_SIZE))
+    for letter in DeadLetters(store, name).lines.read():
+        kind = (body or Body.BASE64) if printer.is_json else Body.TEXT if body is None else body
+        rejected = {"reason": letter.reason, "rejected_timestamp": letter.timestamp, "epoch": letter.epoch}
+        printer.row(rejected | record_row(decode_record(letter.record), kind))
+
+
+def dead_letter_text(row: Mapping[str, Any], body_size_max: int | None) -> str:
+    """Return one dead letter for people: when and why, and below it the record."""
+    return f"{time_text(row['rejected_timestamp'])}  {row['reason']}\n{record_text(row, body_size_max)}"
+
+
 def register(application: typer.Typer) -> None:
     """Add the verbs to *application*, all alike."""
     application.command("list", epilog=f"\b\nExample:\n  {LIST_EXAMPLE}")(list_dispatchers)
+    application.command("dead-letters", epilog=f"\b\nExample:\n  {DEAD_LETTERS_EXAMPLE}")(dead_letters)
     for verb, what in VERBS.items():
         example = f"reput dispatcher {verb} --help"
         application.command(verb, help=what, epilog=f"\b\nExample:\n  {example}")(command(verb))

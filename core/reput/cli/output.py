@@ -13,7 +13,16 @@ from reput.cli.options import OutputFormat
 from reput.cli.rows import Body, record_row, record_text
 from reput_hooks import Record
 
-__all__ = ["OutputClosed", "Printer", "RecordPrinter", "aligned", "print_table", "table_text", "write_line"]
+__all__ = [
+    "BODY_PREVIEW_SIZE",
+    "OutputClosed",
+    "Printer",
+    "RecordPrinter",
+    "aligned",
+    "print_table",
+    "table_text",
+    "write_line",
+]
 
 BODY_PREVIEW_SIZE = 60  # characters
 NUMERIC = re.compile(r"-|[0-9.,]+")

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from reput.errors import DamagedStore, DispatcherError, OffsetOutOfRange, RingClosed, RingLapped, StoreError
-from reput.process.dead_letters import DeadLetters
+from reput.process.dead_letters import DeadLetter, DeadLetters
 from reput.process.feed import FrameReader, LoopCell, Predecessor, Waiting
 from reput.process.frame import BATCH, DELETE_TOPIC, EXPIRE, Frame, cut_columns, decode_frame
 from reput.process.gaps import Gap, Gaps
@@ -161,6 +161,10 @@ class DispatcherLoop:
         self.shortage: str | None = None
         self.shortage_delay = 0.0
         self.flush_at = 0.0
+        # When dead letters are to be handed out again; None: nobody wished for it.
+        self.replay_at: float | None = None
+        # Those that were handed out, until the view is flushed.
+        self.replayed: list[DeadLetter] | None = None
         self.damage: str | None = None
         self.resume_at = 0.0
         self.gather_s = 0.0
@@ -244,6 +248,9 @@ class DispatcherLoop:
         minimum = self.header.commit_log_offset_min
         if minimum is not None and minimum > self.expired_below:
             self.expire(dispatcher, minimum)
+        if self.replay_at is not None and now >= self.replay_at:
+            self.replay(dispatcher)
+            return 1
         if self.retry is not None:
             work = self.dispatch_again(dispatcher, self.retry, now)
         elif now < self.resume_at:
@@ -309,6 +316,9 @@ class DispatcherLoop:
         self.shortage_delay = 0.0
         self.cell.set_error(None)
         self.cell.set_phase(Phase.IDLE)
+        if self.dead_letters.give_up_replay():
+            self.logger.error("dead letters were being replayed when the dispatcher ended; they are left as they are")
+        self.replay_at = self.now() if self.dead_letters.replay_is_due() else None
 
     def settle(self, dispatcher: CommitLogDispatcher, cursor: Cursor | None) -> None:
         """Go on from *cursor*, in the log's present history."""
@@ -352,6 +362,8 @@ class DispatcherLoop:
         if self.dispatcher is not None:
             self.dispatcher.close()
         self.retry = None
+        self.replayed = None
+        self.dead_letters.give_up_replay()
         self.folders.empty()
         # Readers may have files of the old view open.
         self.cell.raise_generation()
@@ -578,6 +590,47 @@ class DispatcherLoop:
             self.dirty = True
             self.flushed_at = self.now()
 
+    def replay(self, dispatcher: CommitLogDispatcher) -> None:
+        """Hand out the dead letters that an operator wants to be taken in now. The view's position stays as it is."""
+        self.replay_at = None
+        letters = self.dead_letters.begin_replay()
+        handed_out: list[DeadLetter] = []
+        parts: list[DispatchColumns] = []
+        for letter in letters:
+            # What lies further on comes by itself.
+            if letter.commit_log_offset < self.cursor.commit_log_offset:
+                columns = self.log_feed.read_record(letter.commit_log_offset, letter.record)
+                if columns is None:
+                    self.logger.warning(
+                        "the log does not hold a dead letter's record: commit_log_offset=%d", letter.commit_log_offset
+                    )
+                else:
+                    handed_out.append(letter)
+                    parts.append(columns)
+        if parts:
+            self.cell.set_phase(Phase.DISPATCH)
+            try:
+                dispatcher.replay(DispatchBatch(self.cursor.commit_log_offset, self.cursor, parts))
+            except RetryLater as reason:
+                self.logger.info("dead letters are replayed later: reason=%s", reason)
+                self.dead_letters.postpone_replay()
+                self.replay_at = self.now() + RETRY_MAX_S
+                self.cell.set_phase(Phase.IDLE)
+                return
+            self.dirty = True
+            self.replayed = handed_out
+            # The view stands where it is durable already, so nobody whom it comes after has to be waited for.
+            self.force(dispatcher)
+        else:
+            self.finish_replay(handed_out)
+
+    def finish_replay(self, handed_out: list[DeadLetter]) -> None:
+        """Forget the letters that the view has durably."""
+        self.replayed = None
+        self.dead_letters.finish_replay(handed_out)
+        self.cell.set_rejected_count(len(self.dead_letters))
+        self.logger.warning("dead letters replayed: handed_out=%d left=%d", len(handed_out), len(self.dead_letters))
+
     def dispatch_again(self, dispatcher: CommitLogDispatcher, retry: Retry, now: float) -> int:
         """Try a batch once more when its time has come. A drain does not wait for that, the next start brings it."""
         if self.stop is not None:
@@ -595,6 +648,10 @@ class DispatcherLoop:
                 durable is None or durable.commit_log_offset < self.cursor.commit_log_offset
             ):
                 return
+        self.force(dispatcher)
+
+    def force(self, dispatcher: CommitLogDispatcher) -> None:
+        """Have the view made durable."""
         self.cell.set_phase(Phase.FLUSH)
         try:
             cursor = dispatcher.flush()
@@ -614,6 +671,8 @@ class DispatcherLoop:
             self.say_durable(cursor)
         self.dirty = False
         self.flushed_at = self.now()
+        if self.replayed is not None:
+            self.finish_replay(self.replayed)
 
     def say_durable(self, cursor: Cursor) -> None:
         self.cell.set_durable_cursor(cursor.commit_log_offset, cursor.epoch, cursor.store_timestamp)

@@ -58,6 +58,15 @@ class LogFeed:
         scanned = scan.scan(commit_log_offset, until, CHUNK_SIZE)
         return LogRange(scanned.columns, scanned.end, scanned.store_timestamp)
 
+    def read_record(self, commit_log_offset: int, data: bytes) -> DispatchColumns | None:
+        """Return the request of one record, None if the log does not hold *data* at this offset."""
+        scan = self.scan or self.open()
+        segment = scan.segments.find(commit_log_offset)
+        end = commit_log_offset + len(data)
+        if segment is None or scan.pread(segment.path, len(data), commit_log_offset - segment.begin) != data:
+            return None
+        return scan.scan(commit_log_offset, end, len(data)).columns
+
     def read_positions(self, scan: LogScan, commit_log_offset: int, until: int) -> LogRange:
         """Find where the last of many records ends; their requests are not made."""
         end, timestamp = commit_log_offset, 0

@@ -168,6 +168,10 @@ class WatchedDispatcher(CommitLogDispatcher):
             self.dispatcher.dispatch(batch)
         self.calls.batches.append((batch.commit_log_offset, batch.end.commit_log_offset, len(batch)))
 
+    def replay(self, batch: DispatchBatch) -> None:
+        with self.calls.inside("replay"):
+            self.dispatcher.replay(batch)
+
     def flush(self) -> Cursor | None:
         with self.calls.inside("flush"):
             cursor = self.dispatcher.flush()
