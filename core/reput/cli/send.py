@@ -111,6 +111,9 @@ def send(
             results[1:] = [result]
             if printer.is_json:
                 printer.row(result_row(topic, result))
+                if count is None:
+                    # Whoever writes the lines may wait for what became of one before writing the next.
+                    sys.stdout.flush()
     if not printer.is_json:
         write_line(summary(store, topic, sent_count, results))
     return interrupts.exit_code
