@@ -97,6 +97,10 @@ class Consumer:
             RequestRefused: the group or a topic may not be read.
             DamagedStore: a record is not what the queue says of it.
         """
+        with self.shared.lock:
+            record = None if self.closed else self.take()
+        if record is not None:
+            return record
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.changed:
             while not self.closed:
@@ -184,9 +188,8 @@ class Consumer:
             queue.position = queue_offset + 1
             queue.in_flight[queue_offset] = None
             self.delivered[record.commit_log_offset] = (queue, queue_offset)
-            statistics = self.shared.services.statistics.of_group(self.group, queue.topic)
-            statistics.get_nums += 1
-            statistics.get_size += record.record_size
+            queue.statistics.get_nums += 1
+            queue.statistics.get_size += record.record_size
             return record
 
     def next_queue(self) -> SharedQueue | None:
@@ -218,10 +221,11 @@ class Consumer:
         Raises:
             RequestRefused: it is not in flight here: acknowledged before, or taken away by `rewind` or `close`.
         """
+        delivered = self.delivered
         with self.shared.lock:
-            was_full = len(self.delivered) >= self.in_flight_max
+            was_full = len(delivered) >= self.in_flight_max
             queue, queue_offset = self.in_flight(record)
-            del self.delivered[record.commit_log_offset]
+            del delivered[record.commit_log_offset]
             queue.acknowledge(queue_offset)
             if queue.heir is not None and not queue.in_flight:
                 self.shared.assign()

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ConsumerGroup"]
 
-BATCH = 64
+# Messages that are read at once, and bytes of their records as far as the last ones were like the next.
+BATCH = 128
+BATCH_SIZE = 1 << 20
 LMQ_PREFIX = "%LMQ%"
 CATCH_UP_S = 60.0
 
@@ -130,7 +132,8 @@ class ConsumerGroup:
         """Return a queue at the group's committed offset, or where it begins without one."""
         committed = self.services.managers.offsets.query_offset(self.group, topic, queue_id)
         position = self.position_at(topic, queue_id, begin) if committed is None else committed
-        return SharedQueue(topic, queue_id, position, committed)
+        statistics = self.services.statistics.of_group(self.group, topic)
+        return SharedQueue(topic, queue_id, position, committed, statistics)
 
     def catch_up(self) -> None:
         """Return when all that was put by now can be read, so that the end of a queue is the end.
@@ -215,7 +218,7 @@ class ConsumerGroup:
                     queue_id=queue.queue_id,
                     queue_offset=at,
                     # A record says which place it has in its own queue, not in a light one.
-                    count_max=1 if light else BATCH,
+                    count_max=1 if light else queue.batch,
                     subscription=subscription,
                     trusted=True,
                 )
@@ -224,12 +227,12 @@ class ConsumerGroup:
             match result.status:
                 case GetMessageStatus.FOUND:
                     queue.next_position = following
+                    queue.batch = max(1, min(BATCH, BATCH_SIZE // result.records[0].record_size))
                     first = following - 1 if light else None
                     queue.fetched = wanted(result.records, subscription.compiled, queue.done, first)
                     if queue.topic.startswith(RETRY_PREFIX):
                         queue.fetched = as_sent_first(queue.fetched)
-                    statistics = self.services.statistics.of_group(self.group, queue.topic)
-                    statistics.look(result.records[0].store_timestamp)
+                    queue.statistics.look(result.records[0].store_timestamp)
                     return True
                 case GetMessageStatus.OFFSET_OVERFLOW_ONE | GetMessageStatus.NO_MESSAGE_IN_QUEUE:
                     queue.has_more = False

@@ -22,6 +22,7 @@ from reput.consume.subscription_groups import SubscriptionGroups
 from reput.consume.topics import RETRY_PREFIX, Topics
 from reput.errors import RequestRefused
 from reput.filter import (
+    SUBSCRIBE_ALL,
     BloomFilter,
     ConsumerFilter,
     ExpressionMessageFilter,
@@ -239,6 +240,8 @@ class PullService:
                     "Set enable_property_filter.",
                 )
             message_filter = ExpressionMessageFilter(self.expression_filter(request, compiled), self.bloom_filter)
+        elif compiled.expression == SUBSCRIBE_ALL and not self.settings.filter_support_retry:
+            return None
         else:
             message_filter = TagMessageFilter(compiled)
         if self.settings.filter_support_retry and request.topic.startswith(RETRY_PREFIX):

@@ -13,12 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from reput.consume.statistics import GroupStatistics
 from reput_hooks import Record
 
 if TYPE_CHECKING:
     from reput.consume.consumer import Consumer
 
 __all__ = ["SharedQueue"]
+
+# Messages that are read at once while nobody knows how large they are.
+FIRST_BATCH = 16
 
 
 class SharedQueue:
@@ -30,12 +34,14 @@ class SharedQueue:
         next_position: where to read on behind `fetched`.
         in_flight: queue offsets that were given and are not done, ascending; the values mean nothing.
         done: queue offsets behind the first in flight that are done.
+        batch: messages that are read at once.
         committed: what the group's committed offset is, as far as this program knows.
         has_more: whether reading on may find something.
         owner, heir: the consumer it belongs to, and the one that gets it when nothing is in flight.
     """
 
     __slots__ = (
+        "batch",
         "committed",
         "done",
         "fetched",
@@ -46,12 +52,17 @@ class SharedQueue:
         "owner",
         "position",
         "queue_id",
+        "statistics",
         "topic",
     )
 
-    def __init__(self, topic: str, queue_id: int, position: int, committed: int | None) -> None:
+    def __init__(
+        self, topic: str, queue_id: int, position: int, committed: int | None, statistics: GroupStatistics
+    ) -> None:
         self.topic = topic
         self.queue_id = queue_id
+        self.statistics = statistics
+        self.batch = FIRST_BATCH
         self.position = position
         self.next_position = position
         self.fetched: Iterator[tuple[int, Record]] | None = None

@@ -21,7 +21,7 @@ from typing import Protocol
 from reput.filter.bloom_filter import BloomFilter
 from reput.filter.consumer_filter import ConsumerFilter
 from reput.filter.sql_filter import SqlFilter
-from reput.filter.tags import TagFilter
+from reput.filter.tags import SUBSCRIBE_ALL, TagFilter
 
 __all__ = ["ExpressionMessageFilter", "MessageFilter", "RetryMessageFilter", "TagMessageFilter"]
 
@@ -49,6 +49,11 @@ class TagMessageFilter:
 
     def __init__(self, tag_filter: TagFilter) -> None:
         self._tag_filter = tag_filter
+
+    @property
+    def codes(self) -> frozenset[int] | None:
+        """The hashes that are wanted, signed 32-bit; None: all."""
+        return None if self._tag_filter.expression == SUBSCRIBE_ALL else self._tag_filter.codes
 
     def is_matched_by_consume_queue(
         self, tags_code: int | None, ext_store_timestamp: int | None = None, filter_bit_map: bytes | None = None

@@ -46,6 +46,8 @@ __all__ = [
 TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 RUN_SIZE_MAX = 1 << 20
 UNIT_COUNT_MAX = 800
+# Of a tags code that is a hash, and neither the address of an ext unit nor a time.
+INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 
 # Of a record: size, magic code, queue id, queue offset, commit-log offset, sys flag.
 HEAD = Struct(">iI4xi4xqqi")
@@ -337,6 +339,8 @@ class MessageReader:
         if limits is not None:
             # RocketMQ hands out of one queue file at a time.
             end = min(end, queue_offset - queue_offset % file_units + file_units)
+        # Most units are told by their hash alone, without a call.
+        codes = message_filter.codes if isinstance(message_filter, TagMessageFilter) else None
         taken: list[bytes] = []
         size = 0
         at = queue_offset
@@ -351,17 +355,20 @@ class MessageReader:
                     at += file_units - at % file_units
                 break
             chosen: list[tuple[int, Unit]] = []
+            count = len(taken)
             for unit in units:
-                count = len(taken) + len(chosen)
                 if count >= count_max or (
                     limits is not None and limits.reached(count, size, unit[1], queue.units.known_progress - unit[0])
                 ):
                     full = True
                     break
                 at += 1
+                if codes is not None and unit[2] not in codes and INT_MIN <= unit[2] <= INT_MAX:
+                    continue
                 if message_filter is None or queue.may_be_wanted(unit, message_filter):
                     chosen.append((at - 1, unit))
                     size += unit[1]
+                    count += 1
                     if record_filter is not None:
                         break
             found = queue.read(chosen)
