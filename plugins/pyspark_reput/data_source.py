@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from pyspark_reput.batch_reader import BatchReader, FilteringBatchReader
 from pyspark_reput.read_options import ReadOptions, parse_options
 from pyspark_reput.spark_schema import spark_schema
+from pyspark_reput.store_writer import StoreStreamWriter, StoreWriter, WriteOptions
 from pyspark_reput.stream_reader import StreamReader
 
 __all__ = ["DefaultSource", "FilteringSource", "register"]
 
 
 class DefaultSource(DataSource):
-    """The commit log of one store directory as a table.."""
+    """The commit log of one store directory as a table."""
 
     # What the option ``pushdown`` is where it is not given.
     pushdown = False
@@ -48,6 +55,14 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream, for the columns of *schema*."""
         return StreamReader(self.parsed(), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch of messages."""
+        return StoreWriter(WriteOptions(self.given, schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer of a stream of messages."""
+        return StoreStreamWriter(WriteOptions(self.given, schema, overwrite))
 
 
 class FilteringSource(DefaultSource):

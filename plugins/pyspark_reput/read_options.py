@@ -10,7 +10,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 from urllib.parse import unquote, urlsplit
 
@@ -175,8 +175,8 @@ def row_filter(
 class OptionStrings:
     """Options as Spark hands them over: strings, by names in any case."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        known = {name.lower(): name for name in OPTION_NAMES}
+    def __init__(self, options: Mapping[str, str], names: Iterable[str] = OPTION_NAMES) -> None:
+        known = {name.lower(): name for name in names}
         self.values: dict[str, str] = {}
         for name, value in options.items():
             if name.lower() not in known:

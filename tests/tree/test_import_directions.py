@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reput.table": BELOW_PROCESS,
     "reput.broker": {*BELOW_PROCESS, "reput.ring", "reput.process", "reput.consume", "reput.table"},
     "reput_plugins": {*BELOW_PROCESS, "reput.table"},
-    "pyspark_reput": {*FOUNDATION, "reput.filter", "reput.store", "reput.table"},
+    "pyspark_reput": {*BELOW_PROCESS, "reput.table"},
 }
 PLUGINS = ("reput_plugins", "pyspark_reput")
 

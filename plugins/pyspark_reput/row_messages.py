@@ -1,0 +1,149 @@
+"""Rows as messages: what columns a frame may have that is written into a store, and what they become.
+
+    topic                   string; or the option ``topic`` for all rows
+    body, value             binary or string; null: no bytes
+    tags                    string
+    keys, key               string, keys separated by spaces; binary is taken for UTF-8
+    properties              map of strings
+    queueId, partition      int, 0 without it
+    flag                    int, 0 without it
+    bornTimestamp           timestamp; the time of storing without it
+
+What only the store can give - offsets, ids, sizes, store time and host - is ignored, so that rows that were read from a
+store can be written as they are. Every other column is refused, because its values would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from reput.errors import ConfigError, MessageIllegal
+from reput.store.message import Message, MessageExtBrokerInner, check_topic, message_properties
+
+__all__ = ["check_columns", "messages_of", "plain_rows"]
+
+# Column to what it is in the staged rows; the first of two that is there counts.
+COLUMNS = {
+    "topic": "topic",
+    "body": "body",
+    "value": "body",
+    "tags": "tags",
+    "keys": "keys",
+    "key": "keys",
+    "properties": "properties",
+    "queueId": "queue_id",
+    "partition": "queue_id",
+    "flag": "flag",
+    "bornTimestamp": "born_timestamp",
+}
+GIVEN_BY_THE_STORE = frozenset(
+    (
+        "queueOffset",
+        "commitLogOffset",
+        "storeSize",
+        "msgId",
+        "offsetMsgId",
+        "sysFlag",
+        "bodyCRC",
+        "reconsumeTimes",
+        "storeTimestamp",
+        "bornHost",
+        "storeHost",
+        "preparedTransactionOffset",
+        "brokerName",
+        # Of Kafka's source, and of lakes.
+        "offset",
+        "timestamp",
+        "timestampType",
+        "date",
+    )
+)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+
+def check_columns(names: list[str], topic: str | None) -> None:
+    """Refuse a frame whose rows are no messages.
+
+    Raises:
+        ConfigError: a column is unknown or comes twice, or there is neither topic nor body.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        field = COLUMNS.get(name)
+        if field is None:
+            if name not in GIVEN_BY_THE_STORE:
+                raise ConfigError(
+                    f"no such column of a message: column={name} columns={','.join(COLUMNS)}",
+                    "Drop it, or put it into properties.",
+                )
+        elif field in seen:
+            raise ConfigError(f"two columns are the same of a message: columns={seen[field]},{name}", "Drop one.")
+        else:
+            seen[field] = name
+    if "topic" not in seen and topic is None:
+        raise ConfigError("messages have a topic: column=topic", "Add the column, or the option of that name.")
+    if "body" not in seen:
+        raise ConfigError("messages have a body: column=body", "Name the column body, or value.")
+
+
+def plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield rows with the fields of messages as keys, those of other columns left out."""
+    names = [name for name in batch.schema.names if name in COLUMNS]
+    for row in batch.select(names).to_pylist(maps_as_pydicts="strict"):
+        yield {COLUMNS[name]: value for name, value in row.items()}
+
+
+def messages_of(batch: pa.RecordBatch, topic: str | None, mark: tuple[str, str] | None = None) -> list[Message]:
+    """Return the message of each row, checked as far as one can without the store.
+
+    Args:
+        topic: of all rows; None: they have one.
+        mark: a property that is added to each.
+
+    Raises:
+        MessageIllegal: RocketMQ would refuse one.
+    """
+    found: list[Message] = []
+    for row in plain_rows(batch):
+        properties = dict(row.get("properties") or {})
+        if mark is not None:
+            properties[mark[0]] = mark[1]
+        born = row.get("born_timestamp")
+        message = MessageExtBrokerInner(
+            topic=topic or row.get("topic") or "",
+            body=as_bytes(row.get("body")),
+            tags=row.get("tags"),
+            keys=as_text(row.get("keys")),
+            properties=properties or None,
+            flag=row.get("flag") or 0,
+            queue_id=row.get("queue_id") or 0,
+            born_timestamp=None if born is None else (born - EPOCH) // MILLISECOND,
+        )
+        check_topic(message.topic)
+        message_properties(message)
+        found.append(message)
+    return found
+
+
+def as_bytes(value: Any) -> bytes:
+    """Return a body as bytes."""
+    return value.encode() if isinstance(value, str) else bytes(value or b"")
+
+
+def as_text(value: Any) -> str | None:
+    """Return keys as text.
+
+    Raises:
+        MessageIllegal: they are bytes that are no UTF-8.
+    """
+    if not isinstance(value, bytes):
+        return str(value) if value else None
+    try:
+        return value.decode() or None
+    except UnicodeDecodeError:
+        raise MessageIllegal(f"keys are text: key={value[:40]!r}") from None
