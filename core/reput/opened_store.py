@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -26,6 +27,7 @@ from reput.consume.arrivals import ArrivalPublisher
 from reput.consume.schedule_service import DelayLevelRow, ScheduleService
 from reput.consume.topics import is_system_topic
 from reput.errors import ConfigError, DispatcherError, MessageIllegal, StoreClosed
+from reput.process.configuration import Configuration
 from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
@@ -119,10 +121,11 @@ def open(
         raise ConfigError(f"dispatchers are a list of names: dispatchers={dispatchers!r}")
     if dispatchers is not None:
         settings["dispatchers"] = tuple(dispatchers)
-    loaded = load_settings(None if config is None else Path(config), recorded=recorded, **settings)
+    read = partial(load_settings, None if config is None else Path(config), recorded=recorded, **settings)
+    loaded = read()
     if read_only:
         return ReadOnlyStore(directory, loaded.settings)
-    return Store(directory, loaded.settings, mode)
+    return Store(directory, loaded.settings, mode, Configuration(loaded.settings, lambda: read().settings))
 
 
 class Reading:
@@ -250,8 +253,11 @@ class Store(Reading):
     Leaving without `close` loses nothing that was promised: the next opening recovers.
     """
 
-    def __init__(self, directory: Path, settings: Settings, mode: Mode) -> None:
+    def __init__(
+        self, directory: Path, settings: Settings, mode: Mode, configuration: Configuration | None = None
+    ) -> None:
         self.directory = directory
+        self.configuration = configuration
         self.writer = MessageStore(directory, settings)
         self.settings = self.writer.settings
         self.started = time.time_ns() // 1_000_000
@@ -302,7 +308,7 @@ class Store(Reading):
         if mode == "processes":
             self.ring = OpenRing(writer, self.settings)
             self.group: ProcessGroup | InlineGroup = ProcessGroup(
-                context, self.ring.memory, on_members=self.attach_publisher
+                context, self.ring.memory, configuration=self.configuration, on_members=self.attach_publisher
             )
             self.publisher = FramePublisher(self.ring.writer, writer.epochs.epoch, self.tell_read_only)
         else:
@@ -699,10 +705,13 @@ class Store(Reading):
                     self.consuming.close()
 
     def views_complete(self) -> bool:
-        """Whether the views that RocketMQ reads are durable up to the log's end."""
-        end = self.writer.appended
-        enabled = [view for view in ROCKETMQ_VIEWS if view in self.settings.dispatchers]
-        return all((self.group.durable_cursor(view) or 0) >= end for view in enabled)
+        """Whether the views that RocketMQ reads are durable up to the log's end.
+
+        One that was enabled and has left the group meanwhile is not.
+        """
+        end, durable = self.writer.appended, self.durable_cursors()
+        enabled = [view for view in ROCKETMQ_VIEWS if view in self.settings.dispatchers or view in durable]
+        return all((durable.get(view) or 0) >= end for view in enabled)
 
     def write_checkpoint(self, complete: bool) -> None:
         """Tell RocketMQ up to which store times log and views are on disk."""

@@ -128,10 +128,15 @@ class Running:
 
 
 @pytest.fixture
-def processes(log: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Running]]:
-    """Return a function that starts a process group over the log; all are stopped afterwards."""
+def runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have control sockets in a folder of the test's."""
     (tmp_path / "run").mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+@pytest.fixture
+def processes(log: LogWriter, runtime_directory: None) -> Iterator[Callable[..., Running]]:
+    """Return a function that starts a process group over the log; all are stopped afterwards."""
     running: list[Running] = []
 
     def start(context: GroupContext, **header: int) -> Running:

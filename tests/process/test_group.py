@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import reput
 from reput.errors import ConfigError, DispatcherError, RingError, WaitTimeout
 from reput.process.control_socket import connect_observer, control_socket_path, group_status, request
 from reput.process.group import ProcessGroup
@@ -116,8 +117,6 @@ def test_nothing_is_left_of_a_killed_owner(plugins, tmp_path, monkeypatch):
     for pid in (group["supervisor"], *group["dispatchers"]):
         await_end(pid)
     assert set(os.listdir("/dev/shm")) <= names_before
-    import reput
-
     with reput.open(store, dispatchers=["probe"]) as opened:
         assert opened.appended >= acknowledged
         opened.wait_for("probe", opened.appended, TIMEOUT)
@@ -407,6 +406,84 @@ def test_sighup_finds_what_was_changed(log, plugins, context, processes):
     plugins.install()
     os.kill(running.group.process.pid, signal.SIGHUP)
     running.wait_until(lambda: running.row("probe").version == "2.0" and running.row("probe").pid not in (None, before))
+
+
+@pytest.mark.usefixtures("runtime_directory")
+def test_sighup_takes_up_what_was_installed_and_configured_since(plugins, tmp_path):
+    """Without a stop: added ones start, removed ones leave, changed options hold, a wrong file changes nothing."""
+    plugins.add("probe")
+    config = tmp_path / "reput.toml"
+
+    def configure(names, limit):
+        config.write_text(f"[dispatchers]\nenabled = {json.dumps(names)}\n[dispatchers.probe]\nlimit = {limit}\n")
+
+    configure(["probe"], 1)
+    with reput.open(tmp_path / "store", config=config) as store:
+        log = tmp_path / "store" / "reput" / "log" / "group.log"
+
+        def wait_until(holds):
+            pause = threading.Event()
+            for _ in range(int(TIMEOUT / 0.01)):
+                if holds():
+                    return
+                pause.wait(0.01)
+            raise AssertionError(f"{store.status()} {log.read_text()}")
+
+        def hang_up_until(holds):
+            os.kill(store.group.process.pid, signal.SIGHUP)
+            wait_until(holds)
+
+        end = store.put(reput.Message("orders", b"one")).next_commit_log_offset
+        store.wait_for("probe", end, TIMEOUT)
+        before = store.group.status()[0].pid
+        plugins.add("late")
+        configure(["probe", "late"], 1)
+        hang_up_until(lambda: "late" in store.group.members)
+        store.wait_for("late", end, TIMEOUT)
+        assert store.group.status()[0].pid == before
+        configure(["probe", "late"], "'many'")
+        hang_up_until(lambda: "the changed options are not used" in log.read_text())
+        assert store.group.status()[0].pid == before
+        configure(["probe"], 2)
+        hang_up_until(
+            lambda: "late" not in store.group.members and store.group.members["probe"].options == {"limit": 2}
+        )
+        wait_until(lambda: store.group.status()[0].pid not in (None, before))
+        config.write_text("nonsense = 1")
+        hang_up_until(lambda: "the configuration is not taken up" in log.read_text())
+        before = store.group.status()[0].pid
+        os.kill(store.group.process.pid, signal.SIGKILL)
+        wait_until(lambda: store.group.restart_count == 1 and store.group.status()[0].pid not in (None, before))
+        assert store.group.members["probe"].options == {"limit": 2}
+        store.wait_for("probe", store.put(reput.Message("orders", b"two")).next_commit_log_offset, TIMEOUT)
+
+
+@pytest.mark.usefixtures("runtime_directory")
+def test_the_groups_log_is_json_lines_where_that_is_set(plugins, tmp_path):
+    """Every line of every process, with time, level, process and dispatcher."""
+    plugins.add("probe")
+    options = {"dispatchers.probe.say": "here I am"}
+    with reput.open(tmp_path / "store", dispatchers=["probe"], dispatcher_log_format="json", **options) as store:
+        store.wait_for("probe", store.put(reput.Message("orders", b"one")).next_commit_log_offset, TIMEOUT)
+    lines = (tmp_path / "store" / "reput" / "log" / "group.log").read_text().splitlines()
+    (said,) = [row for row in map(json.loads, lines) if row["message"] == "here I am"]
+    assert (said["dispatcher"], said["level"]) == ("probe", "WARNING")
+    assert {"time", "process"} <= said.keys()
+
+
+@pytest.mark.usefixtures("runtime_directory")
+def test_a_store_closes_after_a_view_has_left_the_group(tmp_path):
+    """RocketMQ would trust a view that stands still, so the store does not count as closed cleanly."""
+    with reput.open(tmp_path / "store") as store:
+        request(tmp_path / "store", "detach", "index")
+        pause = threading.Event()
+        while "index" in store.group.members:
+            pause.wait(0.01)
+        store.put(reput.Message("orders", b"one"))
+    assert (tmp_path / "store" / "abort").exists()
+    with reput.open(tmp_path / "store"):
+        pass
+    assert not (tmp_path / "store" / "abort").exists()
 
 
 def test_sigterm_drains_and_ends_the_group(log, plugins, context, processes, saved):

@@ -267,13 +267,6 @@ def assert_views_are_right(store):
     assert {view.state for name, view in report.views.items() if name != "consume_queue_ext"} == {"equal"}
 
 
-@pytest.fixture
-def runtime_directory(tmp_path, monkeypatch):
-    """Have control sockets in a folder of the test's."""
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-
-
 @pytest.mark.usefixtures("runtime_directory")
 def test_readers_see_every_message_while_views_are_swapped(tmp_path, background):
     """Here and in a second process's way of reading: no error, nothing missing, ends that only grow."""

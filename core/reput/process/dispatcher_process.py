@@ -45,6 +45,7 @@ class Assignment(msgspec.Struct, frozen=True):
 
     Attributes:
         predecessors: slots of the enabled dispatchers that this one comes after.
+        options: as they were given.
         root: below which the view is built.
         log_descriptor: writing end of the pipe for log lines.
         print_descriptor: writing end of the pipe for what the plugin prints.
@@ -53,6 +54,7 @@ class Assignment(msgspec.Struct, frozen=True):
     entry: CatalogueEntry
     slot: int
     predecessors: tuple[int, ...]
+    options: dict[str, object]
     root: Path
     log_descriptor: int
     print_descriptor: int
@@ -129,7 +131,7 @@ class DispatcherProcess:
         try:
             plugin = load_plugin(self.entry.name, self.entry.module)
             description = plugin.describe()
-            options = convert_options(self.entry.name, self.context.options(self.entry.name), description.options)
+            options = convert_options(self.entry.name, self.assignment.options, description.options)
         except BaseException:
             self.fail("cannot be imported")
             return BROKEN_STATUS

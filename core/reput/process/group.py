@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -23,6 +22,7 @@ from reput.errors import ConfigError, DispatcherError, WaitTimeout
 from reput.process.catalogue import select_dispatchers
 from reput.process.channel import JsonChannel
 from reput.process.command import role_command
+from reput.process.configuration import Configuration, ConfigurationChange
 from reput.process.group_context import GroupContext
 from reput.process.messages import MemberInfo, Notice, RebuiltView, Reply, Request, Setup, Verb
 from reput.process.states import State
@@ -47,7 +47,7 @@ class ProcessGroup:
     Args:
         context: the store, and which dispatchers run.
         memory: the ring, whose writer has said how far the log reaches.
-        log_format: of the group's log, for people or JSON lines.
+        configuration: what to read again on SIGHUP; None: nothing but the installed plugins.
         on_members: called by the watching thread whenever dispatchers have come or gone after `start`;
             `needs_properties` may have changed.
     """
@@ -57,12 +57,12 @@ class ProcessGroup:
         context: GroupContext,
         memory: RingMemory,
         *,
-        log_format: Literal["text", "json"] = "text",
+        configuration: Configuration | None = None,
         on_members: Callable[[], None] | None = None,
     ) -> None:
         self.context = msgspec.structs.replace(context, store_directory=context.store_directory.resolve())
         self.memory = memory
-        self.log_format = log_format
+        self.configuration = configuration
         self.on_members = on_members
         self.started = time.time_ns() // 1_000_000
         self.progress_waiter = ProgressWaiter(memory)
@@ -138,7 +138,6 @@ class ProcessGroup:
             owner_pid=os.getpid(),
             path=[os.path.abspath(entry) for entry in sys.path if entry],
             started=self.started,
-            log_format=self.log_format,
             again=again,
         )
         with self.sending:
@@ -207,6 +206,7 @@ class ProcessGroup:
             if notice.event == "members":
                 self.members = {member.entry.name: member for member in notice.members}
                 self.names = list(self.members)
+                self.keep_options()
                 first, self.described = not self.described, True
             elif notice.event == "refused":
                 self.refused = notice.reply
@@ -215,8 +215,28 @@ class ProcessGroup:
             elif notice.event == "drained":
                 self.drained = True
             self.changed.notify_all()
+        if notice.event == "reread":
+            self.reread()
         if notice.event == "members" and not first and self.on_members is not None:
             self.on_members()
+
+    def keep_options(self) -> None:
+        """Have the next supervisor start all dispatchers with the options that they run with."""
+        settings = self.context.settings
+        options = settings.dispatcher_options | {name: member.options for name, member in self.members.items()}
+        self.context = msgspec.structs.replace(
+            self.context, settings=msgspec.structs.replace(settings, dispatcher_options=options)
+        )
+
+    def reread(self) -> None:
+        """Read the configuration again, and have the supervisor take up what was changed."""
+        if self.configuration is None:
+            return
+        try:
+            change = self.configuration.reread()
+        except ConfigError as error:
+            change = ConfigurationChange(refused=str(error))
+        self.send(Request("configure", change=change))
 
     def drain_and_stop(self) -> None:
         """Have all dispatchers take in what is there, those that others come after first, flush, and end.

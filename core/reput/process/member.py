@@ -26,6 +26,7 @@ class Member:
     """One dispatcher: what is known of it, its process if there is one, and what is to come next.
 
     Attributes:
+        options: as they were given to it.
         description: None: it was not described yet, or could not be.
         following_state: where it goes when it has stopped.
         start_at: monotonic seconds, when the next process is due.
@@ -35,8 +36,16 @@ class Member:
         rebuild: in which it takes part, as the one that runs or as the one that builds anew.
     """
 
-    def __init__(self, entry: CatalogueEntry, cell: Cell, settings: Settings, root: Path | None = None) -> None:
+    def __init__(
+        self,
+        entry: CatalogueEntry,
+        cell: Cell,
+        settings: Settings,
+        options: dict[str, object],
+        root: Path | None = None,
+    ) -> None:
         self.entry = entry
+        self.options = options
         self.name = entry.name
         self.root = root
         self.rebuild: LiveRebuild | None = None
@@ -60,7 +69,8 @@ class Member:
     def info(self) -> MemberInfo:
         """Return what others are told of it."""
         shadow = None if self.rebuild is None else self.rebuild.shadows.get(self.name)
-        return MemberInfo(self.entry, self.cell.slot, self.description, None if shadow is None else shadow.cell.slot)
+        shadow_slot = None if shadow is None else shadow.cell.slot
+        return MemberInfo(self.entry, self.cell.slot, self.description, shadow_slot, self.options)
 
     @property
     def rebuild_progress(self) -> int | None:

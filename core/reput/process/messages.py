@@ -8,6 +8,7 @@ import msgspec
 
 from reput.errors import ConfigError, DispatcherError, ReputError
 from reput.process.catalogue import CatalogueEntry
+from reput.process.configuration import ConfigurationChange
 from reput.process.description import PluginDescription
 from reput.process.group_context import GroupContext
 from reput.process.status import DispatcherRow
@@ -15,7 +16,17 @@ from reput.process.status import DispatcherRow
 __all__ = ["GroupStatus", "MemberInfo", "Notice", "RebuiltView", "Reply", "Request", "Setup", "WriterRow"]
 
 Verb = Literal[
-    "status", "pause", "resume", "restart", "attach", "detach", "rebuild", "drain", "observe", "writer_state"
+    "status",
+    "pause",
+    "resume",
+    "restart",
+    "attach",
+    "detach",
+    "rebuild",
+    "drain",
+    "observe",
+    "writer_state",
+    "configure",
 ]
 
 
@@ -25,12 +36,14 @@ class MemberInfo(msgspec.Struct, frozen=True):
     Attributes:
         description: None: BROKEN, or not known yet.
         shadow_slot: of whoever builds its view anew beside it; None: nobody does.
+        options: that it runs with.
     """
 
     entry: CatalogueEntry
     slot: int
     description: PluginDescription | None
     shadow_slot: int | None = None
+    options: dict[str, object] = {}
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -49,7 +62,6 @@ class Setup(msgspec.Struct, frozen=True):
     owner_pid: int
     path: list[str]
     started: int
-    log_format: Literal["text", "json"]
     again: bool
 
 
@@ -59,6 +71,8 @@ class Request(msgspec.Struct, frozen=True):
     Attributes:
         name: of a dispatcher; *names* of several, where several can be meant.
         id: comes back with the reply.
+        state, reason: of the writer.
+        change: of the configuration.
     """
 
     verb: Verb
@@ -67,6 +81,7 @@ class Request(msgspec.Struct, frozen=True):
     state: str = ""
     reason: str | None = None
     names: tuple[str, ...] = ()
+    change: ConfigurationChange = ConfigurationChange()
 
 
 class RebuiltView(msgspec.Struct, frozen=True):
@@ -116,9 +131,10 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         event: "members": who is in the group now; at the first time all are described. "refused": the group does
             not start, *reply* says why. "reply": to a request of the owner's. "drained": all dispatchers have ended.
+            "reread": somebody wants the configuration read again.
     """
 
-    event: Literal["members", "refused", "reply", "drained"]
+    event: Literal["members", "refused", "reply", "drained", "reread"]
     members: list[MemberInfo] = []
     reply: Reply | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,6 +14,7 @@ import reput
 from reput.errors import DispatcherError, ReputError
 from reput.process.catalogue import select_dispatchers
 from reput.process.channel import JsonChannel
+from reput.process.configuration import ConfigurationChange
 from reput.process.control_socket import ControlSocket
 from reput.process.describe import Answer
 from reput.process.live_rebuild import LiveRebuild
@@ -135,8 +137,12 @@ class RequestDesk:
             case "writer_state":
                 self.writer_state = (request.state, request.reason)
                 report(result(request, None))
+            case "configure":
+                self.configure(request.change)
+                report(result(request, None))
             case "attach":
-                self.attach(request, report)
+                options = self.group.context.options(request.name)
+                self.attach(request.name, options, lambda error: report(outcome(request, error)))
             case "rebuild":
                 self.rebuild(request, report, client)
             case "pause":
@@ -147,10 +153,7 @@ class RequestDesk:
             case "restart":
                 self.restart(self.member(request.name), request, report)
             case "detach":
-                member = self.member(request.name)
-                if member.rebuild is not None:
-                    raise DispatcherError(f"the view is being rebuilt: dispatcher={member.name}")
-                self.group.detach(member)
+                self.detach(self.member(request.name))
                 report(result(request, None))
 
     def hand_over(self, request: Request, client: JsonChannel | None) -> None:
@@ -285,8 +288,51 @@ class RequestDesk:
             self.rebuild_client = None
             self.group.rebuild.cancel("who asked for it has gone")
 
-    def attach(self, request: Request, report: Reporter) -> None:
-        """Take an installed dispatcher into the group.
+    def configure(self, change: ConfigurationChange) -> None:
+        """Take up what was changed in the configuration; what cannot be is said in the log."""
+        say = self.group.merger.say
+        if change.refused is not None:
+            say("ERROR", f"the configuration is not taken up: {change.refused}")
+            return
+        for name in change.removed:
+            if name in self.group.members:
+                try:
+                    self.detach(self.member(name))
+                except DispatcherError as error:
+                    say("ERROR", f"the dispatcher stays: {error}", dispatcher=name)
+        for name in change.added:
+            if name not in self.group.members:
+                try:
+                    self.attach(name, change.options.get(name, {}), partial(self.say_attached, name))
+                except ReputError as error:
+                    self.say_attached(name, error)
+        for name, options in change.options.items():
+            member = self.group.members.get(name)
+            if member is not None and member.options != options:
+                done = partial(self.group.on_described_again, member, options=options)
+                self.group.describe(member, done, options)
+        if change.waiting:
+            say("WARNING", f"changed settings hold when the store is opened next: settings={','.join(change.waiting)}")
+
+    def say_attached(self, name: str, error: ReputError | None) -> None:
+        """Say in the log what came of a dispatcher that is enabled now."""
+        if error is None:
+            self.group.merger.say("INFO", "the dispatcher was attached", dispatcher=name)
+        else:
+            self.group.merger.say("ERROR", f"the dispatcher is not attached: {error}", dispatcher=name)
+
+    def detach(self, member: Member) -> None:
+        """Have a dispatcher leave the group.
+
+        Raises:
+            DispatcherError: its view is being rebuilt.
+        """
+        if member.rebuild is not None:
+            raise DispatcherError(f"the view is being rebuilt: dispatcher={member.name}")
+        self.group.detach(member)
+
+    def attach(self, name: str, options: dict[str, object], done: Callable[[ReputError | None], None]) -> None:
+        """Take an installed dispatcher into the group; *done* is told what came of it.
 
         Raises:
             ConfigError: it is not installed, or all slots are taken.
@@ -294,11 +340,11 @@ class RequestDesk:
         """
         if self.group.ending:
             raise DispatcherError("the group is ending")
-        if request.name in self.group.members:
-            raise DispatcherError(f"dispatcher is attached already: dispatcher={request.name}")
+        if name in self.group.members:
+            raise DispatcherError(f"dispatcher is attached already: dispatcher={name}")
         importlib.invalidate_caches()
-        (entry,) = select_dispatchers([request.name])
-        member = self.group.add_member(entry)
+        (entry,) = select_dispatchers([name])
+        member = self.group.add_member(entry, options)
 
         def described(answer: Answer) -> None:
             try:
@@ -307,15 +353,20 @@ class RequestDesk:
                 in_order(self.group.after())
             except ReputError as error:
                 self.group.forget_member(member)
-                report(Reply.refusal(request.id, error))
+                done(error)
                 return
             # The owner first: its frames must carry what the newcomer needs.
             self.group.announce()
             self.group.start(member)
             self.group.restart_successors(member.name)
-            report(result(request, None))
+            done(None)
 
         self.group.describe(member, described)
+
+
+def outcome(request: Request, error: ReputError | None) -> Reply:
+    """Return the reply that *request* was done, or why not."""
+    return result(request, None) if error is None else Reply.refusal(request.id, error)
 
 
 def result(request: Request, value: object) -> Reply:

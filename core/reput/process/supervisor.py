@@ -82,7 +82,8 @@ class Supervisor:
         self.lock = GroupLock(self.context.view_directory)
         # Whoever rebuilds into a directory of his own is told by the error itself, in one place.
         stderr = 2 if self.context.target is None else None
-        self.merger = LogMerger(self.context.view_directory / "reput" / "log", setup.log_format, stderr)
+        log_directory = self.context.view_directory / "reput" / "log"
+        self.merger = LogMerger(log_directory, self.settings.dispatcher_log_format, stderr)
         self.members: dict[str, Member] = {}
         self.rebuild: LiveRebuild | None = None
         self.describing: dict[str, tuple[DescribeProcess, Callable[[Answer], None], float]] = {}
@@ -200,7 +201,7 @@ class Supervisor:
                 self.memory.open_cell(cell_slot).clear(None)
         try:
             for entry in self.setup.entries:
-                member = self.add_member(entry)
+                member = self.add_member(entry, self.context.options(entry.name))
                 if entry.name in swapped:
                     member.cell.raise_generation()
         except ConfigError as error:
@@ -212,14 +213,14 @@ class Supervisor:
         if not self.members:
             self.ready()
 
-    def add_member(self, entry: CatalogueEntry) -> Member:
+    def add_member(self, entry: CatalogueEntry, options: dict[str, object]) -> Member:
         """Give a dispatcher a slot: its former one, or a free one.
 
         Raises:
             ConfigError: all slots are taken.
         """
         cell = self.take_cell(entry.name)
-        member = Member(entry, cell, self.settings)
+        member = Member(entry, cell, self.settings, options)
         if self.setup.again and cell.state == State.PAUSED:
             member.state = State.PAUSED
         else:
@@ -251,7 +252,7 @@ class Supervisor:
         Raises:
             ConfigError: all slots are taken.
         """
-        shadow = Member(member.entry, self.take_cell(shadow_name(member.name)), self.settings, root)
+        shadow = Member(member.entry, self.take_cell(shadow_name(member.name)), self.settings, member.options, root)
         shadow.description = member.description
         shadow.show_state(State.STOPPED)
         shadow.cell.set_pid(None)
@@ -274,9 +275,15 @@ class Supervisor:
                 self.rebuild = None
                 self.go_on_draining()
 
-    def describe(self, member: Member, done: Callable[[Answer], None]) -> None:
-        """Ask the plugin what it declares; *done* is called with the answer, possibly at once."""
-        asked = DescribeProcess(Question(member.entry, self.context.options(member.name)), self.setup.path)
+    def describe(
+        self, member: Member, done: Callable[[Answer], None], options: dict[str, object] | None = None
+    ) -> None:
+        """Ask the plugin what it declares, and whether it takes *options*, by default those that it has.
+
+        *done* is called with the answer, possibly at once.
+        """
+        question = Question(member.entry, member.options if options is None else options)
+        asked = DescribeProcess(question, self.setup.path)
         if asked.answer is not None:
             done(asked.answer)
             return
@@ -373,6 +380,7 @@ class Supervisor:
             member.entry,
             member.cell.slot,
             tuple(predecessor.cell.slot for predecessor in predecessors),
+            member.options,
             member.root or self.context.view_directory,
             log_writer,
             print_writer,
@@ -597,7 +605,15 @@ class Supervisor:
                 self.stop(member, State.STARTING)
 
     def rescan(self) -> None:
-        """Look at the installed plugins again: what was changed is started anew, what was broken is tried again."""
+        """Look at the installed plugins again: what was changed is started anew, what was broken is tried again.
+
+        Then the owner reads its configuration again: what is enabled in it since is attached.
+        """
+        self.rescan_installed()
+        self.channel.send(Notice("reread"))
+
+    def rescan_installed(self) -> None:
+        """Find out which plugins are others than before."""
         importlib.invalidate_caches()
         try:
             installed = installed_dispatchers()
@@ -614,15 +630,18 @@ class Supervisor:
             member.entry = entry
             self.describe(member, partial(self.on_described_again, member))
 
-    def on_described_again(self, member: Member, answer: Answer) -> None:
-        """Go on with what a changed plugin declares now."""
-        if self.ending:
+    def on_described_again(self, member: Member, answer: Answer, options: dict[str, object] | None = None) -> None:
+        """Go on with what a changed plugin declares now, or with other *options*."""
+        if self.ending or self.members.get(member.name) is not member:
             return
         if answer.description is None:
             text = answer.broken or answer.refused or ""
-            self.merger.say("ERROR", f"the changed plugin is not used: {text}", dispatcher=member.name)
+            what = "the changed plugin is" if options is None else "the changed options are"
+            self.merger.say("ERROR", f"{what} not used: {text}", dispatcher=member.name)
             return
         member.description = answer.description
+        if options is not None:
+            member.options = options
         self.announce()
         if member.pid is not None:
             self.stop(member, State.STARTING)

@@ -159,6 +159,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dispatcher_backoff_min: Annotated[int, Meta(ge=1, le=100)] = 50  # pause before the first restart
     dispatcher_backoff_max: Interval = 30_000
     dispatcher_restart_count_max: Count = 10  # restarts without progress before a dispatcher is FATAL
+    dispatcher_log_format: Literal["text", "json"] = "text"  # of the group's log: for people, or JSON lines
     dispatcher_reserved_time: CountOrNone = 72  # hours beyond file_reserved_time that retention waits for dispatchers
 
     def __post_init__(self) -> None:
