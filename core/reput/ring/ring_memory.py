@@ -232,9 +232,14 @@ class RingMemory:
         """
         for cell in list(self._cells_opened):
             cell.close()
+        # A mapping keeps a duplicate of its descriptor, which takes the lowest free number, and could write all cells.
+        duplicate = os.dup(self.cells_descriptor)
+        os.close(duplicate)
         cell = self.open_cell(slot)
+        assert os.path.sameopenfile(duplicate, self.cells_descriptor)
         read_only = open_read_only(self.cells_descriptor)
-        os.dup2(read_only, self.cells_descriptor, inheritable=False)
+        for descriptor in (self.cells_descriptor, duplicate):
+            os.dup2(read_only, descriptor, inheritable=False)
         os.close(read_only)
         return cell
 
