@@ -1,7 +1,8 @@
 """carried_message: a stored message put once more, under another topic, as RocketMQ's services do it.
 
 Delivering a delayed message, sending one back, committing a half message: the body, the user's flag, the birth and the
-properties go with it. What has an empty value is left behind, as in RocketMQ, whose reader of properties knows none.
+properties go with it. What has an empty value is left behind, as in RocketMQ, whose reader of properties knows none,
+and so is the CRC of the former record.
 
 Source: RocketMQ broker, ScheduleMessageService.messageTimeUp, AbstractSendMessageProcessor.consumerSendMsgBack,
 EndTransactionProcessor.endMessageTransaction.
@@ -12,15 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reput.store.message import MessageExtBrokerInner
-from reput.store.record import encode_address
+from reput.store.record import CRC_PROPERTY_NAME, encode_address
 from reput_hooks import Record
 
 __all__ = ["carried_message", "carried_properties"]
 
+CRC_NAME = CRC_PROPERTY_NAME.decode().rstrip("\x01")
+
 
 def carried_properties(record: Record) -> dict[str, str]:
     """Return the properties of *record* that go with it, in stored order."""
-    return {name: value for name, value in record.properties.items() if value}
+    return {name: value for name, value in record.properties.items() if value and name != CRC_NAME}
 
 
 def carried_message(

@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from reput.consume.carried_message import carried_properties
 from reput.errors import OffsetOutOfRange
 from reput.store.delay_level import SCHEDULE_TOPIC
 from reput.store.log_scan import LogScan
@@ -84,12 +85,8 @@ def is_copy_of(record: Record, scheduled: Record) -> bool:
         and record.sys_flag == scheduled.sys_flag
         and record.born_host == scheduled.born_host
         and record.body == scheduled.body
-        and without_empty(record) == without_empty(scheduled)
+        and carried_properties(record) == carried_properties(scheduled)
     )
-
-
-def without_empty(record: Record) -> dict[str, str]:
-    return {name: value for name, value in record.properties.items() if value}
 
 
 def find_delivered(
