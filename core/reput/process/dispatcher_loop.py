@@ -199,8 +199,8 @@ class DispatcherLoop:
         self.stop = stop
 
     def start_when_due(self) -> int:
-        """Start, unless there is nothing to start any more or it is not the time yet."""
-        if self.stop is not None:
+        """Start, unless it is not the time yet. A drain does not wait for a shortage to pass, the next start does."""
+        if self.stop is Stop.NOW or (self.stop is not None and self.shortage is not None):
             self.finished = True
             return 1
         if self.now() < self.resume_at:
