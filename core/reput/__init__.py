@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         StoreLocked,
     )
     from reput.opened_store import ReadOnlyStore, Store, open
+    from reput.process.debugging import DebuggedDispatcher, debug
     from reput.settings import Settings
     from reput.store.message import Message, PutMessageResult, PutMessageStatus
     from reput.store.message_reader import GetMessageResult, GetMessageStatus
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 HOMES = {
     "ConfigError": "reput.errors",
     "DamagedStore": "reput.errors",
+    "DebuggedDispatcher": "reput.process.debugging",
     "DispatcherError": "reput.errors",
     "GetMessageResult": "reput.store.message_reader",
     "GetMessageStatus": "reput.store.message_reader",
@@ -51,12 +53,14 @@ HOMES = {
     "Store": "reput.opened_store",
     "StoreError": "reput.errors",
     "StoreLocked": "reput.errors",
+    "debug": "reput.process.debugging",
     "open": "reput.opened_store",
 }
 
 __all__ = [
     "ConfigError",
     "DamagedStore",
+    "DebuggedDispatcher",
     "DispatcherError",
     "GetMessageResult",
     "GetMessageStatus",
@@ -73,6 +77,7 @@ __all__ = [
     "StoreError",
     "StoreLocked",
     "__version__",
+    "debug",
     "open",
 ]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 
-from command_line import run_reput
+from command_line import REPUT, run_reput
 from process.contract.written_dispatchers import counting
 from process.probe_plugin import PluginFolder
 from reput.cli import main
@@ -53,3 +54,21 @@ def test_an_unknown_clause_is_named_beside_the_known():
     assert done.code == 2
     assert "clause=truncated" in done.stderr
     assert "truncates" in done.stderr
+
+
+@pytest.mark.processes
+def test_a_dispatcher_runs_in_the_command_s_own_process(tmp_path, monkeypatch):
+    """What it raises is shown as it was raised, and is exit code 1."""
+    folder = PluginFolder(tmp_path / "plugins")
+    folder.add("probe")
+    monkeypatch.setenv("PYTHONPATH", str(folder.folder))
+    assert run_reput("send", tmp_path / "store", "orders", "--count", "3").code == 0
+    debug = [REPUT, "dispatcher", "debug", tmp_path / "store", "probe", "--format", "json"]
+    done = subprocess.run(debug, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["batches"] == 1
+    debug += ["--set", "dispatchers.probe.crash_at=0", "--pdb"]
+    done = subprocess.run(debug, capture_output=True, text=True, timeout=60, input="p options.crash_at + 41\n")
+    assert done.returncode == 1
+    assert "ValueError: crash at 0" in done.stderr
+    assert "(Pdb) 41" in done.stdout

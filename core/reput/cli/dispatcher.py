@@ -9,16 +9,26 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from reput.cli.options import BodyOption, FormatOption, OutputFormat, StoreArgument
+from reput.cli.failure import ANSWER_IS_NO
+from reput.cli.options import (
+    BodyOption,
+    ConfigOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StoreArgument,
+    settings_of,
+)
 from reput.cli.output import BODY_PREVIEW_SIZE, Printer, print_table, write_line
 from reput.cli.rows import Body, record_row, record_text, time_text
-from reput.errors import StoreError
+from reput.errors import ReputError, StoreError
 from reput.process.messages import Verb
 
 __all__ = ["register"]
 
 LIST_EXAMPLE = "reput dispatcher list --help"
 DEAD_LETTERS_EXAMPLE = "reput send store orders --count 3 && reput dispatcher dead-letters store index"
+DEBUG_EXAMPLE = "reput send store orders --count 3 && reput dispatcher debug store index"
 VERBS: dict[Verb, str] = {
     "pause": "Have a dispatcher flush and stop, until it is resumed.",
     "resume": "Start a dispatcher that was paused, or failed for good.",
@@ -79,9 +89,62 @@ def dead_letter_text(row: Mapping[str, Any], body_size_max: int | None) -> str:
     return f"{time_text(row['rejected_timestamp'])}  {row['reason']}\n{record_text(row, body_size_max)}"
 
 
+def debug_dispatcher(
+    store: StoreArgument,
+    name: NameArgument,
+    empty: Annotated[
+        bool, typer.Option("--empty", help="Begin with an empty view and the log's beginning, not with a copy.")
+    ] = False,
+    target: Annotated[
+        Path | None, typer.Option("--target", metavar="DIR", help="Build the view there, and keep it.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is put, until Ctrl-C.")] = False,
+    pdb: Annotated[bool, typer.Option("--pdb", help="Look with pdb where the plugin raised an exception.")] = False,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> int:
+    """Run one dispatcher in this process, on a copy of its view, so that a debugger finds it; the store is only read.
+
+    A breakpoint() in the plugin stops at this terminal. Exit code 1: the plugin raised an exception, which is shown.
+    """
+    import traceback
+
+    from reput.process.debugging import DebuggedDispatcher
+    from reput.store.identity import require_store
+
+    require_store(store)
+    settings = settings_of(store, config, assignments).settings
+    debugged = DebuggedDispatcher(store, name, settings, target, empty)
+    try:
+        debugged.run(follow=follow)
+        debugged.flush()
+    except ReputError:
+        raise
+    except Exception as error:
+        traceback.print_exception(error)
+        if pdb:
+            import pdb as debugger
+
+            debugger.post_mortem(error.__traceback__)
+        return ANSWER_IS_NO
+    finally:
+        row = {
+            "name": name,
+            "progress": debugged.cursor.commit_log_offset,
+            "batches": debugged.batch_count,
+            "rejected": debugged.rejected_count,
+            "target": None if target is None else str(target),
+        }
+        print_table([row], tuple(row), output_format)
+        debugged.release()
+    return 0
+
+
 def register(application: typer.Typer) -> None:
     """Add the verbs to *application*, all alike."""
     application.command("list", epilog=f"\b\nExample:\n  {LIST_EXAMPLE}")(list_dispatchers)
+    application.command("debug", epilog=f"\b\nExample:\n  {DEBUG_EXAMPLE}")(debug_dispatcher)
     application.command("dead-letters", epilog=f"\b\nExample:\n  {DEAD_LETTERS_EXAMPLE}")(dead_letters)
     for verb, what in VERBS.items():
         example = f"reput dispatcher {verb} --help"
