@@ -26,6 +26,7 @@ from reput.arguments import require_messages, require_seconds, require_text, req
 from reput.consume.arrivals import ArrivalPublisher
 from reput.consume.schedule_service import DelayLevelRow, ScheduleService
 from reput.consume.topics import is_system_topic
+from reput.durable_waits import DurableWaits
 from reput.errors import ConfigError, DispatcherError, MessageIllegal, StoreClosed
 from reput.process.configuration import Configuration
 from reput.process.control_socket import connect_observer
@@ -263,6 +264,9 @@ class Store(Reading):
         self.started = time.time_ns() // 1_000_000
         self.read_lock = threading.Lock()
         self.grown = threading.Condition()
+        self.durable_waits: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, DurableWaits] = (
+            weakref.WeakKeyDictionary()
+        )
         self.closed = False
         self.consuming_lock = threading.Lock()
         self.consuming: ConsumeServices | None = None
@@ -428,13 +432,10 @@ class Store(Reading):
         if self.writer.durable >= commit_log_offset:
             return
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-
-        def done() -> None:
-            loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(None))
-
-        self.writer.call_when_durable(commit_log_offset, done)
-        await future
+        waits = self.durable_waits.get(loop)
+        if waits is None:
+            waits = self.durable_waits[loop] = DurableWaits(self.writer, loop)
+        await waits.wait(commit_log_offset)
         if self.writer.durable < commit_log_offset:
             raise self.writer.refusal()
 
