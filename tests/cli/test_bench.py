@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -23,6 +24,23 @@ def test_a_measurement_of_a_scratch_store(name, tmp_path, monkeypatch, capsys):
     assert report["bench"] == name
     assert report["machine"]["cores"] >= 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.processes
+def test_dispatching_is_measured(tmp_path, monkeypatch, capsys):
+    """Its scratch stores and its plugins are gone afterwards."""
+    module = __import__("reput.bench.dispatch", fromlist=["dispatch"])
+    monkeypatch.setattr(module, "put_to_readable", lambda *arguments: {})
+    monkeypatch.setattr(module, "PAUSED_COUNTS", (1, 2))
+    before = list(sys.path)
+    command = ["bench", "dispatch", "--directory", str(tmp_path), "--count", "40", "--size", "10", "--restarts", "1"]
+    assert main([*command, "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [row["dispatchers"] for row in report["paused"]["attached"]] == [1, 2]
+    assert report["backstop"]["found_work"] == report["backstop"]["found_work_in_owner"] == 0
+    assert report["restart"]["kills"] == 1
+    assert list(tmp_path.iterdir()) == []
+    assert sys.path == before
 
 
 def test_decoding_is_measured_without_spark(tmp_path, capsys):

@@ -52,6 +52,12 @@ def test_the_consume_queue_is_tried_without_limit():
     assert all(tried.failed(7) is not None for _ in range(100))
 
 
+def test_the_consume_queue_comes_back_at_once():
+    """The first time; a crash loop is slowed down as any other."""
+    tried = backoff("consume_queue", dispatcher_backoff_min=50)
+    assert [tried.failed(7) for _ in range(3)] == [0.0, 0.1, 0.2]
+
+
 def test_a_person_may_begin_again():
     """A start by hand has all tries before it."""
     tried = backoff(dispatcher_restart_count_max=1)

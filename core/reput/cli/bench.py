@@ -12,10 +12,11 @@ import typer
 from reput.cli.options import FormatOption, OutputFormat, whole_number
 from reput.cli.output import Printer
 
-__all__ = ["EXAMPLES", "append", "export", "read", "rebuild", "ring"]
+__all__ = ["EXAMPLES", "append", "dispatch", "export", "read", "rebuild", "ring"]
 
 EXAMPLES = {
     "append": "reput bench append --count 50000",
+    "dispatch": "reput bench dispatch --count 2000 --restarts 3",
     "export": "reput bench export --bytes 16777216 --no-spark",
     "read": "reput bench read --count 50000",
     "rebuild": "reput bench rebuild --count 50000",
@@ -64,6 +65,21 @@ def export(
 
     report = measure_export(directory, size=size, body_size=body, with_spark=not no_spark, trickle_seconds=trickle)
     print_report(report, output_format)
+
+
+def dispatch(
+    directory: DirectoryOption = None,
+    count: Annotated[int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Puts a round.")] = 20_000,
+    size: SizeOption = 1024,
+    restarts: Annotated[
+        int, typer.Option("--restarts", metavar="N", parser=whole_number(1), help="Kills of the consume queue.")
+    ] = 20,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Measure what dispatchers cost a put, how soon they see it, and how soon they are back after a kill."""
+    from reput.bench.dispatch import measure_dispatch
+
+    print_report(measure_dispatch(directory, count=count, body_size=size, restarts=restarts), output_format)
 
 
 def read(

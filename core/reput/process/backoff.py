@@ -11,7 +11,7 @@ __all__ = ["ESSENTIAL", "Backoff"]
 
 # Consumers read what it builds: it is tried again without limit.
 ESSENTIAL = frozenset({"consume_queue"})
-# The first restart comes within this time, whatever the settings say.
+# The first restart comes within this time, whatever the settings say; that of an essential one at once.
 FIRST_MAX_S = 0.1
 
 
@@ -39,6 +39,8 @@ class Backoff:
             return None
         # Beyond 2**30 the bound below holds anyway.
         pause: float = min(self.pause_min_s * 2.0 ** min(self.failure_count - 1, 30), self.pause_max_s)
+        if self.failure_count == 1 and self.essential:
+            return 0.0
         pause *= self.uniform(0.5, 1.0)
         return min(pause, FIRST_MAX_S) if self.failure_count == 1 else pause
 
