@@ -67,6 +67,7 @@ class Administration:
 
     Args:
         moved: is told (group, topic, queue id, queue offset) of every offset that is set.
+        delete: deletes a topic with its queues; None where nobody builds the queues.
     """
 
     def __init__(
@@ -76,12 +77,14 @@ class Administration:
         topics: Topics,
         groups: SubscriptionGroups,
         moved: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, queue_offset: None,
+        delete: Callable[[str], int] | None = None,
     ) -> None:
         self.store = store
         self.managers = managers
         self.topics = topics
         self.groups = groups
         self.moved = moved
+        self.delete = delete
 
     # Topics.
 
@@ -128,24 +131,27 @@ class Administration:
         return found[0].store_timestamp if found else None
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic without messages, and the offsets of it.
+        """Forget a topic, and what groups have committed of it.
 
         Raises:
-            RequestRefused: it is unknown, or the system's, or the store has messages of it, which stay readable until
-                retention removes them.
+            RequestRefused: it is unknown, or the system's; or the store has messages of it and is not open, so that
+                nobody would take its queues away.
         """
         if is_system_topic(topic):
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"topic is the system's own: topic={topic!r}")
         if topic not in self.managers.topics.entries and not self.topics.queue_ids(topic):
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
+        if self.delete is not None:
+            self.delete(topic)
+            return
         if any(self.queue_range(topic, queue_id)[1] for queue_id in self.topics.queue_ids(topic)):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"the store has messages of the topic: topic={topic!r}",
-                "Close it to readers and writers instead: `reput topic update STORE TOPIC --perm 0`.",
+                "Open the store and call `store.delete_topic`, or close the topic to all: `reput topic update --perm 0`.",
             )
         self.topics.forget(topic)
-        self.managers.offsets.remove_topic(topic)
+        self.managers.offsets.clean_offset_by_topic(topic)
         self.managers.offsets.persist()
 
     # Groups.

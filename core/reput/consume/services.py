@@ -45,6 +45,9 @@ class ConsumableStore(ReadableStore, GrowingStore, Protocol):
     def queue_ids(self, topic: str) -> Collection[int]:
         """Return the queues of a topic that messages were put to."""
 
+    def delete_topic(self, topic: str) -> int:
+        """Delete a topic with its queues."""
+
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue gets."""
 
@@ -89,7 +92,9 @@ class ConsumeServices:
         )
         self.hold_service = HoldService(store, self.pull_service)
         self.statistics = Statistics()
-        self.administration = Administration(store, self.managers, self.topics, self.groups, self.moved)
+        self.administration = Administration(
+            store, self.managers, self.topics, self.groups, self.moved, store.delete_topic
+        )
         self.lock = threading.Lock()
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.closing = threading.Event()

@@ -86,11 +86,6 @@ class ConsumerOffsetManager(ConfigManager):
         for topic in self.offsets_of_group(group):
             self.remove(group, topic)
 
-    def remove_topic(self, topic: str) -> None:
-        """Forget what all groups have committed of *topic*."""
-        for group in self.groups():
-            self.remove(group, topic)
-
     def read_fields(self, fields: dict[str, Any]) -> None:
         unknown = dict(fields)
         table = msgspec.convert(unknown.pop("offsetTable", None) or {}, dict[str, dict[int, int]], strict=False)
