@@ -30,7 +30,7 @@ from reput.cli.output import RecordPrinter
 from reput_hooks import Record
 
 if TYPE_CHECKING:
-    from reput.consume import Beginning, GroupOffsets, MessageSource, TopicReader
+    from reput.consume import Beginning, GroupReading, MessageSource, TopicReader
     from reput.settings import Settings
 
 __all__ = ["EXAMPLE", "consume", "parse_beginning"]
@@ -64,7 +64,7 @@ def consume(
     With --group offsets are committed in the store's consumerOffset.json; nobody else may write the store meanwhile. A
     time is a number of milliseconds since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there is no message.
     """
-    from reput.consume import GroupOffsets, TopicReader, first_queue_offset
+    from reput.consume import GroupReading, TopicReader, first_queue_offset, subscribe
     from reput.filter import parse, parse_tags
     from reput.opened_store import ReadOnlyStore
 
@@ -79,14 +79,17 @@ def consume(
     settings = settings_of(store, config, assignments).settings
     with ExitStack() as stack:
         opened = stack.enter_context(ReadOnlyStore(store, settings))
-        offsets = stack.enter_context(GroupOffsets(store, group, topic, settings)) if group is not None else None
+        offsets: GroupReading | None = None
+        if group is not None:
+            subscription = subscribe(topic, sql_filter or tag_filter)
+            offsets = stack.enter_context(GroupReading(store, opened, group, subscription))
 
         def begin(source: MessageSource, queue_id: int) -> int:
             committed = offsets.next_queue_offset(queue_id) if offsets else None
             return first_queue_offset(source, topic, queue_id, beginning) if committed is None else committed
 
         reader = TopicReader(topic, begin, tag_filter=tag_filter, sql_filter=sql_filter)
-        records = followed(store, settings, reader) if follow else reader.records(opened)
+        records = followed(store, settings, reader) if follow else reader.records(offsets or opened)
         output = Output(reader, offsets, settings.flush_consumer_offset_interval / 1000)
         found = output.print(records, RecordPrinter(output_format, body), count)
     return 0 if found else ANSWER_IS_NO
@@ -128,7 +131,7 @@ def followed(store: Path, settings: Settings, reader: TopicReader) -> Iterator[R
 class Output:
     """Prints records and commits what was printed: now and then, at the end, and when it is interrupted."""
 
-    def __init__(self, reader: TopicReader, offsets: GroupOffsets | None, commit_interval_s: float) -> None:
+    def __init__(self, reader: TopicReader, offsets: GroupReading | None, commit_interval_s: float) -> None:
         self.reader = reader
         self.offsets = offsets
         self.commit_interval_s = commit_interval_s

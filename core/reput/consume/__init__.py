@@ -6,9 +6,8 @@
                    ├─ PullService                      every check and answer of a broker's
                    └─ HoldService                      waits for messages
 
-    store that was opened ──▶ TopicReader ──▶ records in the order of the log
-                                  │ positions
-    config/consumerOffset.json ◀──┴─▶ GroupOffsets
+    store that was opened ────────────────────────────▶ TopicReader ──▶ records in the order of the log
+    store that nobody has open ──▶ GroupReading ──▶ TopicReader, and offsets of a group
 
 Names are imported when they are first used.
 """
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reput.consume.consumer import Consumer
-    from reput.consume.group_offsets import GroupOffsets
+    from reput.consume.group_reading import GroupReading
     from reput.consume.pull_service import PullRequest, PullResult, PullService
     from reput.consume.response_code import ResponseCode
     from reput.consume.services import ConsumeServices
@@ -33,7 +32,7 @@ HOMES = {
     "ConsumeServices": "reput.consume.services",
     "Consumer": "reput.consume.consumer",
     "Filter": "reput.consume.subscription",
-    "GroupOffsets": "reput.consume.group_offsets",
+    "GroupReading": "reput.consume.group_reading",
     "MessageSource": "reput.consume.topic_reader",
     "PullRequest": "reput.consume.pull_service",
     "PullResult": "reput.consume.pull_service",
@@ -50,7 +49,7 @@ __all__ = [
     "ConsumeServices",
     "Consumer",
     "Filter",
-    "GroupOffsets",
+    "GroupReading",
     "MessageSource",
     "PullRequest",
     "PullResult",

@@ -148,7 +148,7 @@ class Administration:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"the store has messages of the topic: topic={topic!r}",
-                "Open the store and call `store.delete_topic`, or close the topic to all: `reput topic update --perm 0`.",
+                "Open the store and call `store.delete_topic`, or close the topic: `reput topic update --perm 0`.",
             )
         self.topics.forget(topic)
         self.managers.offsets.clean_offset_by_topic(topic)

@@ -1,17 +1,30 @@
-"""GroupOffsets: one writer of a store's consumerOffset.json."""
+"""GroupReading: a group reads a store that nobody has open."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
-from reput.consume import GroupOffsets
-from reput.errors import DamagedStore, StoreLocked
+from reput.consume import GroupReading, subscribe
+from reput.consume.administration import StoppedStore
+from reput.consume.response_code import ResponseCode
+from reput.errors import DamagedStore, RequestRefused, StoreLocked
+from reput.opened_store import ReadOnlyStore
 from reput.settings import Settings
 from reput.store.config_json import parse_config
 from reput.store.store_lock import StoreLock
+from reput.store.subscription_group_manager import SubscriptionGroupConfig
+
+
+@contextmanager
+def reading(directory, group, topic, settings):
+    """Read *topic* for *group*."""
+    with ReadOnlyStore(directory, settings) as store, GroupReading(directory, store, group, subscribe(topic)) as found:
+        yield found
+
 
 GROUP = "GID_Meadow_bad-12"
 TOPIC = "Ember_work-12"
@@ -26,11 +39,11 @@ def store(golden):
 def test_a_group_goes_on_where_a_broker_left_it(store):
     """Other groups and topics keep what they had."""
     before = parse_config((store / "config" / "consumerOffset.json").read_text())
-    with GroupOffsets(store, GROUP, TOPIC, Settings()) as offsets:
+    with reading(store, GROUP, TOPIC, Settings()) as offsets:
         assert offsets.next_queue_offset(0) == 15
         assert offsets.next_queue_offset(9) is None
         offsets.commit({0: 16, 9: 2})
-    with GroupOffsets(store, GROUP, TOPIC, Settings()) as offsets:
+    with reading(store, GROUP, TOPIC, Settings()) as offsets:
         assert offsets.next_queue_offset(0) == 16
         assert offsets.next_queue_offset(9) == 2
     after = parse_config((store / "config" / "consumerOffset.json").read_text())
@@ -41,7 +54,7 @@ def test_a_group_goes_on_where_a_broker_left_it(store):
 def test_a_broker_with_light_queues_has_another_file(golden):
     """The one that it reads itself."""
     store = golden("lmq-5.3") / "store"
-    with GroupOffsets(store, "%LMQ%cid", "%LMQ%t", Settings(enable_lmq=True)) as offsets:
+    with reading(store, "%LMQ%cid", "%LMQ%t", Settings(enable_lmq=True)) as offsets:
         offsets.commit({0: 3})
     fields = parse_config((store / "config" / "lmqConsumerOffset.json").read_text())
     assert fields["lmqOffsetTable"] == {"%LMQ%t@%LMQ%cid": 3}
@@ -63,10 +76,10 @@ def test_offsets_have_one_writer(store):
     ) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        with pytest.raises(StoreLocked):
-            GroupOffsets(store, GROUP, TOPIC, Settings())
+        with pytest.raises(StoreLocked), reading(store, GROUP, TOPIC, Settings()):
+            pass
         holder.communicate(timeout=60)
-    with GroupOffsets(store, GROUP, TOPIC, Settings()):
+    with reading(store, GROUP, TOPIC, Settings()):
         pass
 
 
@@ -74,6 +87,19 @@ def test_torn_offsets_leave_no_lock_behind(store):
     """Neither the file nor its backup can be read."""
     for name in ("consumerOffset.json", "consumerOffset.json.bak"):
         (store / "config" / name).write_text("{")
-    with pytest.raises(DamagedStore):
-        GroupOffsets(store, GROUP, TOPIC, Settings())
+    with pytest.raises(DamagedStore), reading(store, GROUP, TOPIC, Settings()):
+        pass
+    StoreLock(store).close()
+
+
+def test_a_group_that_may_not_consume_reads_nothing(store):
+    """Nor one that is not there and may not be made; no lock is left behind."""
+    with ReadOnlyStore(store, Settings()) as opened, StoppedStore(store, opened) as stopped:
+        stopped.administration.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, consume_enable=False))
+    with reading(store, GROUP, TOPIC, Settings()) as found, pytest.raises(RequestRefused) as refused:
+        found.get(TOPIC)
+    assert refused.value.response_code == ResponseCode.NO_PERMISSION
+    strict = Settings(auto_create_subscription_group=False)
+    with pytest.raises(RequestRefused), reading(store, "stranger", TOPIC, strict):
+        pass
     StoreLock(store).close()
