@@ -13,7 +13,7 @@ __all__ = ["AuthorEnvironment"]
 
 # What the author types → what it is here. Nothing is fetched: what a project needs is what the tests need.
 COMMANDS = {
-    "pip": '[ "$1" = install ] && shift && set -- install -q --no-index --no-build-isolation "$@"\n'
+    "pip": 'verb=$1; shift; set -- "$verb" -q --no-index --no-build-isolation "$@"\n'
     'exec "{python}" -m pip --disable-pip-version-check "$@"',
     "reput": 'exec "{python}" -c "import sys; from reput.cli import main; sys.exit(main())" "$@"',
     "pytest": 'exec "{python}" -m pytest -p no:cacheprovider "$@"',

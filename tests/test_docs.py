@@ -12,13 +12,17 @@ from pathlib import Path
 import pytest
 
 import reput_hooks
+from author_environment import AuthorEnvironment
 from reput import errors
+from reput.process.contract.host import promises
 from reput.process.states import State
 from reput.settings import Settings, load_settings
 from reput.settings.spelling import ROCKETMQ_SPELLING
 from source_tree import ROOT, modules
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
+# Its commands and its code are the files of projects, and have tests of their own.
+AUTHORS_PAGE = ROOT / "docs" / "dispatchers.md"
 # Marks a setting that is checked and kept, while nothing depends on it.
 NOT_USED_YET = "○"
 
@@ -44,7 +48,7 @@ def with_blocks(language: str) -> list[object]:
     return [
         pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.spark] if page.stem == "spark" else [])
         for page in PAGES
-        if blocks(page, language)
+        if blocks(page, language) and (page != AUTHORS_PAGE or language == "toml")
     ]
 
 
@@ -78,6 +82,22 @@ def test_commands_on_a_page_run(page, tmp_path):
                 ["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
             )
             assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_page_about_dispatchers_leads_to_one_that_works(tmp_path):
+    """Every command of it, one after the other, and every file that it says to write; nothing else is done."""
+    script = ["set -euo pipefail"]
+    written = re.compile(
+        r"Put this into `([^`]+)`:\n\n```python\n(.*?)^```$|^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL
+    )
+    for path, content, commands in written.findall(AUTHORS_PAGE.read_text("utf-8")):
+        script.append(commands or f"cat > {path} <<'END OF FILE'\n{content}END OF FILE")
+    assert len(script) == 7, "a part of the page is not read"
+    printed = AuthorEnvironment(tmp_path).succeed("\n".join(script))
+    assert "16 passed" in printed
+    assert "15 kept" in printed
 
 
 @pytest.mark.parametrize("page", with_blocks("toml"))
@@ -183,7 +203,13 @@ def test_every_hook_is_documented():
     assert hooks <= first_cells(ROOT / "hooks" / "README.md")
 
 
+def test_every_clause_of_the_contract_is_documented():
+    """With the promise that it tries."""
+    documented = {row[0].strip("`"): row[1] for row in table_rows(AUTHORS_PAGE) if len(row) == 2}
+    assert promises().items() <= documented.items()
+
+
 def test_the_example_dispatcher_is_the_one_that_is_tested():
     """What the page shows is what the stranger's project runs."""
     source = ROOT / "tests" / "plugin_distribution" / "src" / "reput_topic_count" / "__init__.py"
-    assert blocks(ROOT / "docs" / "dispatchers.md", "python")[0] == source.read_text("utf-8")
+    assert source.read_text("utf-8") in blocks(ROOT / "docs" / "dispatchers.md", "python")

@@ -170,7 +170,9 @@ class Trial:
         self.hosted = None
 
     def abandon(self) -> None:
-        """Leave the life without a flush, as a crash does."""
+        """Leave the life without a flush, as after an exception; its files are closed, since this process goes on."""
+        if self.running.loop.dispatcher is not None:
+            self.running.loop.dispatcher.close()
         self.running.close()
         self.hosted = None
 
