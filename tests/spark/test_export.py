@@ -215,3 +215,20 @@ def test_importing_the_dispatcher_loads_no_spark():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_lake_that_workers_cannot_write_is_one_sentence(spark: Any, log: WrittenLog, tmp_path: Path):
+    """What the system says comes from the worker that met it; the next run goes on."""
+    lake = tmp_path / "lake"
+    export(log.store, lake, until=log.offsets[3])
+    append(log, 30)
+    in_the_way = lake / "topic=orders"
+    in_the_way.rename(tmp_path / "aside")
+    in_the_way.write_bytes(b"a file where the folder should be")
+    with pytest.raises(DispatcherError, match=f"^the lake cannot be written: lake={lake} error=") as raised:
+        export(log.store, lake)
+    assert "\n" not in str(raised.value)
+    in_the_way.unlink()
+    (tmp_path / "aside").rename(in_the_way)
+    export(log.store, lake)
+    assert offsets_in(lake) == log.offsets

@@ -8,15 +8,15 @@ reader. Of two exporters that commit at once one is refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import deltalake
 import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from reput.errors import ConfigError, DispatcherError, StoreError
@@ -24,13 +24,16 @@ from reput.store.epochs import Epochs
 from reput_hooks import Cursor
 from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, WrittenFile, force_to_disk
 
-__all__ = ["Commit", "Lake"]
+__all__ = ["Commit", "Lake", "lake_errors"]
 
 COMMIT_INFO = "reput"
 HISTORY_COUNT = 16
 SELECTION_SETTING = "reput.topics"
 FORMAT_SETTING = "reput.format"
 FORMAT_VERSION = "1"
+
+
+LAKE_ADVICE = "Make room, or give the right to write; the next run goes on where the table ends."
 
 
 class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
@@ -84,8 +87,8 @@ class Lake:
                     configuration=settings,
                     raise_if_key_not_exists=False,
                 )
-            except (OSError, deltalake.exceptions.DeltaError) as error:
-                raise DispatcherError(f"the lake cannot be made: lake={self.path} error={error}") from None
+            except (OSError, DeltaError) as error:
+                raise DispatcherError(f"the lake cannot be made: lake={self.path} error={error}", LAKE_ADVICE) from None
         self.refuse_another(table, topics)
         return table
 
@@ -173,6 +176,9 @@ class Lake:
             if now != committed:
                 raise self.moved(now, begin) from None
             raise DispatcherError(f"the lake takes no commit: lake={self.path} error={error}") from None
+        except DeltaError as error:
+            # What deltalake cannot write - a full disk, a read-only one - it tells of in its own words.
+            raise DispatcherError(f"the lake takes no commit: lake={self.path} error={error}", LAKE_ADVICE) from None
         self.force_commits()
         return added
 
@@ -216,6 +222,20 @@ class Lake:
         # Merging files and taking out what was cut are transactions, too, without this field.
         added = [(entry["version"], entry[COMMIT_INFO]) for entry in entries if entry.get(COMMIT_INFO)]
         return [(number, msgspec.convert(found, Commit)) for number, found in sorted(added, key=lambda pair: pair[0])]
+
+
+@contextmanager
+def lake_errors(path: Path | str) -> Iterator[None]:
+    """Have what the system refuses meanwhile come out as one sentence: a full disk, a read-only one, no right to write.
+
+    Raises:
+        DispatcherError: the lake cannot be written. Nothing of it is visible to readers.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise DispatcherError(f"the lake cannot be written: lake={path} error={reason}", LAKE_ADVICE) from error
 
 
 def selection_text(topics: Sequence[str] | None) -> str | None:

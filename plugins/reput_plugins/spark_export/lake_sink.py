@@ -7,11 +7,14 @@ and writes Parquet files; what goes back to the driver is the names of the files
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -24,7 +27,7 @@ from reput.errors import DispatcherError
 from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id
 from reput.table import TableOptions
-from reput_plugins.spark_export.lake import Lake
+from reput_plugins.spark_export.lake import Lake, lake_errors
 from reput_plugins.spark_export.parquet_files import WrittenFile, lake_schema, write_range
 
 __all__ = ["LakeSink", "SinkPlan"]
@@ -110,8 +113,9 @@ def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRa
     """Write each range that *batches* name."""
     ranges = [(row["begin"], row["until"]) for batch in batches for row in batch.to_pylist()]
     files: list[WrittenFile] = []
-    for begin, until in ranges:
-        files += write_range(Path(plan.lake), plan.store, plan.table, begin, until)
+    with lake_errors(plan.lake):
+        for begin, until in ranges:
+            files += write_range(Path(plan.lake), plan.store, plan.table, begin, until)
     # What a worker process holds is held for as long as Spark keeps the process.
     pa.default_memory_pool().release_unused()
     return WrittenRange(ranges, files)
@@ -135,7 +139,8 @@ def commit_ranges(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]
     files = [file for message in written for file in message.files]
     schema, begin, until = lake_schema(plan.table.row_format), ranges[0][0], ranges[-1][1]
     try:
-        added = lake.commit(schema, begin, until, files, gap_allowed=not plan.table.fail_on_data_loss)
+        with lake_errors(plan.lake):
+            added = lake.commit(schema, begin, until, files, gap_allowed=not plan.table.fail_on_data_loss)
     except BaseException:
         remove_files(plan, messages)
         raise
@@ -144,8 +149,16 @@ def commit_ranges(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]
 
 
 def remove_files(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Remove files that no transaction names."""
-    for message in messages:
-        if isinstance(message, WrittenRange):
-            for file in message.files:
-                (Path(plan.lake) / file.path).unlink(missing_ok=True)
+    """Remove files that no transaction names.
+
+    A commit that failed may have failed behind its transaction, so the table is asked. Where it does not tell, the
+    files stay; nobody reads them, and maintenance removes them when they are old.
+    """
+    written = [file.path for message in messages if isinstance(message, WrittenRange) for file in message.files]
+    try:
+        named = {os.path.relpath(address, plan.lake) for address in DeltaTable(plan.lake).file_uris()}
+    except (OSError, DeltaError):
+        return
+    for path in written:
+        if path not in named:
+            (Path(plan.lake) / path).unlink(missing_ok=True)

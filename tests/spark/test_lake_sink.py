@@ -1,0 +1,156 @@
+"""The sink of an export, without Spark: what workers write and the driver commits, and what the system refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("deltalake")
+pytest.importorskip("pyspark")
+
+from deltalake import DeltaTable
+
+from reput.errors import DispatcherError
+from reput.store.epochs import read_epochs
+from reput.table import LogTable, TableOptions
+from reput_plugins.spark_export import lake_sink, parquet_files
+from reput_plugins.spark_export.lake import Lake
+from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, write_ranges
+from reput_plugins.spark_export.parquet_files import lake_schema
+from reput_plugins.spark_export.spark_errors import from_spark
+from spark.lakes import offsets_in
+from written_log import WrittenLog
+
+
+class Killed(BaseException):
+    """What stands for SIGKILL: nothing catches it, and nothing runs behind it."""
+
+
+class Sink:
+    """A log of 40 records, and a lake into which batches go as Spark hands them over."""
+
+    def __init__(self, root: Path) -> None:
+        self.log = WrittenLog(root / "store")
+        for number in range(40):
+            self.log.append(b"%d" % number * 10, topic=("%RETRY%a|b", "订单")[number % 2].encode())
+        self.log.save()
+        options = TableOptions()
+        self.lake = root / "lake"
+        self.plan = SinkPlan(str(self.log.store), str(self.lake), "export", options)
+        store_id = LogTable(self.log.store).store_id
+        Lake(self.lake, "export", read_epochs(self.log.store, store_id)).create(lake_schema(options.row_format), None)
+
+    def write(self, begin: int, until: int) -> Any:
+        """Have a worker write records number *begin* up to *until*."""
+        ends = [*self.log.offsets, self.log.end]
+        return write_ranges(self.plan, iter([pa.record_batch({"begin": [ends[begin]], "until": [ends[until]]})]))
+
+    def batch(self, begin: int, middle: int, until: int) -> None:
+        """Do a whole batch of two tasks."""
+        commit_ranges(self.plan, [self.write(begin, middle), self.write(middle, until)])
+
+    def files(self) -> set[str]:
+        """Return the Parquet files that are there, named by the table or not."""
+        return {str(path.relative_to(self.lake)) for path in self.lake.rglob("*.parquet")}
+
+    def named_files(self) -> set[str]:
+        """Return the Parquet files that readers see."""
+        return {os.path.relpath(uri, self.lake) for uri in DeltaTable(self.lake).file_uris()}
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Sink:
+    """Return a sink whose lake has the first ten records."""
+    sink = Sink(tmp_path)
+    sink.batch(0, 5, 10)
+    return sink
+
+
+def killing(function: Callable[..., Any], *, after: int, then: bool) -> Callable[..., Any]:
+    """Return *function*, whose call number *after* is killed before, or *then* behind its work."""
+    calls = []
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == after and not then:
+            raise Killed
+        result = function(*arguments, **options)
+        if len(calls) == after:
+            raise Killed
+        return result
+
+    return call
+
+
+STEPS: list[tuple[Any, str, int]] = [
+    (parquet_files.PartitionFile, "write", 1),
+    (parquet_files.PartitionFile, "finish", 1),
+    (parquet_files.PartitionFile, "finish", 2),
+    (parquet_files, "force_to_disk", 1),
+    (parquet_files, "force_to_disk", 4),
+    (lake_sink, "write_range", 2),
+    (Lake, "committed", 1),
+    (DeltaTable, "create_write_transaction", 1),
+    (Lake, "force_commits", 1),
+    (lake_sink, "commit_ranges", 1),
+]
+
+
+@pytest.mark.parametrize("then", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize(("owner", "name", "after"), STEPS, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_a_batch_that_is_killed_at_any_step_is_in_the_lake_once(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, after: int, then: bool
+):
+    """Twice in a row at the same step, then Spark does it again with other splits: no record is missing or twice."""
+    for _ in range(2):
+        # Once the transaction is there, a second attempt does not come as far.
+        with monkeypatch.context() as kill, contextlib.suppress(Killed):
+            # The killed process cleans nothing up.
+            kill.setattr(lake_sink, "remove_files", lambda *arguments: None)
+            kill.setattr(parquet_files.PartitionWriters, "abandon", lambda self: None)
+            kill.setattr(owner, name, killing(getattr(owner, name), after=after, then=then))
+            written = [sink.write(10, 20), sink.write(20, 30)]
+            lake_sink.commit_ranges(sink.plan, written)
+    assert offsets_in(sink.lake) in (sink.log.offsets[:10], sink.log.offsets[:30])
+    sink.batch(10, 14, 30)
+    sink.batch(30, 35, 40)
+    assert offsets_in(sink.lake) == sink.log.offsets
+    assert sink.named_files() <= sink.files()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES], ids=errno.errorcode.get)
+def test_a_lake_that_cannot_be_written_is_one_sentence(sink: Sink, monkeypatch: pytest.MonkeyPatch, code: int):
+    """Nothing half-written is visible or left, and the next start goes on."""
+    before = sink.files()
+
+    def refuse(*arguments: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    for place in ("write", "finish"):
+        with monkeypatch.context() as full:
+            full.setattr(parquet_files.PartitionFile, place, refuse)
+            with pytest.raises(DispatcherError, match=f"the lake cannot be written: lake=.*{os.strerror(code)}"):
+                sink.write(10, 20)
+        assert sink.files() == before
+    with monkeypatch.context() as full:
+        full.setattr(Lake, "force_commits", refuse)
+        with pytest.raises(DispatcherError, match=f"the lake cannot be written: .*{os.strerror(code)}"):
+            sink.batch(10, 15, 20)
+    sink.batch(10, 15, 20)
+    sink.batch(20, 25, 40)
+    assert offsets_in(sink.lake) == sink.log.offsets
+
+
+def test_the_sentence_comes_through_spark():
+    """With its class, out of the tracebacks of all processes that it passed."""
+    text = (
+        "[ERROR] Traceback\n  File x\nreput.errors.DispatcherError: the lake cannot be written: lake=/l error=e\n\tat J"
+    )
+    assert str(from_spark(RuntimeError(text))) == "the lake cannot be written: lake=/l error=e"
