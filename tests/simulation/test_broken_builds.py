@@ -1,0 +1,113 @@
+"""Builds that are broken on purpose: the simulation finds each of them, or it would find nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reput.ring import RingReader
+from reput.ring.layout import WORD_SIZE
+from reput.store import cut_log, recovery
+from reput.store.commit_log import CommitLog
+from reput.store.epochs import Epochs
+from reput.store.message_store import MessageStore
+from simulation.simulated_disk import ProcessFiles, SimulatedDisk
+from simulation.simulation import Simulation, SimulationFailed
+
+SEED_COUNT_MAX = 60
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def a_flush_lies(patch: pytest.MonkeyPatch) -> None:
+    """The log's force says that it succeeded, and nothing reaches the disk."""
+    force = SimulatedDisk.force
+    patch.setattr(
+        SimulatedDisk, "force", lambda disk, path: None if path.parent.name == "commitlog" else force(disk, path)
+    )
+
+
+def durable_moves_first(patch: pytest.MonkeyPatch) -> None:
+    """The durable position moves when a force begins, and a failed one does not count."""
+
+    def flush(log: CommitLog) -> int:
+        log.durable = log.appended
+        return log.durable
+
+    patch.setattr(CommitLog, "flush", flush)
+
+
+def names_of_segments_are_not_forced(patch: pytest.MonkeyPatch) -> None:
+    """The barrier behind the making of a segment is left out."""
+    force_directory = ProcessFiles.force_directory
+    patch.setattr(
+        ProcessFiles,
+        "force_directory",
+        lambda files, path: None if path.name == "commitlog" else force_directory(files, path),
+    )
+
+
+def units_are_not_forced_before_their_cursor(patch: pytest.MonkeyPatch) -> None:
+    """The barrier between a queue's units and the cursor that speaks of them is left out."""
+    force = SimulatedDisk.force
+    patch.setattr(
+        SimulatedDisk, "force", lambda disk, path: None if "consumequeue" in path.parts else force(disk, path)
+    )
+
+
+def what_a_killed_writer_left_is_not_forced(patch: pytest.MonkeyPatch) -> None:
+    """A recovered log counts as durable although nobody has forced it."""
+    patch.setattr(MessageStore, "force_recovered", lambda store, segments, begin, end: None)
+
+
+def the_log_is_not_cut(patch: pytest.MonkeyPatch) -> None:
+    """Old bytes stay behind the end."""
+    patch.setattr(cut_log, "cut_behind", lambda directory, segments, end, files: [])
+
+
+def a_power_cut_counts_as_damage(patch: pytest.MonkeyPatch) -> None:
+    """Nobody asks whether what is unreadable was ever forced."""
+    patch.setattr(recovery, "find_unforced", lambda directory, boot_id: None)
+
+
+def a_cut_begins_no_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Views do not learn that the log was cut below them."""
+    patch.setattr(Epochs, "begin", lambda epochs, start_offset, timestamp: epochs)
+
+
+def a_reader_does_not_look_whether_it_was_lapped(patch: pytest.MonkeyPatch) -> None:
+    """The ring's check behind the copy is left out."""
+
+    def copy(reader: RingReader, position: int, size: int) -> bytes:
+        capacity = reader._capacity
+        data = reader._data.tobytes() * 2
+        at = position % capacity
+        return data[at : at + min(size, capacity) // WORD_SIZE * WORD_SIZE]
+
+    patch.setattr(RingReader, "_copy", copy)
+
+
+BUILDS: list[Break] = [
+    a_flush_lies,
+    durable_moves_first,
+    names_of_segments_are_not_forced,
+    units_are_not_forced_before_their_cursor,
+    what_a_killed_writer_left_is_not_forced,
+    the_log_is_not_cut,
+    a_power_cut_counts_as_damage,
+    a_cut_begins_no_epoch,
+    a_reader_does_not_look_whether_it_was_lapped,
+]
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.__name__)
+def test_a_broken_build_is_caught(build: Break, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Within a few seeds; the failure names the seed."""
+    build(monkeypatch)
+    with pytest.raises(SimulationFailed, match="seed=") as failure:
+        for seed in range(SEED_COUNT_MAX):
+            Simulation(seed, tmp_path / str(seed), Counter()).run()
+    print(str(failure.value).splitlines()[0])
