@@ -99,6 +99,9 @@ class Member:
 class Simulation:
     """One run. *faults* counts what happened."""
 
+    # How often an opening is killed in a file call.
+    recovery_kill_share = 0.2
+
     def __init__(self, seed: int, directory: Path, faults: Counter[str]) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
@@ -131,10 +134,10 @@ class Simulation:
         """
         operations: list[tuple[Callable[[], None], int]] = [
             (self.put, 1000),
-            (self.put_batch, 150),
+            (self.put_batch, 120),
             (self.burst, 8),
-            (self.let_dispatchers_work, 700),
-            (self.flush, 300),
+            (self.let_dispatchers_work, 400),
+            (self.flush, 260),
             (self.help_log, 120),
             (self.pass_time, 200),
             (self.write_back, 40),
@@ -149,7 +152,7 @@ class Simulation:
             (self.jump_clock, 20),
             (self.remove_segment, 60),
             (self.close_and_open, 5),
-            (self.verify, 10),
+            (self.verify, 5),
         ]
         choices, weights = zip(*operations, strict=True)
         try:
@@ -176,29 +179,32 @@ class Simulation:
     def open(self) -> None:
         """Start the writer, however often it is killed in that, and the dispatchers."""
         for _ in range(ATTEMPTS_MAX):
-            files = ProcessFiles(self.disk)
+            killed_early = self.chance.random() < self.recovery_kill_share
+            if self.try_open(self.chance.randrange(30) if killed_early else None):
+                return
+            self.faults["recovery killed in a file call"] += 1
             if self.chance.random() < 0.3:
-                files.calls_left = self.chance.randrange(30)
-            self.writer_files = files
-            try:
-                self.store = MessageStore(
-                    self.directory, self.settings, files=files, clock=self.clock, threads=HeldThreads()
-                )
-            except Killed:
-                files.die()
-                self.faults["recovery killed in a file call"] += 1
-                if self.chance.random() < 0.3:
-                    self.disk.cut()
-                    self.clock.boot += 1
-                    self.faults["power cut in a recovery"] += 1
-                continue
-            break
-        else:
-            raise Violation("the store cannot be opened")
+                self.disk.cut()
+                self.clock.boot += 1
+                self.faults["power cut in a recovery"] += 1
+        raise Violation("the store cannot be opened")
+
+    def try_open(self, calls: int | None) -> bool:
+        """Start the writer and the dispatchers; return False if the writer was killed behind so many file calls."""
+        files = self.writer_files = ProcessFiles(self.disk)
+        files.calls_left = calls
+        try:
+            self.store = MessageStore(
+                self.directory, self.settings, files=files, clock=self.clock, threads=HeldThreads()
+            )
+        except Killed:
+            files.die()
+            return False
         files.calls_left = None
         self.alive = True
         self.check_recovered()
         self.start_group()
+        return True
 
     def start_group(self) -> None:
         """Make the ring and the dispatchers' loops."""

@@ -950,8 +950,10 @@ class MessageStore:
                     self.files.remove(self.directory / "abort")
                     self.files.force_directory(self.directory)
         finally:
-            self.commit_log.close()
-            self.store_lock.close()
+            try:
+                self.commit_log.close()
+            finally:
+                self.store_lock.close()
 
     def forget(self) -> None:
         """In a forked child: this copy is closed, the parent's store goes on."""

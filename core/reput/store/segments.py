@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from reput.errors import NotAStore, OffsetOutOfRange, StoreError
+from reput.errors import DamagedStore, NotAStore, OffsetOutOfRange, StoreError
 from reput.store.file_name import parse_file_name
 
 __all__ = ["Segment", "Segments"]
@@ -98,6 +98,7 @@ class Segments:
 
         Raises:
             OffsetOutOfRange: no segment holds them all.
+            DamagedStore: the disk cannot read them.
         """
         segment = self.find(commit_log_offset)
         if segment is None or commit_log_offset + size > segment.begin + segment.size:
@@ -108,6 +109,11 @@ class Segments:
         descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(descriptor, size, commit_log_offset - segment.begin)
+        except OSError as error:
+            raise DamagedStore(
+                f"the disk cannot read the log: commit_log_offset={commit_log_offset} size={size} "
+                f"path={segment.path} error={error.strerror}"
+            ) from None
         finally:
             os.close(descriptor)
 

@@ -129,8 +129,10 @@ class StoreLock:
         os.fdatasync(self.descriptor)
 
     def close(self) -> None:
-        """Give the lock back."""
-        os.close(self.descriptor)
+        """Give the lock back; a second time changes nothing."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def not_writable(path: Path, error: OSError) -> Exception:

@@ -1,0 +1,575 @@
+"""The fault matrix: one row per fault and place. A row does it, holds the store to its promises, and says how often.
+
+`settle` of `ScriptedStore` is what every row of a simulated machine ends with.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from faults.scripted_store import ScriptedStore, at_every_call
+from reput.errors import DamagedStore, StoreError, StoreFull, StoreReadOnly
+from reput.settings import Settings
+from reput.store.check import check_store
+from reput.store.message import Message
+from reput.store.message_store import MessageStore
+from simulation.simulated_machine import HeldThreads
+from small_store import (
+    SEGMENT_SIZE,
+    ManualClock,
+    UnforcedFiles,
+    drop,
+    message_of_size,
+    open_store,
+    overwrite,
+    records,
+    small_settings,
+)
+
+__all__ = ["ROWS", "Row"]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One row.
+
+    Attributes:
+        fault, place: what happens, and where.
+        afterwards: what holds then, besides what always does.
+        run: does it below a directory, and returns how often it was done.
+    """
+
+    fault: str
+    place: str
+    afterwards: str
+    run: Callable[[Path], int]
+
+
+ROWS: list[Row] = []
+
+
+def row(fault: str, place: str, afterwards: str) -> Callable[[Callable[[Path], int]], Callable[[Path], int]]:
+    """Enter a function into the matrix."""
+
+    def enter(run: Callable[[Path], int]) -> Callable[[Path], int]:
+        ROWS.append(Row(fault, place, afterwards, run))
+        return run
+
+    return enter
+
+
+def opened(store: ScriptedStore) -> None:
+    """A store with some records, of which all but the last are forced."""
+    store.open()
+    store.put_many(8)
+    store.flush()
+    store.put_many(2)
+
+
+def append_roll_and_flush(store: ScriptedStore) -> None:
+    for _ in range(6):
+        store.put_many(4)
+        store.help_log()
+        store.clock.advance(12.0)
+        store.flush()
+
+
+def close_without_views(store: ScriptedStore) -> None:
+    store.store.stop_puts()
+    store.store.close(views_complete=False)
+
+
+KILL = "Process killed at each of its file calls"
+CUT = "Power cut at each of its file calls, any of what was not forced lost"
+
+
+@row(KILL, "append, roll, flush", "nothing that was appended is lost")
+def kill_append(root: Path) -> int:
+    return at_every_call(
+        root,
+        opened,
+        lambda store, calls: store.killed_in(append_roll_and_flush, calls),
+        ScriptedStore.kill_and_open,
+    )
+
+
+@row(CUT, "append, roll, flush", "nothing that was forced is lost, and what is left has no hole")
+def cut_append(root: Path) -> int:
+    return at_every_call(
+        root,
+        opened,
+        lambda store, calls: store.killed_in(append_roll_and_flush, calls),
+        ScriptedStore.cut_power_and_open,
+    )
+
+
+@row(KILL, "snapshot, checkpoint, close", "the next opening finds the end by itself")
+def kill_close(root: Path) -> int:
+    def close_and_open(store: ScriptedStore) -> None:
+        store.write_snapshot()
+        close_without_views(store)
+        store.abandon()
+        store.open()
+
+    return at_every_call(
+        root,
+        opened,
+        lambda store, calls: store.killed_in(close_and_open, calls),
+        ScriptedStore.kill_and_open,
+    )
+
+
+@row(KILL, "making of a new store", "the next opening makes it")
+def kill_making(root: Path) -> int:
+    return at_every_call(root, lambda store: None, lambda store, calls: not store.try_open(calls), ScriptedStore.open)
+
+
+@row(CUT, "making of a new store", "the next opening makes it")
+def cut_making(root: Path) -> int:
+    return at_every_call(
+        root,
+        lambda store: None,
+        lambda store, calls: not store.try_open(calls),
+        ScriptedStore.cut_power_and_open,
+    )
+
+
+def crashed(store: ScriptedStore) -> None:
+    """A store whose writer was killed, with a torn record behind its end."""
+    opened(store)
+    store.work_all(4)
+    store.help_log()
+    end = store.store.appended
+    store.abandon()
+    overwrite(store.directory, end + 4, b"\xda\xa3\x20\xa7" + b"torn" * 20)
+
+
+def powerless(store: ScriptedStore) -> None:
+    """A store whose machine lost its power."""
+    opened(store)
+    store.work_all(4)
+    store.put_many(20)
+    store.abandon()
+    store.disk.cut()
+    store.clock.boot += 1
+
+
+@row(KILL, "recovery after a kill", "the next recovery finds the same end")
+def kill_recovery(root: Path) -> int:
+    return at_every_call(root, crashed, lambda store, calls: not store.try_open(calls), ScriptedStore.open)
+
+
+@row(KILL, "recovery after a power cut", "what a power cut took is not taken for damage")
+def kill_recovery_after_power_cut(root: Path) -> int:
+    return at_every_call(root, powerless, lambda store, calls: not store.try_open(calls), ScriptedStore.open)
+
+
+@row(CUT, "recovery after a power cut", "what was durable before the first cut is there after the second")
+def cut_recovery(root: Path) -> int:
+    return at_every_call(
+        root,
+        powerless,
+        lambda store, calls: not store.try_open(calls),
+        ScriptedStore.cut_power_and_open,
+    )
+
+
+def kill_dispatcher(root: Path, name: str, act: Callable[[ScriptedStore], None]) -> int:
+    """Kill one dispatcher in each call of *act*."""
+
+    def killed(store: ScriptedStore, calls: int) -> bool:
+        member = store.member(name)
+        store.work(member, 1)
+        assert member.files is not None
+        member.files.calls_left = calls
+        act(store)
+        if member.files is not None:
+            member.files.calls_left = None
+        return store.faults["dispatcher killed in a file call"] > 0
+
+    return at_every_call(root, opened, killed, lambda store: None)
+
+
+def dispatch_and_flush(name: str) -> Callable[[ScriptedStore], None]:
+    def act(store: ScriptedStore) -> None:
+        for _ in range(3):
+            store.put_many(6)
+            store.clock.advance(1.0)
+            store.work(store.member(name), 4)
+
+    return act
+
+
+@row(KILL, "consume queue: dispatch, flush", "its queues are what the log says")
+def kill_consume_queue(root: Path) -> int:
+    return kill_dispatcher(root, "consume_queue", dispatch_and_flush("consume_queue"))
+
+
+@row(KILL, "index: dispatch, flush", "its entries and slots are what the log says")
+def kill_index(root: Path) -> int:
+    return kill_dispatcher(root, "index", dispatch_and_flush("index"))
+
+
+def rebuild(name: str) -> Callable[[ScriptedStore], None]:
+    def act(store: ScriptedStore) -> None:
+        loop = store.member(name).loop
+        assert loop is not None
+        loop.rebuild()
+        for _ in range(4):
+            store.clock.advance(1.0)
+            store.work(store.member(name), 4)
+
+    return act
+
+
+@row(KILL, "rebuild of a view", "the view is what the log says")
+def kill_rebuild(root: Path) -> int:
+    return kill_dispatcher(root / "queue", "consume_queue", rebuild("consume_queue")) + kill_dispatcher(
+        root / "index", "index", rebuild("index")
+    )
+
+
+@row(KILL, "removal of an old segment", "log and views begin where the log does")
+def kill_retention(root: Path) -> int:
+    def many(store: ScriptedStore) -> None:
+        opened(store)
+        store.put_many(20)
+        store.verify()
+
+    def remove(store: ScriptedStore) -> None:
+        store.remove_segment()
+        store.remove_segment()
+
+    return at_every_call(root, many, lambda store, calls: store.killed_in(remove, calls), ScriptedStore.kill_and_open)
+
+
+@row("Disk refuses to force", "log", "the store takes nothing more and says why; nothing forced before is lost")
+def refuse_force_of_log(root: Path) -> int:
+    for number in range(12):
+        store = ScriptedStore(root / str(number), seed=number)
+        try:
+            opened(store)
+            store.put_many(number)
+            store.disk.force_error = errno.EIO
+            store.clock.advance(12.0)
+            store.flush()
+            store.disk.force_error = None
+            assert store.store.state == "READ_ONLY"
+            assert "Input/output error" in str(store.store.reason)
+            with pytest.raises(StoreReadOnly, match="could not be forced"):
+                store.store.put(store.message())
+            store.cut_power_and_open()
+            store.settle()
+        finally:
+            store.abandon()
+    return 12
+
+
+@row("Disk refuses to force", "view", "the dispatcher begins again from its durable cursor, and nothing else stops")
+def refuse_force_of_view(root: Path) -> int:
+    for name in ("consume_queue", "index"):
+        store = ScriptedStore(root / name)
+        try:
+            opened(store)
+            member = store.member(name)
+            store.work(member, 3)
+            store.disk.force_error = errno.EIO
+            store.clock.advance(1.0)
+            with pytest.raises(OSError, match="Input/output error"):
+                store.work(member, 3)
+            store.disk.force_error = None
+            store.end_dispatcher(member)
+            store.settle()
+        finally:
+            store.abandon()
+    return 2
+
+
+@row("Disk full", "append and roll", "the put is refused, the reason given, nothing stored; with room it goes on")
+def fill_log(root: Path) -> int:
+    count = 0
+    for number in range(12):
+        store = ScriptedStore(root / str(number), seed=number)
+        try:
+            opened(store)
+            store.disk.full = True
+            end = store.store.appended
+            refusal = ""
+            for _ in range(20):
+                end = store.store.appended
+                store.maybe_stored = [store.message()]
+                try:
+                    store.store.append_batch(store.maybe_stored)
+                except StoreFull as error:
+                    refusal = str(error)
+                    break
+                store.take_over()
+            assert "No space left" in refusal
+            assert store.store.appended == end
+            store.maybe_stored = []
+            store.disk.full = False
+            store.settle()
+            count += 1
+        finally:
+            store.abandon()
+    return count
+
+
+def fill_view(root: Path, name: str) -> int:
+    """Fill the disk before the *number*th piece of a dispatcher's work."""
+    waited = 0
+    for number in range(8):
+        store = ScriptedStore(root / str(number), seed=number)
+        try:
+            opened(store)
+            member = store.member(name)
+            for _ in range(number):
+                store.put_many(2)
+                store.clock.advance(1.0)
+                store.work(member, 1)
+            store.disk.full = True
+            for _ in range(6):
+                store.clock.advance(3.0)
+                store.work(member, 2)
+            error = member.cell.error
+            if error is not None:
+                waited += 1
+                assert "No space left" in error
+            assert store.store.state == "RUNNING"
+            store.disk.full = False
+            for _ in range(4):
+                store.clock.advance(6.0)
+                store.work(member, 4)
+            assert member.cell.error is None
+            store.settle()
+        finally:
+            store.abandon()
+    return waited
+
+
+@row("Disk full", "consume queue", "it waits, its status says for what, and it goes on with room; puts go on")
+def fill_consume_queue(root: Path) -> int:
+    return fill_view(root, "consume_queue")
+
+
+@row("Disk full", "index", "it waits, its status says for what, and it goes on with room; puts go on")
+def fill_index(root: Path) -> int:
+    return fill_view(root, "index")
+
+
+@contextmanager
+def unreadable(name: str) -> Iterator[None]:
+    """Have the disk fail to read the files of this name."""
+    pread = os.pread
+
+    def failing(descriptor: int, size: int, at: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(name):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(descriptor, size, at)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pread", failing)
+        yield
+
+
+@row("Disk cannot read", "log, in a recovery", "the opening is refused and names the place")
+def refuse_read(root: Path) -> int:
+    store = root / "store"
+    writer = open_store(store, files=UnforcedFiles())
+    for _ in range(20):
+        writer.put(message_of_size(500))
+    drop(writer)
+    names = sorted(path.name for path in (store / "commitlog").iterdir())[:2]
+    for name in names:
+        with unreadable(name), pytest.raises(StoreError, match=r"cannot read|Input/output"):
+            open_store(store, files=UnforcedFiles())
+    writer = open_store(store, files=UnforcedFiles())
+    writer.close(views_complete=False)
+    assert len(records(store)) == 20
+    return len(names)
+
+
+@contextmanager
+def limited(kind: int, value: int) -> Iterator[None]:
+    """Lower a limit of this process."""
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, before)
+
+
+@row("Limit of file sizes", "making of a segment", "the put is refused and says why; without the limit it goes on")
+def limit_file_size(root: Path) -> int:
+    return limit_segment(root, StoreFull, lambda: limited(resource.RLIMIT_FSIZE, SEGMENT_SIZE - 1))
+
+
+@row("Limit of open files", "making of a segment", "the put is refused and says why; without the limit it goes on")
+def limit_file_count(root: Path) -> int:
+    return limit_segment(root, StoreError, lambda: limited(resource.RLIMIT_NOFILE, 3))
+
+
+def limit_segment(root: Path, error: type[StoreError], limit: Callable[[], AbstractContextManager[None]]) -> int:
+    """Put until the next segment is due under *limit*."""
+    writer = MessageStore(root / "store", small_settings(), clock=ManualClock(), threads=HeldThreads())
+    refusal = ""
+    with limit():
+        # Two fit into the segment that is there and, where it was made ahead, two into the next one.
+        for _ in range(5):
+            end = writer.appended
+            try:
+                writer.put(message_of_size(1500))
+            except error as refused:
+                refusal = str(refused)
+                break
+    assert "segment cannot be made" in refusal
+    assert writer.appended == end
+    assert writer.put(message_of_size(1500)).commit_log_offset >= end
+    writer.close(views_complete=False)
+    return 1
+
+
+@row("Clock goes back or forward", "between puts", "store times never go back; nothing is lost, removed or put twice")
+def jump_clock(root: Path) -> int:
+    jumps = (-86_400_000, 5_000, -1, 86_400_000, -5_000, 1)
+    store = ScriptedStore(root)
+    try:
+        opened(store)
+        for jump in jumps:
+            store.clock.ms += jump
+            store.put_many(3)
+            store.verify()
+            store.kill_and_open()
+        store.settle()
+        timestamps = [record.store_timestamp for record in records(store.directory)]
+        assert timestamps == sorted(timestamps)
+    finally:
+        store.abandon()
+    return len(jumps)
+
+
+@row("Last record torn", "at each of its bytes", "the log ends before it, and its queue offset is given again")
+def tear_last_record(root: Path) -> int:
+    store = root / "store"
+    writer = open_store(store, files=UnforcedFiles())
+    writer.put(message_of_size(200))
+    last = writer.put(Message("orders", b"the last body", tags="tag", keys=["k1", "k2"]))
+    drop(writer)
+    end = last.next_commit_log_offset
+    whole = (store / "commitlog" / f"{0:020d}").read_bytes()
+    for at in range(last.commit_log_offset, end):
+        overwrite(store, 0, whole[:at] + bytes(SEGMENT_SIZE - at))
+        writer = open_store(store, files=UnforcedFiles())
+        assert writer.appended == last.commit_log_offset
+        assert writer.put(message_of_size(100)).queue_offset == last.queue_offset
+        drop(writer)
+    return last.record_size
+
+
+# Field of a record with an IPv4 host → its first byte.
+FIELDS = {
+    "size": 3,
+    "magic": 5,
+    "body CRC": 9,
+    "queue id": 15,
+    "flag": 19,
+    "queue offset": 27,
+    "commit-log offset": 35,
+    "sys flag": 39,
+    "born time": 47,
+    "born host": 50,
+    "store time": 63,
+    "store host": 66,
+    "reconsume times": 75,
+    "prepared transaction offset": 83,
+    "body size": 87,
+    "body": 90,
+    "topic size": 96,
+    "topic": 99,
+    "properties size": 104,
+    "properties": 108,
+}
+UNCOVERED = {
+    "queue id",
+    "flag",
+    "queue offset",
+    "born time",
+    "born host",
+    "store time",
+    "store host",
+    "reconsume times",
+    "prepared transaction offset",
+    "topic",
+    "properties",
+    "sys flag",
+}
+
+
+def flip_fields(root: Path, fields: set[str], **settings: object) -> int:
+    """Flip a bit of each of *fields* in a record of a log that was closed; each time the check must name the record."""
+    store = root / "store"
+    writer = open_store(store, files=UnforcedFiles(), **settings)
+    puts = [writer.put(Message("orders", b"12345678", tags="tag")) for _ in range(5)]
+    writer.close(views_complete=True)
+    target = puts[2]
+    path = store / "commitlog" / f"{0:020d}"
+    whole = path.read_bytes()
+    for field in fields:
+        at = target.commit_log_offset + FIELDS[field]
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        report = check_store(store, Settings(mapped_file_size_commit_log=SEGMENT_SIZE))
+        assert not report.ok, field
+        assert [(found.begin, found.end) for found in report.damage] == [
+            (target.commit_log_offset, target.next_commit_log_offset)
+        ], field
+    return len(fields)
+
+
+@row("Bit flipped", "each field of a record that the body's CRC or a size covers", "the check names the record's range")
+def flip_covered(root: Path) -> int:
+    return flip_fields(root, set(FIELDS) - UNCOVERED)
+
+
+@row("Bit flipped", "each field of a record with the CRC of the whole record", "the check names the record's range")
+def flip_all(root: Path) -> int:
+    return flip_fields(root, set(FIELDS), enabled_append_prop_crc=True)
+
+
+@row("Old bytes of another segment", "behind the end of the log", "they are put away and never read")
+def stale_bytes(root: Path) -> int:
+    for number in range(2):
+        store = root / str(number)
+        writer = open_store(store, files=UnforcedFiles())
+        puts = [writer.put(message_of_size(400)) for _ in range(24)]
+        drop(writer)
+        end = puts[-1].next_commit_log_offset
+        old = (store / "commitlog" / f"{number * SEGMENT_SIZE:020d}").read_bytes()
+        overwrite(store, end, old[end % SEGMENT_SIZE :])
+        clock = ManualClock()
+        writer = open_store(store, files=UnforcedFiles(), clock=clock)
+        assert writer.appended == end
+        assert writer.put(message_of_size(400)).queue_offset == 24
+        writer.close(views_complete=False)
+        assert len(records(store)) == 25
+        assert any((store / "reput" / "cut").iterdir())
+    return 2
+
+
+@row("Page in the middle of the log lost", "while the machine ran on", "the opening is refused, and names the range")
+def hole_without_power_cut(root: Path) -> int:
+    store = root / "store"
+    writer = open_store(store, files=UnforcedFiles())
+    puts = [writer.put(message_of_size(400)) for _ in range(24)]
+    drop(writer)
+    overwrite(store, puts[5].commit_log_offset + 100, bytes(200))
+    with pytest.raises(DamagedStore, match=f"from={puts[5].commit_log_offset}"):
+        open_store(store, files=UnforcedFiles())
+    return 1

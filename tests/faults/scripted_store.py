@@ -1,0 +1,99 @@
+"""ScriptedStore: the simulated machine of `simulation`, doing one thing after the other, with one fault at one place.
+
+Everything that a simulation holds a store to is held here, too: after each opening the log is what was put, nothing
+that was acknowledged is missing, and at rest the views are what the log says.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from faulty_files import Killed
+from reput.store.store_lock import StoreLock
+from simulation.expected_log import Violation
+from simulation.simulation import Member, Simulation
+
+__all__ = ["ScriptedStore", "at_every_call"]
+
+CALLS_MAX = 1000
+
+Step = Callable[["ScriptedStore"], object]
+
+
+class ScriptedStore(Simulation):
+    """A store in *directory*, not open yet."""
+
+    recovery_kill_share = 0.0
+
+    def __init__(self, directory: Path, seed: int = 1) -> None:
+        super().__init__(seed, directory, Counter())
+
+    def put_many(self, count: int) -> None:
+        for _ in range(count):
+            self.put()
+
+    def member(self, name: str) -> Member:
+        """Return one of the dispatchers."""
+        return next(member for member in self.members if member.name == name)
+
+    def work_all(self, count: int) -> None:
+        """Let each dispatcher do *count* pieces of work."""
+        for member in self.members:
+            self.work(member, count)
+            self.clock.advance(1.0)
+
+    def kill_and_open(self) -> None:
+        """The writer's process ends, with its dispatchers; another one begins."""
+        self.abandon()
+        self.open()
+
+    def cut_power_and_open(self) -> None:
+        self.abandon()
+        self.disk.cut()
+        self.clock.boot += 1
+        self.open()
+
+    def settle(self) -> None:
+        """Put some more, let all come to rest, compare all with what was put, close, and look for what is left over."""
+        self.put_many(3)
+        self.verify()
+        self.close()
+        drafts = [str(path) for path in self.directory.rglob("*.draft")]
+        if drafts or (self.directory / "abort").exists():
+            raise Violation(f"files are left over: drafts={drafts}")
+        StoreLock(self.directory).close()
+
+    def killed_in(self, act: Step, calls: int) -> bool:
+        """Do *act*, whose writer is killed behind so many file calls; return whether it came to that."""
+        self.writer_files.calls_left = calls
+        try:
+            act(self)
+        except Killed:
+            return True
+        self.writer_files.calls_left = None
+        return False
+
+
+def at_every_call(root: Path, prepare: Step, killed: Callable[[ScriptedStore, int], bool], after: Step) -> int:
+    """Do *prepare*, then what *killed* does with a process that lives for so many calls, then *after*, and settle.
+
+    With no call, with one, and so on, until *killed* says that it lived on.
+
+    Returns:
+        In how many calls it was killed.
+    """
+    for calls in range(CALLS_MAX):
+        store = ScriptedStore(root / str(calls), seed=calls)
+        try:
+            prepare(store)
+            died = killed(store, calls)
+            if died:
+                after(store)
+            store.settle()
+        finally:
+            store.abandon()
+        if not died:
+            return calls
+    raise AssertionError(f"there is no end of calls: calls={CALLS_MAX}")

@@ -1,0 +1,53 @@
+"""The fault matrix runs, and the page that shows it shows what ran."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from faults.matrix import ROWS, Row
+
+PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+HEAD = "| fault | where | times | afterwards |\n|---|---|---|---|\n"
+# Times are said roughly: a file call more or less is no news.
+STEPS = (200, 100, 50, 20, 10)
+
+
+def line_of(row: Row, times: int) -> str:
+    """Return the row as it stands on the page."""
+    step = next((step for step in STEPS if times >= step), None)
+    return f"| {row.fault} | {row.place} | {times if step is None else f'{step} and more'} | {row.afterwards} |\n"
+
+
+def write_line(line: str) -> None:
+    """Put *line* into the page, in place of the one that begins as it does, or at the table's end."""
+    page = PAGE.read_text()
+    key = "|".join(line.split("|")[:3])
+    lines = page.splitlines(keepends=True)
+    at = next((number for number, old in enumerate(lines) if old.startswith(key + "|")), None)
+    if at is None:
+        lines.append(line)
+    else:
+        lines[at] = line
+    PAGE.write_text("".join(lines))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.run.__name__)
+def test_a_fault_breaks_no_promise(row: Row, tmp_path: Path):
+    """What was acknowledged is there, the views are what the log says, and the page says how often that was tried."""
+    times = row.run(tmp_path)
+    line = line_of(row, times)
+    print(times, line)
+    assert times > 0
+    if os.environ.get("REPUT_WRITE_PAGES"):
+        write_line(line)
+    assert line in PAGE.read_text(), "REPUT_WRITE_PAGES=1 pytest tests/faults writes the page anew"
+
+
+def test_the_page_has_the_rows_that_run_and_no_others():
+    """In their order."""
+    page = PAGE.read_text()
+    table = page[page.index(HEAD) + len(HEAD) :].splitlines()
+    assert [tuple(line.split(" | ")[:2]) for line in table] == [(f"| {row.fault}", row.place) for row in ROWS]
