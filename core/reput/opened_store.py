@@ -71,6 +71,7 @@ def open(
     mode: Mode = "processes",
     read_only: Literal[False] = False,
     config: str | os.PathLike[str] | None = None,
+    hooks: Sequence[object] = (),
     **settings: Any,
 ) -> Store: ...
 
@@ -94,6 +95,7 @@ def open(
     mode: Mode = "processes",
     read_only: bool = False,
     config: str | os.PathLike[str] | None = None,
+    hooks: Sequence[object] = (),
     **settings: Any,
 ) -> Store | ReadOnlyStore:
     """Open the store in directory *path*; one that is absent or empty is made.
@@ -103,6 +105,7 @@ def open(
         mode: "processes": each dispatcher in a process of its own; "inline": all on one thread of this program.
         read_only: look at the store, beside a running writer or without one. Not a byte of it changes.
         config: a TOML file, or a broker's own ``.properties``.
+        hooks: modules or objects with ``reput_before_put`` or ``reput_after_put``, which every put goes through.
         settings: RocketMQ's settings in snake case; they win over *config*.
 
     Raises:
@@ -126,7 +129,7 @@ def open(
     loaded = read()
     if read_only:
         return ReadOnlyStore(directory, loaded.settings)
-    return Store(directory, loaded.settings, mode, Configuration(loaded.settings, lambda: read().settings))
+    return Store(directory, loaded.settings, mode, Configuration(loaded.settings, lambda: read().settings), hooks)
 
 
 class Reading:
@@ -255,11 +258,16 @@ class Store(Reading):
     """
 
     def __init__(
-        self, directory: Path, settings: Settings, mode: Mode, configuration: Configuration | None = None
+        self,
+        directory: Path,
+        settings: Settings,
+        mode: Mode,
+        configuration: Configuration | None = None,
+        hooks: Sequence[object] = (),
     ) -> None:
         self.directory = directory
         self.configuration = configuration
-        self.writer = MessageStore(directory, settings)
+        self.writer = open_writer(directory, settings, hooks)
         self.settings = self.writer.settings
         self.started = time.time_ns() // 1_000_000
         self.read_lock = threading.Lock()
@@ -806,6 +814,15 @@ class ReadOnlyStore(Reading):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def open_writer(directory: Path, settings: Settings, hooks: Sequence[object]) -> MessageStore:
+    """Return the writer of a store; one that knows of no hooks where there are none."""
+    if not hooks:
+        return MessageStore(directory, settings)
+    from reput.store.put_hooks import HookedMessageStore
+
+    return HookedMessageStore(directory, settings, hooks)
 
 
 class GoneDirectory:

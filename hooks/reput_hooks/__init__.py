@@ -19,6 +19,7 @@ from reput_hooks.dispatcher import (
 )
 from reput_hooks.durable_file import replace_durably
 from reput_hooks.record import Record
+from reput_hooks.store_hooks import reput_after_put, reput_before_put
 
 __all__ = [
     "API_VERSION",
@@ -37,6 +38,8 @@ __all__ = [
     "hookimpl",
     "hookspec",
     "replace_durably",
+    "reput_after_put",
+    "reput_before_put",
     "reput_create_dispatcher",
     "reput_describe_dispatcher",
     "reput_read_view",

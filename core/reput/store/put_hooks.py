@@ -1,0 +1,88 @@
+"""HookedMessageStore: a writer that calls hooks before and after each put. Only programs that ask for them have one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pluggy
+
+import reput_hooks.store_hooks
+from reput.errors import ConfigError
+from reput.settings import Settings
+from reput.store.message import Message, PutMessageResult
+from reput.store.message_store import MessageStore
+
+__all__ = ["HookedMessageStore"]
+
+PROJECT = "reput"
+logger = logging.getLogger(__name__)
+
+
+class HookedMessageStore(MessageStore):
+    """A `MessageStore` with hooks; whoever puts to it, by whichever way, goes through them."""
+
+    def __init__(self, directory: Path, settings: Settings, hooks: Sequence[object]) -> None:
+        """*hooks*: modules or objects with functions that `reput_hooks.hookimpl` marks.
+
+        Raises:
+            ConfigError: one of them has no hook, or one of a wrong name or argument.
+            As `MessageStore`.
+        """
+        self.hook = load_hooks(hooks)
+        super().__init__(directory, settings)
+
+    def append(self, message: Message) -> PutMessageResult:
+        """Store one message as `put` does, without waiting for the disk."""
+        self.hook.reput_before_put(message=message)
+        result = super().append(message)
+        self.tell_stored(message, result)
+        return result
+
+    def append_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
+        """Store *messages* as `put_batch` does, without waiting for the disk."""
+        batch = list(messages)
+        for message in batch:
+            self.hook.reput_before_put(message=message)
+        results = super().append_batch(batch)
+        for message, result in zip(batch, results, strict=True):
+            self.tell_stored(message, result)
+        return results
+
+    def tell_stored(self, message: Message, result: PutMessageResult) -> None:
+        """Call what comes after a put; the message is there, whatever that raises."""
+        try:
+            self.hook.reput_after_put(message=message, result=result)
+        except Exception:
+            logger.exception(
+                "a hook failed behind a put, which is stored all the same: topic=%s commit_log_offset=%d",
+                message.topic,
+                result.commit_log_offset,
+            )
+
+
+def load_hooks(hooks: Sequence[object]) -> Any:
+    """Return the hooks of all *hooks*, which are called in the reverse of their order, as pluggy does.
+
+    Raises:
+        ConfigError: there is something wrong with one of them.
+    """
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(reput_hooks.store_hooks)
+    for plugin in hooks:
+        try:
+            manager.register(plugin)
+            manager.check_pending()
+        except (pluggy.PluginValidationError, ValueError) as error:
+            raise ConfigError(
+                f"a hook does not fit: hooks={plugin!r} reason={error}",
+                "Hooks are reput_before_put(message) and reput_after_put(message, result), marked with hookimpl.",
+            ) from None
+        if not manager.get_hookcallers(plugin):
+            raise ConfigError(
+                f"there is no hook in it: hooks={plugin!r}",
+                "Mark reput_before_put or reput_after_put with reput_hooks.hookimpl.",
+            )
+    return manager.hook

@@ -1,0 +1,96 @@
+"""Hooks before and after a put: each message goes through them, whichever way it is put."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+import reput
+from reput.errors import ConfigError
+from reput.store.message_store import MessageStore
+from reput_hooks import hookimpl
+
+
+class Audit:
+    """Hooks that keep what they see, and refuse one topic."""
+
+    def __init__(self) -> None:
+        self.before: list[bytes] = []
+        self.after: list[tuple[bytes, int]] = []
+
+    @hookimpl
+    def reput_before_put(self, message):
+        if message.topic == "secret":
+            raise PermissionError("not into this store")
+        self.before.append(message.body)
+
+    @hookimpl
+    def reput_after_put(self, message, result):
+        self.after.append((message.body, result.queue_offset))
+
+
+class Broken:
+    """A hook that fails behind a put."""
+
+    @hookimpl
+    def reput_after_put(self, result):
+        raise RuntimeError("nobody listens")
+
+
+@pytest.fixture
+def audit():
+    """Return hooks that keep what they see."""
+    return Audit()
+
+
+def open_hooked(path, *hooks):
+    """Open a store whose puts go through *hooks*."""
+    return reput.open(path, mode="inline", dispatchers=[], hooks=list(hooks))
+
+
+def test_every_put_goes_through_the_hooks(tmp_path, audit):
+    """One by one, in a batch, and from an event loop."""
+    with open_hooked(tmp_path, audit) as store:
+        store.put(reput.Message("orders", b"a"))
+        store.put_batch(reput.Message("orders", body) for body in (b"b", b"c"))
+        asyncio.run(store.aput(reput.Message("orders", b"d")))
+    assert audit.before == [b"a", b"b", b"c", b"d"]
+    assert audit.after == [(b"a", 0), (b"b", 1), (b"c", 2), (b"d", 3)]
+
+
+def test_a_hook_before_a_put_refuses_it(tmp_path, audit):
+    """With its own exception; of a batch nothing is stored."""
+    with open_hooked(tmp_path, audit) as store:
+        with pytest.raises(PermissionError):
+            store.put(reput.Message("secret", b"a"))
+        with pytest.raises(PermissionError):
+            store.put_batch([reput.Message("orders", b"a"), reput.Message("secret", b"b")])
+        assert store.appended == 0
+    assert audit.after == []
+
+
+def test_a_hook_that_fails_behind_a_put_costs_nothing_but_a_line(tmp_path, audit, caplog):
+    """The message is stored, and whoever put it is told so."""
+    with open_hooked(tmp_path, audit, Broken()) as store, caplog.at_level(logging.ERROR):
+        assert store.put(reput.Message("orders", b"a")).queue_offset == 0
+    assert "a hook failed behind a put" in caplog.text
+    assert "nobody listens" in caplog.text
+
+
+@pytest.mark.parametrize("hooks", [object(), Audit, "audit", 3])
+def test_what_has_no_hook_is_refused(tmp_path, hooks):
+    """Before the store is made."""
+    if hooks is Audit:
+        # A class has the hooks, but nobody to call them on.
+        hooks = type("Misspelt", (), {"reput_befor_put": hookimpl(lambda self, message: None)})()
+    with pytest.raises(ConfigError, match="hooks="):
+        open_hooked(tmp_path / "store", hooks)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_without_hooks_knows_of_none(tmp_path):
+    """A put pays nothing for what nobody asked for."""
+    with open_hooked(tmp_path) as store:
+        assert type(store.writer) is MessageStore
