@@ -309,3 +309,12 @@ def test_what_is_sent_back_comes_again_later(directory):
             assert bodies_of(consumer, 1) == ["a"]
         counts = store.services.statistics.of_group("billing", "orders")
         assert (counts.send_back_nums, counts.dead_letter_nums) == (2, 1)
+
+
+def test_without_queues_there_is_nothing_to_consume(directory):
+    """Waiting would be for ever."""
+    with (
+        reput.open(directory, mode="inline", dispatchers=["index"]) as store,
+        pytest.raises(ConfigError, match="dispatchers=index"),
+    ):
+        store.consumer("billing", "orders")

@@ -221,3 +221,43 @@ def test_ten_thousand_wait_on_a_thousand_queues(tmp_path):
             assert woken == [queue_id] * waiters_each
             woken.clear()
         assert hold_service.held_count == (queue_count - 3) * waiters_each
+
+
+def test_a_broker_without_long_polling_holds_for_a_short_time(tmp_path):
+    """However long the consumer would wait."""
+    polling = {"long_polling_enable": False, "short_polling_time_mills": 20}
+    with reput.open(tmp_path / "store", mode="inline", **polling) as store:
+        store.services.topics.create_or_update(TopicConfig(topic_name="orders"))
+        assert store.services.hold_service.pull_and_wait(request(), 3600.0).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_an_answer_that_fails_keeps_nobody_waiting(store, hold_service, caplog):
+    """It is logged; the other pulls of the queue are answered."""
+
+    def fail(result: object) -> None:
+        raise ZeroDivisionError
+
+    answer = Answer()
+    hold_service.pull(request(), WAIT_S, fail)
+    hold_service.pull(request(), WAIT_S, answer)
+    store.put(reput.Message("orders", b"a"))
+    assert answer.wait().records[0].body == b"a"
+    assert "cannot be answered" in caplog.text
+
+
+def test_a_disk_that_fails_is_told_to_whoever_waits(store, hold_service, monkeypatch):
+    """And the service goes on."""
+    answer = Answer()
+    hold_service.pull(request(), WAIT_S, answer)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store.reader, "get_message", fail)
+        store.put(reput.Message("orders", b"a"))
+        with pytest.raises(OSError, match="Input/output"):
+            answer.wait()
+    again = Answer()
+    result = hold_service.pull(request(), WAIT_S, again) or again.wait()
+    assert result.records[0].body == b"a"

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -42,6 +43,10 @@ STALLED_WAIT_S = 0.1
 SERVED_MAX = 1024
 
 Queue: TypeAlias = tuple[str, int]
+# What a held pull comes to.
+Answer: TypeAlias = PullResult | ReputError | OSError
+
+logger = logging.getLogger("reput.consume")
 
 
 class GrowingStore(Protocol):
@@ -63,9 +68,7 @@ class HeldPull:
 
     __slots__ = ("deadline", "done", "next_offset", "request", "served")
 
-    def __init__(
-        self, request: PullRequest, next_offset: int, deadline: float, done: Callable[[PullResult | ReputError], None]
-    ) -> None:
+    def __init__(self, request: PullRequest, next_offset: int, deadline: float, done: Callable[[Answer], None]) -> None:
         self.request = request
         self.next_offset = next_offset
         self.deadline = deadline
@@ -116,10 +119,10 @@ class HoldService:
 
     # Waiting.
 
-    def pull(
-        self, request: PullRequest, timeout: float, done: Callable[[PullResult | ReputError], None]
-    ) -> PullResult | None:
+    def pull(self, request: PullRequest, timeout: float, done: Callable[[Answer], None]) -> PullResult | None:
         """Answer a pull, or hold it for *timeout* seconds at most if it finds nothing.
+
+        Without ``long_polling_enable`` it is held for ``short_polling_time_mills``, whatever was asked for.
 
         Returns:
             The result, or None: then *done* is called with it, or with an error, by the service's thread.
@@ -131,6 +134,9 @@ class HoldService:
         result = self.pull_service.pull(request)
         if result.code is not ResponseCode.PULL_NOT_FOUND:
             return result
+        settings = self.pull_service.settings
+        if not settings.long_polling_enable:
+            timeout = settings.short_polling_time_mills / 1000
         held = HeldPull(request, request.queue_offset, self.clock.monotonic() + timeout, done)
         queue = (request.topic, request.queue_id)
         with self.lock:
@@ -152,9 +158,9 @@ class HoldService:
             RequestRefused: as `PullService.pull`.
             StoreClosed: the store was closed meanwhile.
         """
-        answers: SimpleQueue[PullResult | ReputError] = SimpleQueue()
+        answers: SimpleQueue[Answer] = SimpleQueue()
         result = self.pull(request, timeout, answers.put) or answers.get()
-        if isinstance(result, ReputError):
+        if not isinstance(result, PullResult):
             raise result
         return result
 
@@ -166,18 +172,18 @@ class HoldService:
             StoreClosed: the store was closed meanwhile.
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[PullResult | ReputError] = loop.create_future()
+        future: asyncio.Future[Answer] = loop.create_future()
 
-        def resolve(result: PullResult | ReputError) -> None:
+        def resolve(result: Answer) -> None:
             if not future.done():
                 future.set_result(result)
 
-        def done(result: PullResult | ReputError) -> None:
+        def done(result: Answer) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(resolve, result)
 
         result = self.pull(request, timeout, done) or await future
-        if isinstance(result, ReputError):
+        if not isinstance(result, PullResult):
             raise result
         return result
 
@@ -276,11 +282,15 @@ class HoldService:
                 for held in pulls:
                     self.try_pull(held)
         for watch, queues in by_watch.items():
-            watch.grown(queues)
+            try:
+                watch.grown(queues)
+            except (ReputError, OSError):
+                # The others are served all the same; the next message of the queue brings the next attempt.
+                logger.exception("a queue that has grown cannot be read: queues=%s", sorted(queues))
 
     def try_pull(self, held: HeldPull) -> None:
         """Read for a pull; without a message that it wants it goes on waiting."""
-        result: PullResult | ReputError
+        result: Answer
         try:
             while True:
                 result = self.pull_service.pull_again(held.request, held.next_offset)
@@ -289,7 +299,7 @@ class HoldService:
                 held.next_offset = result.next_begin_offset
             if result.code is ResponseCode.PULL_NOT_FOUND:
                 return
-        except ReputError as error:
+        except (ReputError, OSError) as error:
             result = error
         self.finish(held, result)
 
@@ -309,7 +319,7 @@ class HoldService:
 
     def answer_late(self, held: HeldPull) -> None:
         """Answer a pull whose time is up; past what its filter did not want it need not look again."""
-        result: PullResult | ReputError
+        result: Answer
         try:
             result = self.pull_service.pull_again(held.request, held.next_offset)
             if result.code is ResponseCode.PULL_NOT_FOUND and held.next_offset > held.request.queue_offset:
@@ -321,11 +331,11 @@ class HoldService:
                     result.max_offset,
                     result.records,
                 )
-        except ReputError as error:
+        except (ReputError, OSError) as error:
             result = error
         self.finish(held, result, expired=True)
 
-    def finish(self, held: HeldPull, result: PullResult | ReputError, *, expired: bool = False) -> None:
+    def finish(self, held: HeldPull, result: Answer, *, expired: bool = False) -> None:
         """Answer a pull; it waits no more."""
         queue = (held.request.topic, held.request.queue_id)
         with self.lock:
@@ -339,7 +349,11 @@ class HoldService:
             if not expired:
                 self.served_count += 1
                 self.forget_served()
-        held.done(result)
+        try:
+            held.done(result)
+        except Exception:
+            # What whoever waited does with the answer must not keep the others waiting.
+            logger.exception("a pull that was held cannot be answered: topic=%s queue_id=%d", *queue)
 
     def forget_served(self) -> None:
         """Keep the heap of deadlines as large as what waits, about."""

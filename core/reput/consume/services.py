@@ -19,13 +19,14 @@ from reput.consume.consumer import Consumer
 from reput.consume.consumer_filters import ConsumerFilters
 from reput.consume.consumer_group import ConsumerGroup
 from reput.consume.consumer_manager import ConsumerManager
-from reput.consume.hold_service import GrowingStore, HoldService
+from reput.consume.hold_service import CONSUME_QUEUE, GrowingStore, HoldService
 from reput.consume.pull_service import PullService, ReadableStore
 from reput.consume.statistics import Statistics
 from reput.consume.subscription import Filter
 from reput.consume.subscription_groups import SubscriptionGroups
 from reput.consume.topic_reader import Beginning
 from reput.consume.topics import Topics
+from reput.errors import ConfigError
 from reput.store.message import Message, PutMessageResult
 
 __all__ = ["ConsumableStore", "ConsumeServices"]
@@ -115,8 +116,13 @@ class ConsumeServices:
         Raises:
             RequestRefused: the group's name is illegal, or it may not consume.
             FilterSyntaxError: the filter does not parse.
-            ConfigError: consumers of the group that are there want something else of a topic.
+            ConfigError: consumers of the group that are there want something else of a topic; or nobody builds queues.
         """
+        if CONSUME_QUEUE not in self.settings.dispatchers:
+            raise ConfigError(
+                f"nobody builds the queues that consumers read: dispatchers={','.join(self.settings.dispatchers)}",
+                f"Enable the dispatcher {CONSUME_QUEUE}.",
+            )
         with self.lock:
             shared = self.consumer_groups.get(group)
             if shared is None:
