@@ -14,6 +14,7 @@ import pytest
 import reput
 from delivering import LIMIT_S, SMALL, open_inline, wait_until
 from reput.consume.delivery_search import is_copy_of
+from reput.errors import StoreFull
 from reput.opened_store import Store
 from reput.store.check import check_store
 from reput.store.delay_level import SCHEDULE_TOPIC
@@ -141,6 +142,28 @@ def test_a_message_that_names_no_real_queue_keeps_nobody_waiting(store, caplog):
     assert [record.body for record in delivered(store) if record.topic == "orders"] == [b"x"]
     assert store.schedule.refused_count == 4
     assert sum("cannot be delivered" in record.message for record in caplog.records) == 4
+
+
+def test_a_full_disk_delays_and_doubles_nothing(tmp_path):
+    """It takes some of what is due and refuses the rest, which follows when there is room."""
+    with open_inline(tmp_path / "store", message_delay_level="1h", mapped_file_size_commit_log=4096) as store:
+        store.writer.clock = ManualClock()
+        bodies = [str(number).encode() * 50 for number in range(40)]
+        store.put_batch([reput.Message("orders", body, delay_level=1) for body in bodies])
+        room = store.writer.commit_log.room
+        end = store.appended + 4096
+
+        def bounded_room(record_size: int) -> int:
+            if store.appended + record_size > end:
+                raise StoreFull("no room")
+            return room(record_size)
+
+        store.writer.commit_log.room = bounded_room
+        advance(store, 3_600_000)
+        wait_until(lambda: 0 < len(delivered(store)) < 40)
+        store.writer.commit_log.room = room
+        wait_delivered(store)
+        assert [record.body for record in delivered(store)] == bodies
 
 
 def test_each_record_has_a_crc_of_its_own(tmp_path):

@@ -11,10 +11,11 @@ import pytest
 
 import reput
 from reput.consume.response_code import ResponseCode
-from reput.consume.send_back import send_back
+from reput.consume.send_back import dead_letter_when_exhausted, send_back
 from reput.errors import RequestRefused
 from reput.opened_store import Store
 from reput.store.delay_level import SCHEDULE_TOPIC
+from reput.store.message import MessageExtBrokerInner
 from reput.store.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.topic_config_manager import TopicConfig, TopicConfigManager
 from reput_hooks import Record
@@ -166,3 +167,16 @@ def test_the_statistics_count_what_comes_back(store):
     send_back(store, GROUP, record, -1)
     counted = store.services.statistics.of_group(GROUP, "orders")
     assert (counted.send_back_nums, counted.dead_letter_nums) == (2, 1)
+
+
+@pytest.mark.parametrize(("reconsume_times", "maximum", "dead"), [(16, None, False), (17, None, True), (3, 2, True)])
+def test_a_consumer_that_sends_to_its_retry_topic_itself_meets_the_same_end(store, reconsume_times, maximum, dead):
+    """More deliveries than the maximum make a dead letter of it, without the delay that it asked for."""
+    message = MessageExtBrokerInner(
+        "%RETRY%billing", b"x", properties={"DELAY": "4"}, delay_level=4, reconsume_times=reconsume_times
+    )
+    store.put(dead_letter_when_exhausted(store, message, maximum))
+    assert last(store).topic == ("%DLQ%billing" if dead else SCHEDULE_TOPIC)
+    assert last(store).reconsume_times == reconsume_times
+    others = MessageExtBrokerInner("orders", b"x", reconsume_times=99)
+    assert dead_letter_when_exhausted(store, others) is others

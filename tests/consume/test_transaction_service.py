@@ -233,6 +233,19 @@ def test_who_was_asked_often_enough_is_given_up(tmp_path, caplog):
     assert progress(tmp_path / "store") == (4, 1)
 
 
+def test_a_delay_that_a_client_left_on_its_message_counts_from_the_commit(store):
+    """RocketMQ's own clients take it off; where one did not, the committed message waits, and is delivered once."""
+    half = put_half(store, properties={"DELAY": "1"})
+    store.transactions.commit(half)
+    (waiting,) = of_topic(store, "SCHEDULE_TOPIC_XXXX")
+    assert (waiting.sys_flag, waiting.prepared_transaction_offset) == (8, half.commit_log_offset)
+    store.writer.clock.ms += 1_000
+    with store.schedule.changed:
+        store.schedule.changed.notify_all()
+    wait_until(lambda: len(of_topic(store, "orders")) == 1)
+    assert of_topic(store, "orders")[0].queue_id == 2
+
+
 def test_without_anybody_to_ask_a_transaction_waits(store):
     """No question is counted that nobody was asked; who registers later is asked then."""
     put_half(store)

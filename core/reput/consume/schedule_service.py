@@ -80,7 +80,8 @@ class DelayLevelRow(msgspec.Struct, frozen=True):
 
 
 class Level:
-    """One delay level. *due* is when to look at it, in ms since 1970; None: nothing waits. Guarded by the condition."""
+    """One delay level. *due* is when to look at it, in ms since 1970, 0: at once; None: nothing waits. Guarded by the
+    condition."""
 
     __slots__ = ("due", "number", "queue_offset")
 
@@ -152,7 +153,10 @@ class ScheduleService:
         """Return a row for each level that ever had a message."""
         return [
             DelayLevelRow(
-                level.number, level.queue_offset, max(self.end_of(level.number) - level.queue_offset, 0), level.due
+                level.number,
+                level.queue_offset,
+                max(self.end_of(level.number) - level.queue_offset, 0),
+                level.due or None,
             )
             for level in self.levels.values()
             if self.end_of(level.number)
@@ -284,7 +288,7 @@ class ScheduleService:
         while number in self.levels and (units := self.units(level, queue)):
             for record in self.records(queue, units):
                 message = real_message(record)
-                if message is not None and self.may_be_put(record, message):
+                if message is not None and self.refusal(message) is None:
                     yield record.queue_offset, record
             level.queue_offset = units[-1][0] + 1
 
@@ -330,7 +334,7 @@ class ScheduleService:
                 try:
                     self.writer.append_batch([message for _, message in messages])
                 except MessageIllegal:
-                    messages = [(record, message) for record, message in messages if self.may_be_put(record, message)]
+                    messages = self.those_that_may_be_put(messages)
                     self.writer.append_batch([message for _, message in messages])
             except StoreError as error:
                 # A batch that a full disk cuts: the rest is tried again.
@@ -341,14 +345,26 @@ class ScheduleService:
             self.delivered_count += len(messages)
             level.queue_offset = due[-1][0] + 1
 
-    def may_be_put(self, record: Record, message: MessageExtBrokerInner) -> bool:
-        """Whether the store takes *message*; one that it never will is reported and keeps nobody waiting."""
+    def those_that_may_be_put(
+        self, messages: list[tuple[Record, MessageExtBrokerInner]]
+    ) -> list[tuple[Record, MessageExtBrokerInner]]:
+        """Report the messages that the store will never take, and return the others: nobody waits behind such a one."""
+        taken = []
+        for record, message in messages:
+            reason = self.refusal(message)
+            if reason is None:
+                taken.append((record, message))
+            else:
+                self.refuse(record, reason)
+        return taken
+
+    def refusal(self, message: MessageExtBrokerInner) -> str | None:
+        """Return which limit *message* breaks, None if none."""
         try:
             self.writer.prepare(message)
         except MessageIllegal as error:
-            self.refuse(record, str(error))
-            return False
-        return True
+            return str(error)
+        return None
 
     def refuse(self, record: Record, reason: str) -> None:
         """Report a message that is never delivered. It stays in the log."""

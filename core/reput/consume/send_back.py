@@ -22,11 +22,11 @@ from reput.consume.services import ConsumeServices
 from reput.consume.topics import DLQ_PREFIX, RETRY_PREFIX
 from reput.errors import RequestRefused
 from reput.settings import Settings
-from reput.store.message import Message, PutMessageResult
+from reput.store.message import Message, MessageExtBrokerInner, PutMessageResult
 from reput.store.topic_config_manager import PERM_READ, PERM_WRITE
 from reput_hooks import Record
 
-__all__ = ["RetryingStore", "send_back"]
+__all__ = ["RetryingStore", "dead_letter_when_exhausted", "send_back"]
 
 # The first retry waits for as long as this level says, each further one for a level more.
 FIRST_DELAY_LEVEL = 3
@@ -108,3 +108,32 @@ def send_back(
     )
     store.services.statistics.sent_back(group, properties["RETRY_TOPIC"], dead=topic == DLQ_PREFIX + group)
     return result
+
+
+def dead_letter_when_exhausted(
+    store: RetryingStore, message: MessageExtBrokerInner, max_reconsume_times: int | None = None
+) -> MessageExtBrokerInner:
+    """Return what is to be put for a message that somebody sends to a retry topic by himself.
+
+    Consumers do so when `send_back` failed, or when they give up in their own order. It is *message* itself, or after
+    more deliveries than the maximum the dead letter that it has become; messages for other topics are not changed.
+
+    Raises:
+        RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
+
+    Source: RocketMQ broker, SendMessageProcessor.handleRetryAndDLQ.
+    """
+    if not message.topic.startswith(RETRY_PREFIX):
+        return message
+    group = message.topic.removeprefix(RETRY_PREFIX)
+    config = store.services.groups.require(group)
+    if message.reconsume_times <= (config.retry_max_times if max_reconsume_times is None else max_reconsume_times):
+        return message
+    store.services.topics.create_when_missing(DLQ_PREFIX + group, 1, perm=PERM_READ | PERM_WRITE)
+    return msgspec.structs.replace(
+        message,
+        topic=DLQ_PREFIX + group,
+        queue_id=0,
+        delay_level=0,
+        properties={**(message.properties or {}), "DELAY": "0"},
+    )

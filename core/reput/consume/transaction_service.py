@@ -658,7 +658,11 @@ def half_message(message: Message, producer_group: str, writer: MessageStore) ->
 
 
 def committed_message(half: Record) -> MessageExtBrokerInner:
-    """Return what a half message is delivered as. On disk its properties are all still there, as in RocketMQ."""
+    """Return what a half message is delivered as. On disk its properties are all still there, as in RocketMQ.
+
+    One that a client has delayed, which RocketMQ's own do not, waits from now on.
+    """
+    level = half.properties.get("DELAY", "")
     message = carried_message(
         half, half.properties["REAL_TOPIC"], int(half.properties["REAL_QID"]), carried_properties(half)
     )
@@ -666,4 +670,5 @@ def committed_message(half: Record) -> MessageExtBrokerInner:
         message,
         sys_flag=half.sys_flag & ~TRANSACTION_ROLLBACK_TYPE | TRANSACTION_COMMIT_TYPE,
         prepared_transaction_offset=half.commit_log_offset,
+        delay_level=int(level) if level.isascii() and level.isdigit() else 0,
     )
