@@ -31,6 +31,7 @@ class Options(msgspec.Struct):
     crash_in_shadow: bool = False
     hang_in_shadow: bool = False
     hang_in_shadow_until: str = ""
+    elsewhere: str = ""
 
 class Saved(msgspec.Struct):
     cursor: Cursor | None = None
@@ -40,7 +41,7 @@ class Probe(CommitLogDispatcher):
     def __init__(self, context):
         self.context = context
         self.options = context.options
-        self.file = context.directory / "probe.json"
+        self.file = Path(context.options.elsewhere or context.directory) / "probe.json"
         self.saved = msgspec.json.decode(self.file.read_bytes(), type=Saved) if self.file.exists() else Saved()
         self.retries = self.options.retry_count
         self.events("create")

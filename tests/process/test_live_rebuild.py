@@ -187,6 +187,17 @@ def test_a_new_view_that_cannot_be_built_leaves_the_old_one(log, plugins, contex
     assert saved("probe")["offsets"] == log.offsets
 
 
+def test_a_view_that_is_kept_elsewhere_cannot_be_built_anew(log, plugins, context, processes, tmp_path):
+    """A second instance would go on in the very data that the running one works on."""
+    plugins.add("probe")
+    running = processes(context("probe", options={"probe": {"elsewhere": str(tmp_path)}}))
+    running.group.wait_for("probe", log.put(20), TIMEOUT)
+    running.wait_until(lambda: (tmp_path / "probe.json").exists())
+    with pytest.raises(DispatcherError, match="keeps its view elsewhere"):
+        rebuild_in_place(log.store_directory, ["probe"])
+    assert running.row("probe").state == "RUNNING"
+
+
 def test_damage_ends_a_rebuild_with_its_place(log, plugins, context, processes):
     """The old view, which was built before the damage, stays."""
     plugins.add("probe")

@@ -103,6 +103,7 @@ class DispatcherLoop:
         predecessors: cells of the enabled dispatchers that this one comes after.
         load_epochs: reads the store's epochs.
         count_from_first: count records from the first one that is there, instead of from the log's birth.
+        builds_anew: the view is built from the log's beginning, in a place where there is nothing yet.
         now: monotonic seconds.
 
     Attributes:
@@ -126,6 +127,7 @@ class DispatcherLoop:
         load_epochs: Callable[[], Epochs],
         flush_interval_s: float,
         count_from_first: bool = False,
+        builds_anew: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -144,6 +146,7 @@ class DispatcherLoop:
         self.load_epochs = load_epochs
         self.flush_interval_s = flush_interval_s
         self.count_from_first = count_from_first
+        self.builds_anew = builds_anew
         self.now = now
         self.logger = logging.getLogger(f"reput.dispatcher.{name}")
         self.dispatcher: CommitLogDispatcher | None = None
@@ -307,9 +310,17 @@ class DispatcherLoop:
         self.gaps = Gaps(self.folders.root, self.name)
         self.cell.set_gap_bytes(self.gaps.size)
         self.folders.prepare()
+        untouched = self.builds_anew and not any(self.folders.directory.iterdir())
         self.dispatcher = self.create()
         try:
-            self.settle(self.dispatcher, self.dispatcher.start())
+            cursor = self.dispatcher.start()
+            if untouched and cursor is not None:
+                raise StartRefused(
+                    f"the dispatcher keeps its view elsewhere, where it cannot be built anew: dispatcher={self.name} "
+                    f"commit_log_offset={cursor.commit_log_offset}",
+                    "Have it keep its data in the folder that the host gives it.",
+                )
+            self.settle(self.dispatcher, cursor)
         except RebuildNeeded:
             self.rebuild()
         self.shortage = None

@@ -164,6 +164,7 @@ class DispatcherProcess:
             reader=reader,
             cell=self.cell,
             predecessors=[self.memory.view(slot) for slot in self.assignment.predecessors],
+            builds_anew=self.assignment.root != self.context.store_directory,
         )
         loop = self.loop = hosted.loop
         if self.stop is not None:

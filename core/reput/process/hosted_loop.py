@@ -25,6 +25,7 @@ class HostedLoop:
 
     Args:
         root: below which the view is built.
+        builds_anew: there is nothing of it yet.
 
     Attributes:
         loop: to be run until it is finished, or the plugin raises.
@@ -41,6 +42,7 @@ class HostedLoop:
         reader: FrameReader,
         cell: LoopCell,
         predecessors: Sequence[Predecessor] = (),
+        builds_anew: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.context = context
@@ -67,6 +69,7 @@ class HostedLoop:
             ),
             load_epochs=lambda: read_epochs(context.store_directory, context.store_id),
             count_from_first=context.target is not None,
+            builds_anew=builds_anew,
             flush_interval_s=context.settings.dispatcher_flush_interval / 1000,
             now=now,
         )
