@@ -476,10 +476,16 @@ class DispatcherLoop:
             return self.stand_before_damage(error)
         except OffsetOutOfRange:
             minimum = self.header.commit_log_offset_min
-            if minimum is None or minimum <= begin:
+            if minimum is not None and minimum > begin:
+                self.expire(dispatcher, minimum)
+                return 1
+            if not self.log_feed.begins_behind(begin):
                 raise
-            self.expire(dispatcher, minimum)
-            return 1
+            # Retention removes a segment first and says so then; in between there is nothing to read here.
+            self.log_feed.close()
+            self.resume_at = self.now() + HOLD_S
+            self.cell.set_phase(Phase.IDLE)
+            return 0
         if self.damage is not None:
             self.damage = None
             self.cell.set_error(None)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from reput.errors import DamagedStore
 from reput.process.frame import NO_COLUMNS
 from reput.settings import Settings
+from reput.store.segments import Segments
 from reput.store.topic_deletions import TopicDeletions
 from reput_hooks import DispatchColumns
 
@@ -84,6 +85,10 @@ class LogFeed:
             if len(located):
                 timestamp = int(located.store_timestamp[-1])
         return LogRange(NO_COLUMNS, end, timestamp)
+
+    def begins_behind(self, commit_log_offset: int) -> bool:
+        """Tell whether the first segment that is there begins behind this offset."""
+        return Segments(self.store_directory / "commitlog").offset_min > commit_log_offset
 
     def open(self) -> LogScan:
         """Open the log, with the damage that has been accepted by now."""

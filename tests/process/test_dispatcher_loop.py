@@ -1,0 +1,74 @@
+"""DispatcherLoop at moments that no running group can be held at."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults.scripted_store import ScriptedStore
+from reput.process.dispatcher_loop import Stop
+from simulation.simulation import SEGMENT_SIZE
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store with three segments, of which the dispatchers have nothing yet."""
+    store = ScriptedStore(tmp_path / "store")
+    store.open()
+    while store.store.appended < 3 * SEGMENT_SIZE:
+        store.put()
+    store.flush()
+    yield store
+    store.abandon()
+
+
+def test_a_segment_that_goes_before_anybody_says_so_is_waited_for(store):
+    """Retention removes the file first. The loop goes on behind it, with a gap, once it is told."""
+    member = store.member("consume_queue")
+    store.work(member, 1)
+    store.writer_files.remove(store.directory / "commitlog" / f"{0:020d}")
+    for _ in range(5):
+        store.work(member, 2)
+        store.clock.advance(0.1)
+    assert member.cell.progress == 0
+    store.store.publisher.expire(SEGMENT_SIZE, store.store.appended, store.store.ordinal)
+    for _ in range(5):
+        store.work(member, 2)
+        store.clock.advance(0.1)
+    assert member.cell.progress == store.store.appended
+    assert member.cell.gap_bytes == SEGMENT_SIZE
+
+
+def test_a_flush_without_room_comes_again(store):
+    """Nothing is lost or restarted meanwhile, batches go on, and the status says what is waited for."""
+    member = store.member("consume_queue")
+    store.work(member, 8)
+    loop = member.loop
+    store.put()
+    store.clock.advance(0.1)
+    store.work(member, 1)
+    store.disk.full = True
+    store.clock.advance(1.0)
+    store.work(member, 2)
+    assert "the cursor cannot be written: error=No space left on device" in str(member.cell.error)
+    assert member.loop is loop
+    assert member.cell.durable_cursor.commit_log_offset < store.store.appended
+    store.disk.full = False
+    store.clock.advance(6.0)
+    store.work(member, 2)
+    assert member.cell.error is None
+    assert member.cell.durable_cursor.commit_log_offset == store.store.appended
+
+
+def test_a_loop_that_waits_for_room_to_start_can_be_stopped(store):
+    """It has nothing to flush."""
+    member = store.member("index")
+    store.work(member, 8)
+    store.clock.advance(1.0)
+    store.work(member, 8)
+    store.end_dispatcher(member)
+    store.disk.full = True
+    store.work(member, 3)
+    assert "No space left" in str(member.cell.error)
+    member.loop.request_stop(Stop.DRAIN)
+    store.work(member, 1)
+    assert member.loop.finished
