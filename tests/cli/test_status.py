@@ -42,7 +42,8 @@ ROW = {
             "gap_bytes": 0,
             "heartbeat_age_ms": None,
             "rss_bytes": None,
-            "error": "it broke",
+            "rebuild_progress": None,
+            "error": "Traceback (most recent call last):\n  File x\nit broke\n",
         }
     ],
 }

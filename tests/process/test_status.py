@@ -8,6 +8,7 @@ import time
 import pytest
 
 from process.log_writer import STORE_TIMESTAMP
+from reput.process.gaps import Gap, Gaps
 from reput.process.inline import InlineCell, InlineRing
 from reput.process.status import dispatcher_row, store_timestamp_at
 from reput.process.stopped_status import stopped_status
@@ -75,3 +76,11 @@ def test_a_store_that_nobody_has_open_shows_what_is_on_disk(log, tmp_path, monke
         ("index", "STOPPED", None),
     ]
     assert os.listdir(log.store_directory / "reput") == []
+
+
+def test_a_gap_is_shown_of_a_dispatcher_that_has_not_run(tmp_path):
+    """One that is broken has said nothing in its cell; its files say what it missed."""
+    Gaps(tmp_path, "index").add(Gap(0, 100, 250))
+    ring = InlineRing(capacity=1 << 16, appended=300, durable=300, commit_log_offset_min=250, epoch=1, ordinal=3)
+    row = dispatcher_row("index", "reput", "1", InlineCell("index", 0, ring), ring, tmp_path)
+    assert (row.gap_bytes, row.rejected_count) == (150, 0)

@@ -96,12 +96,14 @@ def table_text(rows: Sequence[Row], columns: Sequence[str]) -> str:
 
 
 def cell_text(value: object) -> str:
-    """Return a cell for people; a hyphen for what is not known."""
+    """Return a cell for people; a hyphen for what is not known, of several lines the last, as tracebacks end."""
     if value is None or value == "":
         return "-"
     if isinstance(value, float):
         return f"{value:.3f}"
-    return ",".join(map(str, value)) or "-" if isinstance(value, (list, tuple)) else str(value)
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) or "-"
+    return str(value).rstrip().rpartition("\n")[2]
 
 
 def write_line(line: str) -> None:

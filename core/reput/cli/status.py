@@ -43,6 +43,7 @@ DISPATCHER_COLUMNS = (
     "gap_bytes",
     "heartbeat_age_ms",
     "rss_bytes",
+    "rebuild_progress",
     "error",
 )
 

@@ -10,7 +10,9 @@ from typing import Protocol
 import msgspec
 
 from reput.errors import StoreError
+from reput.process.dead_letters import DeadLetters
 from reput.process.feed import CursorNumbers, FrameHeader
+from reput.process.gaps import Gaps
 from reput.process.states import State
 from reput.store.record import BLANK_MAGIC_CODE, BORN_HOST_V6_FLAG, IPV4_HOST_SIZE, IPV6_HOST_SIZE
 from reput.store.segments import Segments
@@ -116,6 +118,7 @@ def dispatcher_row(
             lag_seconds = None if oldest is None else max(0.0, time.time() - oldest / 1000)
             if ordinal is not None and ordinal_dispatched is not None:
                 lag_messages = max(0, ordinal - ordinal_dispatched)
+    # One that has not run since the writer started has said nothing in its cell; its files have.
     return DispatcherRow(
         name=name,
         distribution=distribution,
@@ -129,8 +132,8 @@ def dispatcher_row(
         lag_seconds=lag_seconds,
         restart_count=cell.restart_count,
         lapped_count=cell.lapped_count,
-        gap_bytes=cell.gap_bytes,
-        rejected_count=cell.rejected_count,
+        gap_bytes=cell.gap_bytes if heartbeat is not None else Gaps(store_directory, name).size,
+        rejected_count=cell.rejected_count if heartbeat is not None else len(DeadLetters(store_directory, name)),
         backstop_count=cell.backstop_count,
         heartbeat_age_ms=None if heartbeat is None else max(0, time.monotonic_ns() - heartbeat) // 1_000_000,
         rss_bytes=None if pid is None else anonymous_memory(pid),
