@@ -6,6 +6,8 @@
                    ├─ PullService                      every check and answer of a broker's
                    └─ HoldService                      waits for messages
 
+    Store ──▶ ScheduleService, send_back, TransactionService     what comes later, again, or only if its sender says so
+
     store that was opened ────────────────────────────▶ TopicReader ──▶ records in the order of the log
     store that nobody has open ──▶ GroupReading ──▶ TopicReader, and offsets of a group
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from reput.consume.services import ConsumeServices
     from reput.consume.subscription import Filter, Subscription, subscribe
     from reput.consume.topic_reader import Beginning, MessageSource, TopicReader, first_queue_offset
+    from reput.consume.transaction_service import HalfMessage, TransactionService, TransactionState
 
 # Where each public name lives.
 HOMES = {
@@ -33,6 +36,7 @@ HOMES = {
     "Consumer": "reput.consume.consumer",
     "Filter": "reput.consume.subscription",
     "GroupReading": "reput.consume.group_reading",
+    "HalfMessage": "reput.consume.transaction_service",
     "MessageSource": "reput.consume.topic_reader",
     "PullRequest": "reput.consume.pull_service",
     "PullResult": "reput.consume.pull_service",
@@ -40,6 +44,8 @@ HOMES = {
     "ResponseCode": "reput.consume.response_code",
     "Subscription": "reput.consume.subscription",
     "TopicReader": "reput.consume.topic_reader",
+    "TransactionService": "reput.consume.transaction_service",
+    "TransactionState": "reput.consume.transaction_service",
     "first_queue_offset": "reput.consume.topic_reader",
     "subscribe": "reput.consume.subscription",
 }
@@ -57,6 +63,8 @@ __all__ = [
     "ResponseCode",
     "Subscription",
     "TopicReader",
+    "TransactionService",
+    "TransactionState",
     "first_queue_offset",
     "subscribe",
 ]
