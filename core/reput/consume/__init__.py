@@ -56,6 +56,7 @@ __all__ = [
     "Consumer",
     "Filter",
     "GroupReading",
+    "HalfMessage",
     "MessageSource",
     "PullRequest",
     "PullResult",
