@@ -359,3 +359,19 @@ def test_a_store_that_was_killed_in_a_rebuild_opens_inline(tmp_path):
         assert not (path / "reput" / "shadow").exists()
         with pytest.raises(DispatcherError, match="inline"):
             store.rebuild("index")
+
+
+@pytest.mark.usefixtures("runtime_directory")
+def test_an_intent_of_rubbish_refuses_the_group_with_its_name(tmp_path):
+    """Nobody knows which views hold; a person moves it away."""
+    path = tmp_path / "store"
+    with reput.open(path) as store:
+        store.put_batch(messages(10))
+    intent = path / "reput" / "shadow.swap"
+    intent.write_bytes(b"rubbish")
+    with pytest.raises(DispatcherError, match=r"shadow\.swap"):
+        reput.open(path)
+    intent.unlink()
+    with reput.open(path):
+        pass
+    assert_views_are_right(path)

@@ -33,7 +33,7 @@ from types import FrameType
 
 import msgspec
 
-from reput.errors import ConfigError, DispatcherError, ReputError
+from reput.errors import ConfigError, DamagedStore, DispatcherError, ReputError
 from reput.process.catalogue import CatalogueEntry, installed_dispatchers
 from reput.process.channel import JsonChannel
 from reput.process.control_socket import ControlSocket
@@ -115,7 +115,7 @@ class Supervisor:
             self.merger.say("WARNING", f"there is no control socket: {error}")
         try:
             self.begin()
-        except OSError as error:
+        except (OSError, DamagedStore) as error:
             self.refuse(DispatcherError(f"an earlier rebuild cannot be cleared away: error={error}"))
         while not self.finished:
             self.do_work()
@@ -192,7 +192,7 @@ class Supervisor:
         """Describe all enabled dispatchers; `ready` goes on when all are.
 
         Raises:
-            OSError: what a killed rebuild has left cannot be cleared away.
+            OSError, DamagedStore: what a killed rebuild has left cannot be cleared away.
         """
         swapped = ShadowFolders(self.context.view_directory).settle()
         for cell_slot in range(self.memory.slot_count):
