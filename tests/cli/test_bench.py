@@ -43,6 +43,20 @@ def test_dispatching_is_measured(tmp_path, monkeypatch, capsys):
     assert sys.path == before
 
 
+@pytest.mark.processes
+def test_consuming_is_measured(tmp_path, monkeypatch, capsys):
+    """Rates, times, and what those cost who wait."""
+    module = __import__("reput.bench.consume", fromlist=["consume"])
+    monkeypatch.setattr(module, "WAITING_QUEUES", 20)
+    command = ["bench", "consume", "--directory", str(tmp_path), "--count", "640", "--size", "10", "--wake-ups", "30"]
+    assert main([*command, "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["held_pulls"] == 200
+    assert 0 < report["bytes_per_held_pull"] < 4096
+    assert report["consumed_per_s"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_decoding_is_measured_without_spark(tmp_path, capsys):
     """Every record of a scratch log becomes a row."""
     pytest.importorskip("pyarrow")

@@ -95,6 +95,6 @@ application.add_typer(topics, name="topic")
 group.register(groups)
 application.add_typer(groups, name="group")
 
-for measure in (bench.append, bench.dispatch, bench.export, bench.read, bench.rebuild, bench.ring):
+for measure in (bench.append, bench.consume, bench.dispatch, bench.export, bench.read, bench.rebuild, bench.ring):
     benches.command(measure.__name__, epilog=epilog(bench.EXAMPLES[measure.__name__]))(measure)
 application.add_typer(benches, name="bench")

@@ -12,10 +12,11 @@ import typer
 from reput.cli.options import FormatOption, OutputFormat, whole_number
 from reput.cli.output import Printer
 
-__all__ = ["EXAMPLES", "append", "dispatch", "export", "read", "rebuild", "ring"]
+__all__ = ["EXAMPLES", "append", "consume", "dispatch", "export", "read", "rebuild", "ring"]
 
 EXAMPLES = {
     "append": "reput bench append --count 50000",
+    "consume": "reput bench consume --count 50000 --wake-ups 500",
     "dispatch": "reput bench dispatch --count 2000 --restarts 3",
     "export": "reput bench export --bytes 16777216 --no-spark",
     "read": "reput bench read --count 50000",
@@ -47,6 +48,21 @@ def append(
     from reput.bench.append import measure_append
 
     print_report(measure_append(directory, count=count, body_size=size, batch=batch), output_format)
+
+
+def consume(
+    directory: DirectoryOption = None,
+    count: Annotated[int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages.")] = 300_000,
+    size: SizeOption = 1024,
+    wake_ups: Annotated[
+        int, typer.Option("--wake-ups", metavar="N", parser=whole_number(1), help="Messages to whoever waits.")
+    ] = 3_000,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Measure a consumer in the program: all messages, one tag of a hundred, from put to received, and who waits."""
+    from reput.bench.consume import measure_consume
+
+    print_report(measure_consume(directory, count=count, body_size=size, wake_ups=wake_ups), output_format)
 
 
 def export(

@@ -81,10 +81,14 @@ class ConsumerGroup:
             except BaseException:
                 self.leave(consumer)
                 raise
-            queues = list(self.queues)
-        for queue in queues:
-            # What was put before anybody watched, and cannot be read yet.
-            self.services.hold_service.look_again(queue)
+            waiting = [
+                key
+                for key, queue in self.queues.items()
+                if self.services.store.next_queue_offset(*key) > queue.position
+            ]
+        for key in waiting:
+            # It was put before anybody watched, and may not be readable yet.
+            self.services.hold_service.look_again(key)
 
     def leave(self, consumer: Consumer) -> None:
         """Let a consumer go: what it has not done is given to the others, or to whoever comes next."""

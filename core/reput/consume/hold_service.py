@@ -8,8 +8,8 @@ the end of the log to the thread, which waits for the consume queue's progress a
 queue alone. A held pull is read again before its consumer is woken, so that a message that its filter does not want
 wakes nobody.
 
-Nothing is lost between a pull's look and its waiting: it is entered first, and then the queue is looked at once more
-at the progress that the log has at that moment.
+Nothing is lost between a pull's look and its waiting: it is entered first, and then the writer is asked whether the
+queue has got more meanwhile; if so it is looked at once more when that can be read.
 
 Source of the rules: RocketMQ broker, PullRequestHoldService and NotifyMessageArrivingListener. There a timer looks
 every five seconds, here nobody has to.
@@ -55,6 +55,9 @@ class GrowingStore(Protocol):
     @property
     def appended(self) -> int:
         """Commit-log offset up to which records were appended."""
+
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset that the next message of a queue gets."""
 
     def readable_up_to(self, view: str) -> int:
         """Return the progress of a view."""
@@ -145,8 +148,9 @@ class HoldService:
             self.held.setdefault(queue, {})[held] = None
             heapq.heappush(self.deadlines, (held.deadline, next(self.numbers), held))
             is_next = self.deadlines[0][2] is held
-        # What was appended before nobody told of this queue.
-        self.arrivals.put((self.store.appended, queue))
+        if self.store.next_queue_offset(*queue) > request.queue_offset:
+            # It was put before anybody waited, and nobody told of it.
+            self.look_again(queue)
         if is_next:
             self.arrivals.put(None)
         return None

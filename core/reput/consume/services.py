@@ -49,9 +49,6 @@ class ConsumableStore(ReadableStore, GrowingStore, Protocol):
     def delete_topic(self, topic: str) -> int:
         """Delete a topic with its queues."""
 
-    def next_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset that the next message of a queue gets."""
-
     @property
     def services(self) -> ConsumeServices:
         """These services."""

@@ -1,0 +1,143 @@
+"""How fast messages are consumed in the program that puts them, and what those cost who wait.
+
+Rates are of one consumer that acknowledges each message. From put to received is measured in another task, from before
+the put to the return of the consumer's call; the waking, from before the put to the call of whoever waited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+import time
+import tracemalloc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import reput
+from reput.bench.machine import machine_facts, percentiles
+from reput.consume.pull_service import PullRequest
+from reput.consume.subscription import subscribe
+from reput.store.topic_config_manager import TopicConfig
+
+if TYPE_CHECKING:
+    from reput.consume import Consumer
+
+__all__ = ["measure_consume"]
+
+PUT_BATCH = 64
+# One message of so many has the tag that is wanted.
+WANTED_ONE_IN = 100
+PUTS_PER_S = 1000
+WAITING_QUEUES = 1000
+WAITING_EACH = 10
+HOLD_S = 3600.0
+WAIT_S = 60.0
+
+
+def measure_consume(
+    directory: Path | None = None, *, count: int = 300_000, body_size: int = 1024, wake_ups: int = 3000
+) -> dict[str, Any]:
+    """Measure the consuming of *count* messages, and *wake_ups* of consumers and of held pulls."""
+    scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
+    body = bytes(body_size)
+    try:
+        with reput.open(scratch / "store", dispatchers=["consume_queue"]) as store:
+            for first in range(0, count, PUT_BATCH):
+                store.put_batch(
+                    [
+                        reput.Message("bench", body, tags="no" if number % WANTED_ONE_IN else "yes")
+                        for number in range(first, min(first + PUT_BATCH, count))
+                    ]
+                )
+            store.wait_for("consume_queue", store.appended, timeout=120)
+            with store.consumer("all", "bench") as consumer:
+                everything = seconds_for(consumer, count)
+            with store.consumer("few", "bench", "yes") as consumer:
+                few = seconds_for(consumer, -(-count // WANTED_ONE_IN))
+            received = asyncio.run(put_to_received(store, body, wake_ups))
+            memory, woken = held_pulls(store, body, wake_ups)
+            return {
+                "bench": "consume",
+                "machine": machine_facts(scratch),
+                "count": count,
+                "body_size": body_size,
+                "consumed_per_s": round(count / everything),
+                "units_passed_by_tag_per_s": round(count / few),
+                "put_to_received": percentiles(received),
+                "held_pulls": WAITING_QUEUES * WAITING_EACH,
+                "bytes_per_held_pull": memory,
+                "put_to_woken": percentiles(woken),
+            }
+    finally:
+        shutil.rmtree(scratch)
+
+
+def seconds_for(consumer: Consumer, count: int) -> float:
+    """Return how long *count* messages take."""
+    begin = time.perf_counter()
+    for _ in range(count):
+        record = consumer.receive(WAIT_S)
+        assert record is not None
+        consumer.acknowledge(record)
+    return time.perf_counter() - begin
+
+
+async def put_to_received(store: reput.Store, body: bytes, count: int) -> list[float]:
+    """Return how long each of *count* messages took to another task, at a steady rate of puts."""
+    begun: list[float] = []
+    taken: list[float] = []
+    async with store.consumer("live", "live") as consumer:
+
+        async def receive() -> None:
+            for number in range(count):
+                record = await consumer.receive_async(WAIT_S)
+                assert record is not None
+                taken.append(time.perf_counter() - begun[number])
+                consumer.acknowledge(record)
+
+        task = asyncio.create_task(receive())
+        for _ in range(count):
+            await asyncio.sleep(1 / PUTS_PER_S)
+            begun.append(time.perf_counter())
+            store.put(reput.Message("live", body))
+        await asyncio.wait_for(task, WAIT_S)
+    return taken
+
+
+def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[float]]:
+    """Hold pulls on many queues; return the bytes that each takes, and how long *count* puts took to wake one queue."""
+    services = store.services
+    services.topics.create_or_update(
+        TopicConfig(topic_name="held", read_queue_nums=WAITING_QUEUES, write_queue_nums=WAITING_QUEUES)
+    )
+    subscription = subscribe("held")
+    woken = threading.Semaphore(0)
+
+    def hold(queue_id: int, queue_offset: int) -> None:
+        request = PullRequest(
+            group="held", topic="held", queue_id=queue_id, queue_offset=queue_offset, subscription=subscription
+        )
+        assert services.hold_service.pull(request, HOLD_S, lambda answer: woken.release()) is None
+
+    for queue_id in range(WAITING_QUEUES):
+        # What is kept of a queue whether somebody waits for it or not.
+        store.queue_range("held", queue_id)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(WAITING_QUEUES * WAITING_EACH):
+        hold(number % WAITING_QUEUES, 0)
+    memory = (tracemalloc.get_traced_memory()[0] - before) // (WAITING_QUEUES * WAITING_EACH)
+    tracemalloc.stop()
+    taken: list[float] = []
+    for number in range(count):
+        queue_id, queue_offset = number % WAITING_QUEUES, number // WAITING_QUEUES
+        begin = time.perf_counter()
+        store.put(reput.Message("held", body, queue_id=queue_id))
+        for _ in range(WAITING_EACH):
+            assert woken.acquire(timeout=WAIT_S)
+        taken.append(time.perf_counter() - begin)
+        for _ in range(WAITING_EACH):
+            hold(queue_id, queue_offset + 1)
+    return memory, taken
