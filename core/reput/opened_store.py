@@ -311,6 +311,8 @@ class Store(Reading):
                 self.schedule.start()
         self.writer.durable_views = self.durable_views
         self.writer.retention.start(self.cursors_needed, self.release_log)
+        if isinstance(self.group, ProcessGroup):
+            self.group.on_clean = self.writer.retention.clean
 
     def start_group(self, mode: Mode) -> None:
         """Start the dispatchers, behind the log as it is now, and tell them of all that follows."""

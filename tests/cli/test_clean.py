@@ -58,6 +58,7 @@ def test_segments_go_and_the_views_follow(store):
     assert len(list((store / "commitlog").iterdir())) == 1
     assert run_reput("check", store).code == 0
     with reput.open(store, mode="inline", dispatchers=["consume_queue"], **SETTINGS) as opened:
+        opened.wait_for("consume_queue", opened.appended, 30.0)
         low, high = opened.queue_range("orders")
         assert (low > 0, high) == (True, 60)
         assert opened.put(reput.Message("orders", b"next")).queue_offset == 60
@@ -84,7 +85,25 @@ def test_what_a_dispatcher_does_not_have_stays(store):
     assert len(list((store / "commitlog").iterdir())) == 1
 
 
-def test_a_store_that_is_open_is_refused_and_the_holder_named(store):
+@pytest.mark.processes
+def test_a_store_that_is_open_is_cleaned_by_its_own_process(store):
+    """By its own settings; the segments are gone when the command ends, and the store goes on."""
+    with reput.open(store, dispatchers=["consume_queue"], **SETTINGS) as opened:
+        opened.wait_for("consume_queue", opened.appended, 30.0)
+        ended = run_reput("clean", store, "--set", "fileReservedTime=1000", "--format", "json")
+        assert ended.code == 0, ended.stderr
+        rows = ended.rows()
+        # What the log ends in stays, and what was made ahead.
+        assert [row["goes"] for row in rows] == [True] * (len(rows) - 2) + [False, False]
+        assert len(rows) > 3
+        assert not any((store / "commitlog" / row["segment"]).exists() for row in rows[:-2])
+        assert opened.put(reput.Message("orders", b"next")).queue_offset == 60
+        again = run_reput("clean", store)
+        assert again.stdout.splitlines()[-1].startswith("removed 0 of ")
+    assert run_reput("check", store).code == 0
+
+
+def test_a_store_that_is_open_without_processes_is_refused_and_the_holder_named(store):
     """A dry run works beside it."""
     with reput.open(store, mode="inline", dispatchers=["consume_queue"], **SETTINGS):
         refused = run_reput("clean", store)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, StoreArgument, settings_of
@@ -13,6 +17,9 @@ from reput.store.retention_plan import SegmentFate
 __all__ = ["EXAMPLE", "clean"]
 
 EXAMPLE = "reput send store orders --count 3 && reput clean store --dry-run"
+# How long the process that writes may take to remove what it said it would, and how often that is looked at.
+PATIENCE_S = 60.0
+LOOK_S = 0.05
 COLUMNS = ("segment", "from", "until", "size", "last_modified", "goes", "due", "reason")
 
 
@@ -28,8 +35,8 @@ def clean(
 ) -> None:
     """Remove segments of the log that have had their time, without waiting for the hour of deleteWhen.
 
-    A row for each segment says whether it goes, and why; `due` is when an open store removes it by itself. The views
-    follow when the store is opened. A store that a process has open is refused: it cleans itself.
+    A row for each segment says whether it goes, and why; `due` is when an open store removes it by itself. The process
+    that has the store open does it, by its own settings; where nobody has, the views follow when it is opened.
     """
     from reput.process.control_socket import group_status
     from reput.store.identity import require_store
@@ -41,11 +48,38 @@ def clean(
         live = group_status(store)
         cursors = None if live is None else {row.name: row.durable_cursor for row in live.dispatchers}
         fates = plan_cleaning(store, settings, cursors=cursors)
+    elif group_status(store) is not None:
+        fates = have_cleaned(store)
     else:
         fates = clean_store(store, settings)
     print_table([fate_row(fate) for fate in fates], COLUMNS, output_format)
     if output_format is OutputFormat.TEXT:
         write_line(summary(fates, dry_run))
+
+
+def have_cleaned(store: Path) -> list[SegmentFate]:
+    """Have the process that writes a store remove segments; return what becomes of each, once they are gone.
+
+    Raises:
+        DispatcherError: it did not, or not in time.
+    """
+    from reput.errors import DispatcherError
+    from reput.process.control_socket import request
+    from reput.store.retention_plan import SegmentFate
+
+    answer = request(store, "clean")
+    fates = msgspec.json.decode(answer, type=list[SegmentFate], dec_hook=lambda kind, text: kind(text))
+    end = time.monotonic() + PATIENCE_S
+    pause = threading.Event()
+    left = [fate.segment.path for fate in fates if fate.goes]
+    while left := [path for path in left if path.exists()]:
+        if time.monotonic() >= end:
+            raise DispatcherError(
+                f"the store's process has not removed them yet: segments={len(left)} first={left[0]}",
+                "It goes on with them; see `reput clean STORE --dry-run` and reput/log/group.log.",
+            )
+        pause.wait(LOOK_S)
+    return fates
 
 
 def fate_row(fate: SegmentFate) -> dict[str, Any]:

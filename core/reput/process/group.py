@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from reput.errors import ConfigError, DispatcherError, WaitTimeout
+from reput.errors import ConfigError, DispatcherError, ReputError, WaitTimeout
 from reput.process.catalogue import select_dispatchers
 from reput.process.channel import JsonChannel
 from reput.process.command import role_command
@@ -64,6 +64,8 @@ class ProcessGroup:
         self.memory = memory
         self.configuration = configuration
         self.on_members = on_members
+        # Removes old segments and returns what becomes of each; whoever removes them sets it.
+        self.on_clean: Callable[[], Sequence[msgspec.Struct]] | None = None
         self.started = time.time_ns() // 1_000_000
         self.progress_waiter = ProgressWaiter(memory)
         self.names: list[str] = list(context.settings.dispatchers)
@@ -217,6 +219,8 @@ class ProcessGroup:
             self.changed.notify_all()
         if notice.event == "reread":
             self.reread()
+        if notice.event == "clean":
+            self.clean()
         if notice.event == "members" and not first and self.on_members is not None:
             self.on_members()
 
@@ -227,6 +231,16 @@ class ProcessGroup:
         self.context = msgspec.structs.replace(
             self.context, settings=msgspec.structs.replace(settings, dispatcher_options=options)
         )
+
+    def clean(self) -> None:
+        """Have old segments removed, and say what becomes of each."""
+        try:
+            if self.on_clean is None:
+                raise DispatcherError(f"this store removes no segments now: store={self.context.store_directory}")
+            fates = msgspec.json.encode(self.on_clean(), enc_hook=str)
+            self.send(Request("cleaned", answer=msgspec.Raw(fates)))
+        except (ReputError, OSError) as error:
+            self.send(Request("cleaned", reason=str(error)))
 
     def reread(self) -> None:
         """Read the configuration again, and have the supervisor take up what was changed."""

@@ -27,6 +27,8 @@ Verb = Literal[
     "observe",
     "writer_state",
     "configure",
+    "clean",
+    "cleaned",
 ]
 
 
@@ -70,6 +72,7 @@ class Request(msgspec.Struct, frozen=True):
 
     Attributes:
         name: of a dispatcher; *names* of several, where several can be meant.
+        answer: of "cleaned": what the owner says to those who asked it to clean; or *reason*: why it did not.
         id: comes back with the reply.
         state, reason: of the writer.
         change: of the configuration.
@@ -81,6 +84,7 @@ class Request(msgspec.Struct, frozen=True):
     state: str = ""
     reason: str | None = None
     names: tuple[str, ...] = ()
+    answer: msgspec.Raw = msgspec.Raw(b"null")
     change: ConfigurationChange = ConfigurationChange()
 
 
@@ -131,10 +135,10 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         event: "members": who is in the group now; at the first time all are described. "refused": the group does
             not start, *reply* says why. "reply": to a request of the owner's. "drained": all dispatchers have ended.
-            "reread": somebody wants the configuration read again.
+            "reread": somebody wants the configuration read again. "clean": somebody wants old segments removed.
     """
 
-    event: Literal["members", "refused", "reply", "drained", "reread"]
+    event: Literal["members", "refused", "reply", "drained", "reread", "clean"]
     members: list[MemberInfo] = []
     reply: Reply | None = None
 

@@ -104,6 +104,7 @@ class RequestDesk:
 
     def __init__(self, group: Supervisor) -> None:
         self.group = group
+        self.cleaning: list[tuple[Request, Reporter]] = []
         self.writer_state: tuple[str, str | None] = ("RUNNING", None)
         self.rebuild_client: JsonChannel | None = None
 
@@ -137,6 +138,11 @@ class RequestDesk:
             case "writer_state":
                 self.writer_state = (request.state, request.reason)
                 report(result(request, None))
+            case "clean":
+                self.cleaning.append((request, report))
+                self.group.channel.send(Notice("clean"))
+            case "cleaned":
+                self.pass_on(request)
             case "configure":
                 self.configure(request.change)
                 report(result(request, None))
@@ -155,6 +161,12 @@ class RequestDesk:
             case "detach":
                 self.detach(self.member(request.name))
                 report(result(request, None))
+
+    def pass_on(self, request: Request) -> None:
+        """Tell those who asked for old segments to be removed what the owner says of them."""
+        waiting, self.cleaning = self.cleaning, []
+        for asked, report in waiting:
+            report(Reply(asked.id, result=request.answer, error=request.reason))
 
     def hand_over(self, request: Request, client: JsonChannel | None) -> None:
         """Give a client what it needs to look at ring and cells.
