@@ -52,13 +52,11 @@ PARK_S = 0.1
 # Shorter pauses between batches are no idleness, and a flush there would be in the way of the next batch.
 IDLE_S = 0.1
 BATCH_ROWS_MAX = 8192
-# Where records come faster than this, a second, more and more of them gather while the loop rests after each batch:
-# fewer and larger batches are dispatched, and the writer need not wake the loop for each record. Batches of a backlog
-# follow each other at once.
-GATHER_RATE = 40_000
+# After a batch of so many rows the loop rests for a while, in which more gather: fewer and larger batches are dispatched,
+# and the writer need not wake the loop for each record. Fewer rows come singly, more are a backlog, which goes on.
 GATHER_ROWS_MIN = 3
 GATHER_ROWS_MAX = 1024
-GATHER_MAX_S = 0.002
+GATHER_MS = 2
 # Frames that were read but lie beyond the bound. Whoever has more outstanding reads the log, when its time comes.
 PENDING_SIZE_MAX = 8 << 20
 # Bytes of the log that are left when the loop joins the ring; few enough that the ring holds what comes meanwhile.
@@ -108,7 +106,7 @@ class DispatcherLoop:
 
     Attributes:
         cursor: up to where the view is dispatched.
-        gather_s: seconds for which frames may gather before `do_work` is called again.
+        gather_ms: milliseconds for which frames may gather before `do_work` is called again.
         finished: a requested stop is done; the loop must not be called any more.
     """
 
@@ -170,7 +168,7 @@ class DispatcherLoop:
         self.replayed: list[DeadLetter] | None = None
         self.damage: str | None = None
         self.resume_at = 0.0
-        self.gather_s = 0.0
+        self.gather_ms = 0
         self.dirty = False
         self.flushed_at = self.worked_at = now()
         self.stop: Stop | None = None
@@ -185,7 +183,7 @@ class DispatcherLoop:
         Raises:
             Exception: whatever the plugin raised, other than what `CommitLogDispatcher` names. The loop is over.
         """
-        self.gather_s = 0.0
+        self.gather_ms = 0
         try:
             if self.dispatcher is None:
                 return self.start_when_due()
@@ -575,7 +573,7 @@ class DispatcherLoop:
             cursor = Cursor(self.cursor.store_id, epoch, end, store_timestamp)
             self.dispatch(dispatcher, DispatchBatch(begin, cursor, parts), ordinal)
             if GATHER_ROWS_MIN <= row_count < GATHER_ROWS_MAX:
-                self.gather_s = min(row_count / GATHER_RATE, GATHER_MAX_S)
+                self.gather_ms = GATHER_MS
             return 1
         if hole:
             self.leave_ring()

@@ -174,8 +174,8 @@ class DispatcherProcess:
         do_work, waiting, park = loop.do_work, loop.waiting, reader.park
         while not loop.finished:
             if do_work():
-                if loop.gather_s:
-                    reader.rest(loop.gather_s)
+                if loop.gather_ms:
+                    reader.rest(loop.gather_ms)
             else:
                 wait = waiting()
                 park(

@@ -66,6 +66,7 @@ class RingReader:
         "_mask",
         "_memory",
         "_poll",
+        "_rest_poll",
         "_wake_descriptor",
         "_words",
         "header",
@@ -82,6 +83,8 @@ class RingReader:
         self._barrier = Lock()
         self._end_was_said = False
         self._wake_descriptor = memory.wake_descriptors[cell.slot]
+        self._rest_poll = select.poll()
+        self._rest_poll.register(self._wake_descriptor, select.POLLIN)
         self._poll = select.poll()
         self._poll.register(self._wake_descriptor, select.POLLIN)
         self.header: RingHeader = memory.header
@@ -201,7 +204,7 @@ class RingReader:
             self._drain()
         return descriptors
 
-    def rest(self, seconds: float) -> None:
+    def rest(self, milliseconds: int) -> None:
         """Let frames gather for so long, unless somebody in the owner waits for this dispatcher's progress.
 
         The writer is not asked to say when frames have come. Who begins to wait in the middle ends the rest.
@@ -212,7 +215,7 @@ class RingReader:
         # says what it awaits and looks who rests, at least one sees the other.
         self._barrier.acquire(blocking=False)
         self._barrier.release()
-        if self._words[AWAITED + cell.slot] == NEVER and select.select((self._wake_descriptor,), (), (), seconds)[0]:
+        if self._words[AWAITED + cell.slot] == NEVER and self._rest_poll.poll(milliseconds):
             self._drain()
         cell.set_resting(False)
 
