@@ -640,6 +640,11 @@ class Store(Reading):
         """Return the queues of *topic* that messages were put to."""
         return list(self.writer.queue_offsets.queues.get(topic, ()))
 
+    def put_totals(self) -> dict[str, int]:
+        """Return by topic how many messages were ever put to it; of a deleted topic, since it is there again."""
+        queues = self.writer.queue_offsets.queues
+        return {topic: sum(list(offsets.values())) for topic, offsets in list(queues.items())}
+
     def next_queue_offset(self, topic: str, queue_id: int = 0) -> int:
         """Return the queue offset that the next message of a queue gets; the queue may not be built so far yet."""
         return self.writer.queue_offsets.next_offset(topic, queue_id)

@@ -289,6 +289,11 @@ def test_statistics_count_what_a_group_was_given(store):
         assert counts.get_size > 2 * 91
         assert counts.latency_ms is not None
         assert store.services.statistics.of_group("audit", "orders").latency_ms is None
+        # Those before the first use of the services nobody counted.
+        assert store.services.statistics.put_nums("orders") == 0
+        put(store, "c")
+        assert store.services.statistics.put_nums("orders") == 1
+        assert store.services.statistics.put_nums("absent") is None
 
 
 def test_what_is_sent_back_comes_again_later(directory):
@@ -318,3 +323,17 @@ def test_without_queues_there_is_nothing_to_consume(directory):
         pytest.raises(ConfigError, match="dispatchers=index"),
     ):
         store.consumer("billing", "orders")
+
+
+def test_torn_offsets_are_taken_from_before(directory):
+    """The last change is lost with the file; what it was before is kept beside it."""
+    for count in (1, 2):
+        with reput.open(directory, mode="inline") as store:
+            put(store, *"abc"[: 4 - count])
+            with store.consumer("billing", "orders") as consumer:
+                bodies_of(consumer, count)
+    path = directory / "config" / "consumerOffset.json"
+    assert offsets(directory, "billing") == {0: 3}
+    path.write_bytes(path.read_bytes()[:-9])
+    with reput.open(directory, mode="inline") as store, store.consumer("billing", "orders") as consumer:
+        assert consumer.receive(WAIT_S).queue_offset == 1

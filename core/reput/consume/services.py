@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -48,6 +48,9 @@ class ConsumableStore(ReadableStore, GrowingStore, Protocol):
 
     def delete_topic(self, topic: str) -> int:
         """Delete a topic with its queues."""
+
+    def put_totals(self) -> Mapping[str, int]:
+        """Return by topic how many messages were ever put to it."""
 
     @property
     def services(self) -> ConsumeServices:
@@ -89,7 +92,7 @@ class ConsumeServices:
             store.next_queue_offset,
         )
         self.hold_service = HoldService(store, self.pull_service)
-        self.statistics = Statistics()
+        self.statistics = Statistics(store.put_totals)
         self.administration = Administration(
             store, self.managers, self.topics, self.groups, self.moved, store.delete_topic
         )

@@ -1,6 +1,7 @@
-"""Statistics: what was consumed since the store was opened, by topic and group.
+"""Statistics: what was put and consumed since the store was opened, by topic and group.
 
-Counts begin with zero when the store is opened; what nobody measured is None, never 0.
+Counts begin with zero when a store that was opened is asked for its services first. What nobody measured is None,
+never 0.
 
 Source of the names: RocketMQ broker, BrokerStatsManager (GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK_PUT_NUMS, …).
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -40,11 +42,23 @@ class GroupStatistics(msgspec.Struct):
 
 
 class Statistics:
-    """The counts of one store. Any thread may call."""
+    """The counts of one store. Any thread may call.
 
-    def __init__(self) -> None:
+    Args:
+        put_totals: gives by topic how many messages were ever put to it.
+    """
+
+    def __init__(self, put_totals: Callable[[], Mapping[str, int]]) -> None:
+        self.put_totals = put_totals
+        self.put_before = dict(put_totals())
         self.lock = threading.Lock()
         self.groups: dict[tuple[str, str], GroupStatistics] = {}
+
+    def put_nums(self, topic: str) -> int | None:
+        """Return how many messages were put to a topic since; None: it was deleted meanwhile, or never was."""
+        total = self.put_totals().get(topic)
+        before = self.put_before.get(topic, 0)
+        return None if total is None or total < before else total - before
 
     def of_group(self, group: str, topic: str) -> GroupStatistics:
         """Return the counts of a group on a topic as they are now and will be."""
