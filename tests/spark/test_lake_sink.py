@@ -154,3 +154,12 @@ def test_the_sentence_comes_through_spark():
         "[ERROR] Traceback\n  File x\nreput.errors.DispatcherError: the lake cannot be written: lake=/l error=e\n\tat J"
     )
     assert str(from_spark(RuntimeError(text))) == "the lake cannot be written: lake=/l error=e"
+
+
+def test_what_is_not_ours_is_told_in_spark_s_own_sentence():
+    """The names of Java's classes say nothing to anybody."""
+    text = (
+        "[DATA_SOURCE_NOT_FOUND] Failed to find it: reput.\n\nJVM stacktrace:\norg.apache.spark.SomeException\n\tat x"
+    )
+    sentence = "Spark could not do the export: error=[DATA_SOURCE_NOT_FOUND] Failed to find it: reput."
+    assert str(from_spark(RuntimeError(text))) == sentence

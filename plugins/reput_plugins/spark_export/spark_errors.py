@@ -13,7 +13,9 @@ from reput.errors import DispatcherError, ReputError
 __all__ = ["from_spark"]
 
 OURS = re.compile(r"^reput\.errors\.(\w+): (.+)", re.MULTILINE)
-RAISED_IN_PYTHON = re.compile(r"^(?!Caused by)([\w.]*(?:Error|Exception|Interrupt)(?:: .+)?)$", re.MULTILINE)
+RAISED_IN_PYTHON = re.compile(
+    r"^(?!Caused by|(?:org|java|scala)\.)([\w.]*(?:Error|Exception|Interrupt)(?:: .+)?)$", re.MULTILINE
+)
 
 
 def from_spark(error: Exception) -> ReputError:

@@ -70,7 +70,14 @@ def spark_session(
         for name, value in settings.items():
             if name != "spark.remote":
                 builder = builder.config(name, value)
-        session = builder.create()
+        try:
+            session = builder.create()
+        except Exception as error:
+            first_line = str(error).strip().partition("\n")[0]
+            raise DispatcherError(
+                f"Spark cannot be reached: spark.remote={settings['spark.remote']} error={first_line}",
+                "Name a Spark Connect server like sc://host:15002.",
+            ) from error
         try:
             yield session
         finally:
@@ -129,8 +136,10 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterat
     gateway = None
     try:
         # PySpark asks the environment for the workers' Python and for its own address, not only its settings.
-        variables = environment(SPARK_LOCAL_IP=LOOPBACK, PYSPARK_PYTHON=sys.executable)
-        with log_path.open("wb") as log, variables, unblocked_signals():
+        variables = {"PYSPARK_PYTHON": settings["spark.pyspark.python"]}
+        if settings["spark.master"].startswith("local"):
+            variables["SPARK_LOCAL_IP"] = LOOPBACK
+        with log_path.open("wb") as log, environment(**variables), unblocked_signals():
             try:
                 gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
                 session = SparkSession(SparkContext(conf=conf, gateway=gateway))

@@ -1,0 +1,175 @@
+"""A cluster of processes of their own: a master, a worker, executors that see store, lake and target by their paths."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from command_line import REPUT
+from reput.process.rebuild import rebuild
+from reput.settings import Settings
+from spark.lakes import offsets_in
+from written_log import START_MS, WrittenLog
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.processes]
+
+SECONDS_MAX = 120
+VIEWS = ("consume_queue", "index")
+# What a driver does, in a process of its own, because this one may have a Spark already.
+DRIVER = """
+import json, sys
+from pathlib import Path
+import reput.table
+from reput.engines import find_engine, rebuild_with
+from reput.settings import Settings
+from reput_plugins.spark_export import export
+from reput_plugins.spark_export.spark_session import spark_session
+
+master, store, root = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+settings = {"spark.master": master, "spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "2"}
+with spark_session(settings, "test") as session:
+    found = {"master": session.sparkContext.master, "records": export(store, root / "lake").records}
+    engine = find_engine("spark")
+    found["ok"] = engine.check_store(store, Settings(), lambda done: None, split_bytes=100_000).ok
+    views = ("consume_queue", "index")
+    rows = rebuild_with(engine)(store, views, root / "rebuilt", Settings(), on_progress=lambda *done: None)
+    found["rebuilt"] = [row.records for row in rows]
+    frame = session.read.format("reput").load(str(store)).selectExpr("'again' as topic", "body")
+    frame.write.format("reput").mode("append").save(str(root / "written"))
+    found["written"] = reput.table.read(root / "written").num_rows
+print(json.dumps(found))
+"""
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def started(log: Path, words: str, *command: str) -> subprocess.Popen[bytes]:
+    """Start one of Spark's processes and return it once its log has *words*."""
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    home = next(iter(spec.submodule_search_locations))
+    ours = {"SPARK_HOME": home, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "512m"}
+    variables = {**os.environ, **ours, "PYSPARK_PYTHON": sys.executable}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [os.path.join(home, "bin", command[0]), *command[1:]], env=variables, stdout=output, stderr=output
+        )
+    end = time.monotonic() + SECONDS_MAX
+    while words not in log.read_text():
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()
+            process.wait()
+            raise AssertionError(log.read_text()[-6000:])
+        time.sleep(0.1)
+    return process
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    """Return the address of a master that has one worker with two cores."""
+    port = str(free_port())
+    address = f"spark://127.0.0.1:{port}"
+    at_home = ("--host", "127.0.0.1", "--webui-port", "0")
+    processes: list[subprocess.Popen[bytes]] = []
+    package = "org.apache.spark.deploy"
+    try:
+        log = tmp_path / "master.log"
+        processes.append(
+            started(log, "elected leader", "spark-class", f"{package}.master.Master", *at_home, "--port", port)
+        )
+        resources = ("--cores", "2", "--memory", "1g", "--work-dir", str(tmp_path / "work"))
+        log = tmp_path / "worker.log"
+        words = "Successfully registered with master"
+        processes.append(started(log, words, "spark-class", f"{package}.worker.Worker", *at_home, *resources, address))
+        yield address
+    finally:
+        for process in reversed(processes):
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End one of Spark's processes and see it gone."""
+    process.terminate()
+    try:
+        process.wait(SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def connect_server(tmp_path: Path) -> Iterator[str]:
+    """Return the address of a Spark Connect server."""
+    pytest.importorskip("grpc_status")
+    port = str(free_port())
+    options = {
+        "spark.ui.enabled": "false",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": port,
+    }
+    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    given = [word for name, value in options.items() for word in ("--conf", f"{name}={value}")]
+    log = tmp_path / "connect.log"
+    command = ("spark-submit", "--class", server, "--name", "connect", "--master", "local[1]", *given)
+    process = started(log, "server started at", *command)
+    try:
+        yield f"spark.remote=sc://127.0.0.1:{port}"
+    finally:
+        end(process)
+
+
+def files_below(target: Path) -> dict[str, bytes]:
+    """Return what was built, index files without their names, which are times."""
+    found = {str(path.relative_to(target)): path.read_bytes() for path in sorted(target.glob("consumequeue/*/*/*"))}
+    found |= {f"index/{number}": path.read_bytes() for number, path in enumerate(sorted(target.glob("index/*")))}
+    return found
+
+
+def test_executors_of_a_cluster_do_the_work(master: str, tmp_path: Path):
+    """Export, check, rebuild and the way back, with nothing shared but paths."""
+    log = WrittenLog(tmp_path / "store", segment_size=1 << 16)
+    for number in range(2000):
+        log.append(b"%d" % number * 20, queue_id=number % 7, store_timestamp=START_MS + number)
+    log.save()
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, master, str(log.store), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=4 * SECONDS_MAX,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"master": master, "records": 2000, "ok": True, "rebuilt": [2000, 2000], "written": 2000}
+    assert offsets_in(tmp_path / "lake") == log.offsets
+    list(rebuild(log.store, VIEWS, tmp_path / "here", Settings()))
+    assert files_below(tmp_path / "rebuilt") == files_below(tmp_path / "here")
+
+
+def test_a_spark_connect_server_does_the_work(connect_server: str, tmp_path: Path):
+    """Export and check from the command line, whose process has no JVM."""
+    log = WrittenLog(tmp_path / "store", segment_size=1 << 16)
+    for number in range(500):
+        log.append(b"%d" % number * 20, store_timestamp=START_MS + number)
+    log.save()
+    for command in (["export", str(log.store), str(tmp_path / "lake")], ["check", str(log.store), "--engine", "spark"]):
+        done = subprocess.run(
+            [REPUT, *command, "--set", connect_server], capture_output=True, text=True, timeout=SECONDS_MAX
+        )
+        assert done.returncode == 0, done.stderr
+    assert offsets_in(tmp_path / "lake") == log.offsets
