@@ -494,6 +494,8 @@ class Store(Reading):
         with offsets.lock:
             if offsets.clean_offset_by_topic(topic):
                 offsets.persist()
+        if self.consuming is not None:
+            self.consuming.topic_deleted(topic)
 
     def flush(self) -> int:
         """Force to disk what was put so far, and return the offset up to which the log is durable.

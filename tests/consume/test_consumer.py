@@ -337,3 +337,18 @@ def test_torn_offsets_are_taken_from_before(directory):
     path.write_bytes(path.read_bytes()[:-9])
     with reput.open(directory, mode="inline") as store, store.consumer("billing", "orders") as consumer:
         assert consumer.receive(WAIT_S).queue_offset == 1
+
+
+def test_a_topic_that_is_deleted_begins_anew_for_its_consumers(store):
+    """Its next messages have the first offsets again."""
+    put(store, "a", "b", "c")
+    with store.consumer("billing", "orders") as consumer:
+        assert bodies_of(consumer, 2) == ["a", "b"]
+        in_flight = consumer.receive(WAIT_S)
+        store.services.administration.delete_topic("orders")
+        with pytest.raises(RequestRefused):
+            consumer.acknowledge(in_flight)
+        put(store, "new")
+        assert bodies_of(consumer, 1) == ["new"]
+        consumer.commit()
+    assert store.services.managers.offsets.query_offset("billing", "orders", 0) == 1

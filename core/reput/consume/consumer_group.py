@@ -281,6 +281,14 @@ class ConsumerGroup:
             elif queue.owner is not None:
                 queue.owner.notify()
 
+    def begin_anew(self, topic: str) -> None:
+        """Go on with the first message of each queue of a topic that was deleted; what is in flight is forgotten."""
+        with self.lock:
+            for key, queue in self.queues.items():
+                if key[0] == topic:
+                    self.move(*key, 0)
+                    queue.committed = None
+
     def end(self) -> None:
         """Close all consumers: the store closes."""
         for consumer in list(self.consumers):

@@ -136,6 +136,11 @@ class ConsumeServices:
         if shared is not None:
             shared.move(topic, queue_id, queue_offset)
 
+    def topic_deleted(self, topic: str) -> None:
+        """A topic is gone with its queues: consumers begin anew with what is put to it from now on."""
+        for shared in list(self.consumer_groups.values()):
+            shared.begin_anew(topic)
+
     # Keeping.
 
     def keep(self) -> None:
