@@ -52,8 +52,9 @@ PARK_S = 0.1
 # Shorter pauses between batches are no idleness, and a flush there would be in the way of the next batch.
 IDLE_S = 0.1
 BATCH_ROWS_MAX = 8192
-# After a batch of so many rows the loop rests for a while, in which more gather: fewer and larger batches are dispatched,
-# and the writer need not wake the loop for each record. Fewer rows come singly, more are a backlog, which goes on.
+# After a batch of so many rows the loop rests for a while, in which more gather: fewer and larger batches are
+# dispatched, and the writer need not wake the loop for each record. Fewer rows come singly, more are a backlog, which
+# goes on.
 GATHER_ROWS_MIN = 3
 GATHER_ROWS_MAX = 1024
 GATHER_MS = 2
