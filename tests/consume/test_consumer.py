@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 
 import pytest
@@ -352,3 +354,17 @@ def test_a_topic_that_is_deleted_begins_anew_for_its_consumers(store):
         assert bodies_of(consumer, 1) == ["new"]
         consumer.commit()
     assert store.services.managers.offsets.query_offset("billing", "orders", 0) == 1
+
+
+@pytest.mark.processes
+def test_a_killed_dispatcher_holds_a_consumer_up_for_a_moment(directory):
+    """Every message comes once, in its order, while the queue's builder dies again and again."""
+    with reput.open(directory, dispatchers=["consume_queue"]) as store, store.consumer("billing", "orders") as consumer:
+        for number in range(12):
+            put(store, str(number))
+            if number % 4 == 1:
+                (row,) = store.status().dispatchers
+                if row.pid is not None:
+                    os.kill(row.pid, signal.SIGKILL)
+            assert bodies_of(consumer, 1) == [str(number)]
+    assert offsets(directory, "billing") == {0: 12}
