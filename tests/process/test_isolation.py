@@ -131,7 +131,9 @@ def test_a_plugin_that_stands_still_or_is_slow_holds_up_nobody(how, plugins, pat
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_built_in_dispatcher_that_is_killed_or_stopped_comes_back(number, view, path):
     """Its readers have what lies below its progress, never an error; then everything."""
-    with reput.open(path, dispatcher_dispatch_time_max=1000, dispatcher_start_time_max=20000, **SIZES) as store:
+    # It may be stopped in any phase.
+    limits = {f"dispatcher_{phase}_time_max": 10_000 for phase in ("start", "flush", "expire")}
+    with reput.open(path, dispatcher_dispatch_time_max=1000, **limits, **SIZES) as store:
         end = put(store)
         for name in VIEWS:
             store.wait_for(name, end, TIMEOUT)
