@@ -20,6 +20,7 @@ from reput.settings import Settings
 from spark.lakes import offsets_in
 from written_log import START_MS, WrittenLog
 
+pytest.importorskip("pandas")
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.processes]
 
 SECONDS_MAX = 120

@@ -17,6 +17,7 @@ from reput.settings import Settings
 from reput.store.check import check_store
 from written_log import WrittenLog
 
+pytest.importorskip("pandas")
 pytestmark = pytest.mark.spark
 
 VIEWS = ("consume_queue", "index")

@@ -17,16 +17,16 @@ PACKAGES = ("pyspark", "pyarrow", "deltalake")
 JAVA_VERSION_MIN = 17
 
 
-def require_packages() -> None:
-    """Refuse to go on without the packages of the extra ``spark``.
+def require_packages(*further: str) -> None:
+    """Refuse to go on without the packages of the extra ``spark`` that everything needs, and *further* ones of it.
 
     Raises:
         DispatcherError: some are missing; the sentence names them.
     """
-    missing = [name for name in PACKAGES if find_spec(name) is None]
+    missing = [name for name in (*PACKAGES, *further) if find_spec(name) is None]
     if missing:
         raise DispatcherError(
-            f"the export to a lake needs packages that are not installed: missing={','.join(missing)}",
+            f"what Spark does needs packages that are not installed: missing={','.join(missing)}",
             'Install them with: pip install "reput[spark]".',
         )
 

@@ -35,7 +35,7 @@ def engine_session(settings: Mapping[str, str], what: str) -> Iterator[SparkSess
     Raises:
         DispatcherError: Spark is not there, or does not start.
     """
-    require_packages()
+    require_packages("pandas")
     with spark_session(settings, f"reput {what}") as session:
         yield session
 
