@@ -7,6 +7,7 @@ import json
 import pytest
 
 import reput
+from command_line import run_reput
 from golden_sets import tree_digest
 from reput.cli import main
 from reput.store.topic_config_manager import TopicConfigManager
@@ -84,13 +85,24 @@ def test_a_topic_is_made_changed_and_deleted(topic, store):
     assert [row["topic"] for row in topic("list", store)] == ["orders"]
 
 
+@pytest.mark.processes
+def test_a_topic_that_has_messages_is_deleted_with_them(store):
+    """Its queues go, and its name begins anew; the store checks."""
+    assert run_reput("topic", "delete", store, "orders").stdout == "deleted: orders\n"
+    assert not (store / "consumequeue" / "orders").exists()
+    assert not (store / "abort").exists()
+    assert run_reput("get", store, "orders", 0, 0).code == 1
+    assert run_reput("check", store).code == 0
+    with reput.open(store, mode="inline", **SMALL) as opened:
+        assert opened.put(reput.Message("orders", b"a")).queue_offset == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (("describe", "STORE", "absent"), "absent"),
         (("update", "STORE", "absent", "--perm", "6"), "absent"),
         (("delete", "STORE", "absent"), "absent"),
-        (("delete", "STORE", "orders"), "messages"),
         (("delete", "STORE", "SCHEDULE_TOPIC_XXXX"), "SCHEDULE_TOPIC_XXXX"),
         (("create", "STORE", "a b"), "illegal character"),
         (("create", "STORE", "x" * 128), "too long"),

@@ -15,6 +15,7 @@ from reput.cli.options import (
     SetOption,
     StoreArgument,
     TopicArgument,
+    settings_of,
     whole_number,
 )
 from reput.cli.output import print_table, write_line
@@ -144,9 +145,22 @@ def change_topic(
 def delete_topic(
     store: StoreArgument, topic: TopicArgument, config: ConfigOption = None, assignments: SetOption = None
 ) -> None:
-    """Forget a topic that has no messages, with the offsets that groups have committed of it."""
+    """Delete a topic: its queues, what is stored of it, and the offsets that groups have committed of it.
+
+    Its records stay in the log until retention takes them; no rebuild brings the topic back.
+    """
+    from reput.consume.topics import is_system_topic
+
     with administrate(store, config, assignments) as administration:
-        administration.delete_topic(topic)
+        has_messages = not is_system_topic(topic) and administration.has_messages(topic)
+        if not has_messages:
+            administration.delete_topic(topic)
+    if has_messages:
+        from reput.opened_store import Store
+
+        # Its queues go with the dispatcher that builds them.
+        with Store(store, settings_of(store, config, assignments).settings, "processes") as opened:
+            opened.delete_topic(topic)
     write_line(f"deleted: {topic}")
 
 

@@ -130,6 +130,10 @@ class Administration:
             found = self.store.reader.get_message(topic, queue_id, queue_offset, 1).records
         return found[0].store_timestamp if found else None
 
+    def has_messages(self, topic: str) -> bool:
+        """Tell whether the store has queues of *topic* that messages were put to."""
+        return any(self.queue_range(topic, queue_id)[1] for queue_id in self.topics.queue_ids(topic))
+
     def delete_topic(self, topic: str) -> None:
         """Forget a topic, and what groups have committed of it.
 
@@ -144,7 +148,7 @@ class Administration:
         if self.delete is not None:
             self.delete(topic)
             return
-        if any(self.queue_range(topic, queue_id)[1] for queue_id in self.topics.queue_ids(topic)):
+        if self.has_messages(topic):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"the store has messages of the topic: topic={topic!r}",
