@@ -45,9 +45,11 @@ def test_an_error_is_a_sentence_an_advice_and_an_exit_code(error: Exception, cod
 )
 def test_every_error_has_an_advice(error: type[errors.ReputError]):
     """Its own, where it brings one."""
-    assert failure_of(error("text")).advice
-    assert failure_of(error("text", "Do this.")).advice == "Do this."
-    assert failure_of(error("text")).sentence == "text"
+    # RocketMQ's number for a refusal comes first.
+    numbers = (1,) if error is errors.RequestRefused else ()
+    assert failure_of(error(*numbers, "text")).advice
+    assert failure_of(error(*numbers, "text", "Do this.")).advice == "Do this."
+    assert failure_of(error(*numbers, "text")).sentence == "text"
 
 
 def test_a_filter_that_does_not_parse_is_a_wrong_request():

@@ -146,7 +146,8 @@ def test_a_built_in_dispatcher_that_is_killed_or_stopped_comes_back(number, view
             # One that is stopped gives no sign of life, and is killed for it.
             store.wait_for(view, end, TIMEOUT)
             wait_until(lambda victim=victim: row(store, view).pid not in (None, victim), store)
-        assert row(store, view).restart_count == 2
+        # On a busy machine one that was not stopped may be late, too.
+        assert row(store, view).restart_count >= 2
     assert_views_are_right(path)
 
 
