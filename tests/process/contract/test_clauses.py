@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sqlite3
+import warnings
 
 import pytest
 
@@ -11,6 +13,9 @@ from process.contract.written_dispatchers import BODIES, BROKEN, TOPIC_COUNT, co
 from process.probe_plugin import PluginFolder
 from reput.errors import ReputError
 from reput.process.contract.host import promises, try_clause
+
+# A crash leaves a database open.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
 
 
 @pytest.fixture
@@ -24,7 +29,7 @@ def plugins(tmp_path, monkeypatch):
 
 @pytest.fixture
 def attempt(plugins, tmp_path):
-    """Return a function that tries one clause against a dispatcher of a given source."""
+    """A function that tries one clause against a dispatcher of a given source."""
 
     def attempt(source, clause, **given):
         name = f"plugin_{len(plugins.points)}"
@@ -34,7 +39,11 @@ def attempt(plugins, tmp_path):
         given = {"options": {}, "samples": (), **given}
         return try_clause(clause, dispatcher=name, directory=directory, **given)
 
-    return attempt
+    yield attempt
+    # What a dispatcher that failed had open is closed here, without a word.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.mark.parametrize("clause", [clause for clause in promises() if clause != "crash_at_every_call"])
