@@ -43,7 +43,7 @@ __all__ = ["FAULTS", "OPERATION_COUNT", "Simulation", "SimulationFailed"]
 
 OPERATION_COUNT = 200
 SIZE_AND_MAGIC = Struct(">iI")
-SEGMENT_SIZE = 2048
+SEGMENT_SIZE = 4096
 SLOT_COUNT = 7
 SETTINGS = {
     "mapped_file_size_commit_log": SEGMENT_SIZE,
@@ -100,7 +100,7 @@ class Simulation:
     """One run. *faults* counts what happened."""
 
     # How often an opening is killed in a file call.
-    recovery_kill_share = 0.2
+    recovery_kill_share = 0.25
 
     def __init__(self, seed: int, directory: Path, faults: Counter[str]) -> None:
         self.seed = seed
@@ -148,7 +148,7 @@ class Simulation:
             (self.kill_writer_in_record, 6),
             (self.cut_power, 20),
             (self.fill_disk, 20),
-            (self.refuse_force, 5),
+            (self.refuse_force, 12),
             (self.jump_clock, 20),
             (self.remove_segment, 60),
             (self.close_and_open, 5),
@@ -183,7 +183,7 @@ class Simulation:
             if self.try_open(self.chance.randrange(30) if killed_early else None):
                 return
             self.faults["recovery killed in a file call"] += 1
-            if self.chance.random() < 0.3:
+            if self.chance.random() < 0.5:
                 self.disk.cut()
                 self.clock.boot += 1
                 self.faults["power cut in a recovery"] += 1

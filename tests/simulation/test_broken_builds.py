@@ -13,6 +13,7 @@ from reput.ring.layout import WORD_SIZE
 from reput.store import cut_log, recovery
 from reput.store.commit_log import CommitLog
 from reput.store.epochs import Epochs
+from reput.store.files import WrittenFile
 from reput.store.message_store import MessageStore
 from simulation.simulated_disk import ProcessFiles, SimulatedDisk
 from simulation.simulation import Simulation, SimulationFailed
@@ -50,12 +51,9 @@ def names_of_segments_are_not_forced(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def units_are_not_forced_before_their_cursor(patch: pytest.MonkeyPatch) -> None:
-    """The barrier between a queue's units and the cursor that speaks of them is left out."""
-    force = SimulatedDisk.force
-    patch.setattr(
-        SimulatedDisk, "force", lambda disk, path: None if "consumequeue" in path.parts else force(disk, path)
-    )
+def old_units_are_not_zeroed(patch: pytest.MonkeyPatch) -> None:
+    """What lies behind a view's cursor stays there when the view is brought back to it."""
+    patch.setattr(WrittenFile, "zero_behind", lambda file, at: False)
 
 
 def what_a_killed_writer_left_is_not_forced(patch: pytest.MonkeyPatch) -> None:
@@ -94,7 +92,7 @@ BUILDS: list[Break] = [
     a_flush_lies,
     durable_moves_first,
     names_of_segments_are_not_forced,
-    units_are_not_forced_before_their_cursor,
+    old_units_are_not_zeroed,
     what_a_killed_writer_left_is_not_forced,
     the_log_is_not_cut,
     a_power_cut_counts_as_damage,
@@ -103,6 +101,7 @@ BUILDS: list[Break] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.__name__)
 def test_a_broken_build_is_caught(build: Break, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Within a few seeds; the failure names the seed."""
