@@ -32,9 +32,8 @@ class Reactor:
     def wait(self, timeout: float) -> int:
         """Wait at most *timeout* seconds until something is ready, and handle it; return the number of descriptors."""
         ready = self.poll.poll(max(0.0, timeout) * 1000)
-        for descriptor, _ in ready:
-            # The handler of another one may have closed it.
-            handler = self.handlers.get(descriptor)
-            if handler is not None:
+        for descriptor, handler in [(descriptor, self.handlers[descriptor]) for descriptor, _ in ready]:
+            # The handler of another one may have closed it, and its number may be that of something new already.
+            if self.handlers.get(descriptor) is handler:
                 handler()
         return len(ready)

@@ -627,17 +627,28 @@ class Supervisor:
                 continue
             if entry == member.entry and member.state is not State.BROKEN and not entry.editable:
                 continue
-            member.entry = entry
-            self.describe(member, partial(self.on_described_again, member))
+            running, member.entry = member.entry, entry
+            self.describe(member, partial(self.on_described_again, member, running=running))
 
-    def on_described_again(self, member: Member, answer: Answer, options: dict[str, object] | None = None) -> None:
-        """Go on with what a changed plugin declares now, or with other *options*."""
+    def on_described_again(
+        self,
+        member: Member,
+        answer: Answer,
+        options: dict[str, object] | None = None,
+        running: CatalogueEntry | None = None,
+    ) -> None:
+        """Go on with what a changed plugin declares now, in place of *running*, or with other *options*."""
         if self.ending or self.members.get(member.name) is not member:
             return
         if answer.description is None:
             text = answer.broken or answer.refused or ""
             what = "the changed plugin is" if options is None else "the changed options are"
             self.merger.say("ERROR", f"{what} not used: {text}", dispatcher=member.name)
+            if member.pid is None:
+                member.cell.set_error(text)
+            elif running is not None:
+                # The process has the old one in its memory and goes on with it.
+                member.entry = running
             return
         member.description = answer.description
         if options is not None:
