@@ -123,7 +123,7 @@ class ProcessFiles(Files):
     def die(self) -> None:
         """End the process: no call succeeds any more, and what it had open is closed."""
         self.killed = True
-        for file in self.opened:
+        for file in list(self.opened):
             file.close()
         self.opened.clear()
 
