@@ -241,6 +241,8 @@ class Simulation:
         def create() -> CommitLogDispatcher:
             if member.context is not None:
                 member.context.close()
+            # As `ViewFolders.prepare` just did with the real directory.
+            files.force_directory(folders.directory)
             member.context = HostContext(
                 name=member.name,
                 options=None,

@@ -46,6 +46,9 @@ class ViewFolders:
         if self.intent.exists():
             self.finish_emptying()
         self.directory.mkdir(parents=True, exist_ok=True)
+        # A process that was killed behind the renaming of its cursor has not forced the name. What is read here counts
+        # as durable, and retention removes what lies below.
+        force_directory(self.directory)
 
     def empty(self) -> None:
         """Remove everything that the view holds, and have an empty folder."""
