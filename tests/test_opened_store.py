@@ -89,6 +89,18 @@ def test_a_store_goes_on_where_it_was_closed(tmp_path, mode):
         assert len(store.get("orders", 0, 0, 100).records) == 31
 
 
+def test_whoever_asks_at_once_gets_what_was_there_before(tmp_path, mode):
+    """Not "nothing", while the dispatchers are still on their way."""
+    path = tmp_path / "store"
+    with open_tiny(path, mode=mode) as store:
+        store.put_batch([message(number) for number in range(20)])
+    for _ in range(3):
+        with open_tiny(path, mode=mode) as store:
+            assert store.query("orders", "k7")[0].queue_offset == 7
+            assert len(store.get("orders", 0, 0, 20)) == 20
+            assert store.queue_range("orders") == (0, 20)
+
+
 def test_a_second_writer_is_told_who_holds_the_store(tmp_path):
     """The refusal names the process."""
     with open_tiny(tmp_path / "store", mode="inline"):

@@ -60,6 +60,8 @@ INDEX = "index"
 ROCKETMQ_VIEWS = (CONSUME_QUEUE, "consume_queue_ext", INDEX)
 TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 FOLLOW_WAIT_S = 0.1
+# A dispatcher that has not begun by then has some trouble.
+BEGIN_WAIT_S = 5.0
 GONE_LOOK_S = 0.002
 
 
@@ -270,6 +272,9 @@ class Store(Reading):
         self.writer = open_writer(directory, settings, hooks)
         self.settings = self.writer.settings
         self.started = time.time_ns() // 1_000_000
+        # Views whose progress nobody has asked for yet; those of an empty log have none to wait for.
+        begun = self.writer.appended == self.writer.commit_log_offset_min
+        self.not_begun = set() if begun else set(self.settings.dispatchers)
         self.read_lock = threading.Lock()
         self.grown = threading.Condition()
         self.durable_waits: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, DurableWaits] = (
@@ -534,10 +539,18 @@ class Store(Reading):
         self.group.wait_for(dispatcher, commit_log_offset, timeout)
 
     def readable_up_to(self, view: str) -> int:
-        """Return the progress of a view; 0 where nobody builds it."""
+        """Return the progress of a view; 0 where nobody builds it.
+
+        How far the views of a store go that was there before is known a moment after its opening. Whoever asks at once
+        waits for it: "there is nothing" would be a wrong answer.
+        """
         try:
+            if view in self.not_begun:
+                self.group.wait_for(view, 0, BEGIN_WAIT_S)
+                self.not_begun.discard(view)
             return self.group.progress(view) or 0
         except DispatcherError:
+            self.not_begun.discard(view)
             return 0
 
     def generation(self, view: str) -> int:
