@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from faults.scripted_store import ScriptedStore, at_every_call
+from faulty_files import Killed
 from reput.errors import DamagedStore, StoreError, StoreFull, StoreReadOnly
 from reput.settings import Settings
 from reput.store.check import check_store
@@ -219,9 +220,13 @@ def kill_index(root: Path) -> int:
 
 def rebuild(name: str) -> Callable[[ScriptedStore], None]:
     def act(store: ScriptedStore) -> None:
-        loop = store.member(name).loop
-        assert loop is not None
-        loop.rebuild()
+        member = store.member(name)
+        assert member.loop is not None
+        try:
+            member.loop.rebuild()
+        except Killed:
+            store.faults["dispatcher killed in a file call"] += 1
+            store.end_dispatcher(member)
         for _ in range(4):
             store.clock.advance(1.0)
             store.work(store.member(name), 4)
