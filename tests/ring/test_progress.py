@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
 from reput.errors import RingError
-from reput.ring import Cell, ProgressWaiter, RingMemory, WaitOutcome
-from reput.ring.layout import AWAITED, NEVER
+from reput.ring import Cell, ProgressWaiter, RingMemory, RingReader, RingWriter, WaitOutcome
+from reput.ring.layout import AWAITED, CELL_WORDS, NEVER, RESTING
 
 SOON = 10.0  # seconds; what is woken comes at once, what is not fails the test
 
@@ -246,3 +247,29 @@ def test_a_wake_up_that_a_dispatcher_forgot_is_counted(waiter: ProgressWaiter, c
         forgetting.result()
     assert memory.header.backstop_count == 2
     os.close(cell._progress_descriptor)
+
+
+def test_who_begins_to_wait_ends_the_rest_of_a_dispatcher(
+    waiter: ProgressWaiter, memory: RingMemory, reader_of: Callable[[int], RingReader], threads: ThreadPoolExecutor
+):
+    """Frames gather only while nobody waits for the view."""
+    reader = reader_of(1)
+    resting = threads.submit(reader.rest, 60_000)
+    until(lambda: memory.cell_words[CELL_WORDS + RESTING] == 1)
+    waiting = threads.submit(waiter.wait, 1, 100, SOON)
+    resting.result(SOON)
+    # The other way round: it does not even begin.
+    reader.rest(60_000)
+    assert memory.cell_words[CELL_WORDS + RESTING] == 0
+    reader._cell.set_progress(100, 1)
+    assert waiting.result(SOON) is WaitOutcome.REACHED
+
+
+def test_frames_do_not_end_a_rest(memory: RingMemory, writer: RingWriter, reader_of: Callable[[int], RingReader]):
+    """The writer spends no system call on a reader that rests."""
+    reader = reader_of(1)
+    begun = time.monotonic()
+    writer.publish(b"frame", 1, 1)
+    reader.rest(20)
+    assert time.monotonic() - begun >= 0.019
+    assert reader.read() == [b"frame"]
