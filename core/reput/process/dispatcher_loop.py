@@ -70,6 +70,8 @@ DAMAGE_RETRY_S = 1.0
 NO_PROPERTIES = b"\xff\xff"
 # Flush intervals after which a loop waits for the durable cursors of those it comes after, and how often it looks.
 FLUSH_PATIENCE = 5
+# Flush intervals for which a loop that has drained waits for those, if they run on.
+END_PATIENCE = 2
 HOLD_S = 0.01
 
 
@@ -174,6 +176,8 @@ class DispatcherLoop:
         self.flushed_at = self.worked_at = now()
         self.stop: Stop | None = None
         self.drain_target: int | None = None
+        # Everything is dispatched, and this is until when it is waited for that it can be flushed.
+        self.end_by: float | None = None
         self.finished = False
 
     # Life.
@@ -245,6 +249,8 @@ class DispatcherLoop:
         if self.stop is Stop.NOW:
             return self.finish(dispatcher)
         now = self.now()
+        if self.end_by is not None:
+            return self.finish_when_flushable(dispatcher, now, self.end_by)
         if self.dirty and now >= self.flush_at and now - self.flushed_at >= self.flush_interval_s:
             self.flush(dispatcher)
         minimum = self.header.commit_log_offset_min
@@ -266,7 +272,8 @@ class DispatcherLoop:
             return work
         self.cell.beat()
         if self.stop is Stop.DRAIN and self.drained():
-            return self.finish(dispatcher)
+            self.end_by = now + END_PATIENCE * self.flush_interval_s
+            return self.finish_when_flushable(dispatcher, now, self.end_by)
         if self.dirty and now >= self.flush_at and now - self.worked_at >= IDLE_S:
             self.flush(dispatcher)
         return 0
@@ -281,7 +288,7 @@ class DispatcherLoop:
         resume_at = self.retry.at if self.retry else self.resume_at
         if resume_at > now:
             return Waiting(min(timeout, resume_at - now), False, None, (), 0)
-        if self.holds():
+        if self.end_by is not None or self.holds():
             return Waiting(HOLD_S, False, None, (), 0)
         wanted = self.cursor.commit_log_offset + 1
         slots = [
@@ -393,6 +400,13 @@ class DispatcherLoop:
         if self.drain_target is None:
             self.drain_target = self.bound()
         return self.cursor.commit_log_offset >= min(self.drain_target, self.bound()) or self.damage is not None
+
+    def finish_when_flushable(self, dispatcher: CommitLogDispatcher, now: float, end_by: float) -> int:
+        """Finish once this view may be flushed as it is now. Those it comes after may run on, as in a rebuild."""
+        if self.dirty and now < end_by and not self.is_flushable():
+            self.cell.beat()
+            return 0
+        return self.finish(dispatcher)
 
     def finish(self, dispatcher: CommitLogDispatcher) -> int:
         """Flush, close, and be finished."""
@@ -658,13 +672,18 @@ class DispatcherLoop:
 
     def flush(self, dispatcher: CommitLogDispatcher) -> None:
         """Have the view made durable, unless those it comes after are not durable as far."""
+        if self.is_flushable():
+            self.force(dispatcher)
+
+    def is_flushable(self) -> bool:
+        """Whether those it comes after are durable as far as this view."""
         for predecessor in self.predecessors:
             durable = predecessor.durable_cursor
             if not self.passes_over(predecessor) and (
                 durable is None or durable.commit_log_offset < self.cursor.commit_log_offset
             ):
-                return
-        self.force(dispatcher)
+                return False
+        return True
 
     def force(self, dispatcher: CommitLogDispatcher) -> None:
         """Have the view made durable."""
