@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 __all__ = ["OURS", "ROOT", "Module", "modules"]
@@ -45,16 +45,18 @@ class Module:
                 for alias in node.names:
                     yield f"{module}.{alias.name}", node.lineno
 
-    def names(self) -> Iterator[tuple[str, int]]:
-        """Yield what the code mentions, with its line: names, attributes as ``a.b.c``, and what is imported, whole."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Name):
-                yield node.id, node.lineno
-            elif isinstance(node, ast.Attribute):
-                yield ast.unparse(node), node.lineno
-        yield from self.imports()
+    @cached_property
+    def names(self) -> list[tuple[str, int]]:
+        """What the code mentions, with its line: names, attributes as ``a.b.c``, and what is imported, whole."""
+        names = [
+            (node.id if isinstance(node, ast.Name) else ast.unparse(node), node.lineno)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Name | ast.Attribute)
+        ]
+        return [*names, *self.imports()]
 
 
+@cache
 def modules() -> list[Module]:
     """Return every module of the product."""
     found = []

@@ -29,7 +29,7 @@ def test_an_error_is_raised_or_caught_somewhere(error):
     users = [
         module.source
         for module in modules()
-        if module.name != "reput.errors" and error.__name__ in {name.rpartition(".")[2] for name, _ in module.names()}
+        if module.name != "reput.errors" and error.__name__ in {name.rpartition(".")[2] for name, _ in module.names}
     ]
     assert users
 

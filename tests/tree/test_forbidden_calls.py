@@ -14,7 +14,7 @@ def mentions(*names: str) -> list[str]:
     return [
         f"{module.source}:{line} {name}"
         for module in modules()
-        for name, line in module.names()
+        for name, line in module.names
         if name in names or ("." in name and name.rpartition(".")[2] in names)
     ]
 

@@ -67,7 +67,7 @@ def test_a_part_takes_nothing_but_the_version_from_the_package_itself():
         f"{module.source}:{line} {name}"
         for module in modules()
         if part_of(module.name) in MAY_IMPORT and "reput" in {name for name, _ in module.imports()}
-        for name, line in module.names()
+        for name, line in module.names
         if name.startswith("reput.") and name.count(".") == 1 and name != "reput.__version__"
     ]
     assert not wrong
