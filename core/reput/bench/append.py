@@ -9,6 +9,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +46,25 @@ def measure_append(
     scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
     try:
         report: dict[str, Any] = {"bench": "append", "machine": machine_facts(scratch), "body_size": body_size}
-        with reput.open(scratch / "put") as store:
+        with scratch_store(scratch) as store:
             report["put"] = put_one_by_one(store, count, bytes(body_size))
             report["memory"] = group_memory(store.pids())
-        with reput.open(scratch / "batch") as store:
+        with scratch_store(scratch) as store:
             report["put_batch"] = put_in_batches(store, count, bytes(body_size), batch)
-        with reput.open(scratch / "latency") as store:
+        with scratch_store(scratch) as store:
             report["put_to_readable"] = put_to_readable(store, latency_rate, latency_seconds, bytes(body_size))
         return report
     finally:
         shutil.rmtree(scratch)
+
+
+@contextmanager
+def scratch_store(directory: Path) -> Iterator[Store]:
+    """Open a new store, and remove it in the end: the next run is not to pay for the memory that its pages hold."""
+    path = directory / "store"
+    with reput.open(path) as store:
+        yield store
+    shutil.rmtree(path)
 
 
 class Lag:
