@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,17 +29,6 @@ def parts() -> list[range]:
     return [range(begin, begin + size) for begin in range(0, SEED_COUNT, size)]
 
 
-@pytest.fixture
-def memory_directory(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, where there is one: the simulated disk lies on it, and what is lost is simulated."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(prefix="reput-simulation-", dir=memory) as directory:
-        yield Path(directory)
-
-
 def run_seeds(seeds: range, directory: Path) -> Counter[str]:
     """Run the simulation of each seed, each in a fresh store, and return how often each fault happened."""
     faults: Counter[str] = Counter()
@@ -54,9 +41,9 @@ def run_seeds(seeds: range, directory: Path) -> Counter[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", parts(), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
-def test_no_fault_breaks_a_promise(seeds, memory_directory):
+def test_no_fault_breaks_a_promise(seeds, tmp_path):
     """What was acknowledged is there, what is there is what was put, and the views come to say the same."""
-    faults = run_seeds(seeds, memory_directory)
+    faults = run_seeds(seeds, tmp_path)
     for name in FAULTS:
         print(f"{faults[name]:6} {name}")
     if len(seeds) == SEED_COUNT // PART_COUNT:
