@@ -110,9 +110,9 @@ class Index:
         found = FoundOffsets()
         wanted = key_hash(topic, key)
         for path, slot_count in self.newest_first():
-            if slot_count is None:
-                raise self.unreadable(path)
             try:
+                if slot_count is None:
+                    raise self.unreadable(path)
                 header = HEADER.unpack(self.files.read(path, HEADER.size, 0))
                 begin_timestamp, end_timestamp, _, end_offset, _, index_count = header
                 if index_count <= 1:
