@@ -27,6 +27,7 @@ from reput.cli import (
     status,
     topic,
 )
+from reput.cli.options import epilog
 
 __all__ = ["application"]
 
@@ -60,11 +61,6 @@ def reput_itself(
         print(f"reput {reput.__version__}")
     elif context.invoked_subcommand is None:
         print(context.get_help())
-
-
-def epilog(example: str) -> str:
-    """Return the end of a verb's help. Behind a backspace nothing is wrapped, so that it can be pasted."""
-    return f"\b\nExample:\n  {example}"
 
 
 for name, verb, example in (

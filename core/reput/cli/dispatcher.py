@@ -17,6 +17,7 @@ from reput.cli.options import (
     OutputFormat,
     SetOption,
     StoreArgument,
+    epilog,
     settings_of,
 )
 from reput.cli.output import BODY_PREVIEW_SIZE, Printer, print_table, write_line
@@ -143,12 +144,12 @@ def debug_dispatcher(
 
 def register(application: typer.Typer) -> None:
     """Add the verbs to *application*, all alike."""
-    application.command("list", epilog=f"\b\nExample:\n  {LIST_EXAMPLE}")(list_dispatchers)
-    application.command("debug", epilog=f"\b\nExample:\n  {DEBUG_EXAMPLE}")(debug_dispatcher)
-    application.command("dead-letters", epilog=f"\b\nExample:\n  {DEAD_LETTERS_EXAMPLE}")(dead_letters)
+    application.command("list", epilog=epilog(LIST_EXAMPLE))(list_dispatchers)
+    application.command("debug", epilog=epilog(DEBUG_EXAMPLE))(debug_dispatcher)
+    application.command("dead-letters", epilog=epilog(DEAD_LETTERS_EXAMPLE))(dead_letters)
     for verb, what in VERBS.items():
         example = f"reput dispatcher {verb} --help"
-        application.command(verb, help=what, epilog=f"\b\nExample:\n  {example}")(command(verb))
+        application.command(verb, help=what, epilog=epilog(example))(command(verb))
 
 
 def command(verb: Verb) -> Callable[[Path, str], None]:

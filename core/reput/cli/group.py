@@ -16,6 +16,7 @@ from reput.cli.options import (
     SetOption,
     StoreArgument,
     TopicArgument,
+    epilog,
     whole_number,
 )
 from reput.cli.output import print_table, write_line
@@ -210,4 +211,4 @@ def register(application: typer.Typer) -> None:
         ("delete", delete_group),
         ("clean", clean_groups),
     ):
-        application.command(name, epilog=f"\b\nExample:\n  {EXAMPLES[name]}")(verb)
+        application.command(name, epilog=epilog(EXAMPLES[name]))(verb)

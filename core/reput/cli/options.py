@@ -29,6 +29,7 @@ __all__ = [
     "SetOption",
     "StoreArgument",
     "TopicArgument",
+    "epilog",
     "parse_time",
     "refuse_address",
     "settings_of",
@@ -44,6 +45,11 @@ class OutputFormat(enum.StrEnum):
 
     TEXT = "text"
     JSON = "json"
+
+
+def epilog(example: str) -> str:
+    """Return the end of a verb's help. Behind a backspace nothing is wrapped, so that it can be pasted."""
+    return f"\b\nExample:\n  {example}"
 
 
 def whole_number(low: int = 0) -> Callable[[str], int]:

@@ -15,6 +15,7 @@ from reput.cli.options import (
     SetOption,
     StoreArgument,
     TopicArgument,
+    epilog,
     settings_of,
     whole_number,
 )
@@ -187,4 +188,4 @@ def register(application: typer.Typer) -> None:
         ("update", update_topic),
         ("delete", delete_topic),
     ):
-        application.command(name, epilog=f"\b\nExample:\n  {EXAMPLES[name]}")(verb)
+        application.command(name, epilog=epilog(EXAMPLES[name]))(verb)

@@ -38,12 +38,7 @@ def delivered_copies(store_directory: Path, begin: int, end: int) -> Iterator[tu
     """
     scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted())
     try:
-        at = max(begin, scan.offset_min)
-        while at < end:
-            if at in scan.passed_over:
-                at = scan.passed_over[at]
-                continue
-            columns, at = scan.locate(at, end)
+        for columns in scan.pieces(begin, end):
             positions = columns.position.tolist()
             data = bytes(columns.data)
             # Nearly no record has a delay: the bytes are looked through, not the records.

@@ -92,12 +92,7 @@ def committed_copies(store_directory: Path, begin: int, end: int) -> Iterator[Re
     discarded = DISCARDED_TOPIC.encode()
     scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted())
     try:
-        at = max(begin, scan.offset_min)
-        while at < end:
-            if at in scan.passed_over:
-                at = scan.passed_over[at]
-                continue
-            columns, at = scan.locate(at, end)
+        for columns in scan.pieces(begin, end):
             committed = columns.header["sys_flag"] & TRANSACTION_ROLLBACK_TYPE == TRANSACTION_COMMIT_TYPE
             topics, topic_of = columns.queues()
             for number, (topic, _) in enumerate(topics):

@@ -9,7 +9,7 @@ Source of the requests: RocketMQ store, CommitLog.checkMessageAndReturnSize and 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,20 @@ class LogScan:
                 reason = stop.reason or f"the segment ends inside of a record: readable={readable} size={stop.size}"
                 raise DamagedStore(f"{reason} commit_log_offset={commit_log_offset}")
             size = min(max(stop.size, size_max), readable)
+
+    def pieces(self, begin: int, end: int) -> Iterator[RecordColumns]:
+        """Yield the records in [begin, end) that the log has, a piece at a time; accepted damage is passed over.
+
+        Raises:
+            As `locate`.
+        """
+        at = max(begin, self.offset_min)
+        while at < end:
+            if at in self.passed_over:
+                at = self.passed_over[at]
+                continue
+            columns, at = self.locate(at, end)
+            yield columns
 
     def read(self, commit_log_offset: int, record_size: int) -> Record:
         """Return one record.
