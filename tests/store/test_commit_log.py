@@ -9,6 +9,8 @@ import threading
 import pytest
 
 from reput.errors import StoreError
+from reput.store.commit_log import CommitLog
+from reput.store.files import Files
 from reput.store.message import Message
 from small_store import SEGMENT_SIZE, UnforcedFiles, UnforcedMapping, message_of_size, open_store, records
 
@@ -145,3 +147,28 @@ def test_a_store_is_not_warmed_up_by_itself(tmp_path):
     files = LockedFiles()
     open_store(tmp_path / "store", files=files).close(views_complete=False)
     assert ("lock", 0) not in files.asked[SEGMENT_SIZE]
+
+
+def test_room_that_another_thread_reserves_meanwhile_is_not_asked_for_again(tmp_path):
+    """The generous step finds a full disk, and by then the helper has reserved what the put needs."""
+    log = CommitLog(tmp_path, 1 << 20, 0, Files())
+    try:
+        segment = log.current
+        segment.reserved = 4096
+
+        class Refusing:
+            path = segment.mapping.path
+
+            def reserve(self, at: int, size: int) -> None:
+                assert size > 0
+                segment.reserved = 16384
+                raise OSError(28, "No space left on device")
+
+        mapping, segment.mapping = segment.mapping, Refusing()
+        try:
+            log.reserve(segment, 8192)
+        finally:
+            segment.mapping = mapping
+        assert segment.reserved == 16384
+    finally:
+        log.close()

@@ -205,13 +205,17 @@ class CommitLog:
         mapping = segment.mapping
         generous = min(max(until, segment.reserved + RESERVE_SIZE), self.segment_size)
         for end in (generous, until):
+            # Read anew: the helper, or a put, may have reserved meanwhile.
+            begin = segment.reserved
+            if end <= begin:
+                return
             try:
-                mapping.reserve(segment.reserved, end - segment.reserved)
+                mapping.reserve(begin, end - begin)
             except OSError as error:
                 if end == until:
                     raise self.refusal(error, f"no room for the log: path={mapping.path} until={until}") from error
             else:
-                segment.reserved = end
+                segment.reserved = max(segment.reserved, end)
                 return
 
     @staticmethod
