@@ -7,7 +7,13 @@ import sys
 
 import pytest
 
+from reput.bench.figures import FIGURES, look_up
 from reput.cli import bench, main
+
+
+def figures_left_out(report):
+    """Return the figures that the tables for people have no number for."""
+    return [figure.what for figure in FIGURES[report["bench"]] if look_up(report, figure.path) is None]
 
 
 @pytest.mark.processes
@@ -23,6 +29,7 @@ def test_a_measurement_of_a_scratch_store(name, tmp_path, monkeypatch, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["bench"] == name
     assert report["machine"]["cores"] >= 1
+    assert all(what.startswith("put to readable") for what in figures_left_out(report))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -39,6 +46,7 @@ def test_dispatching_is_measured(tmp_path, monkeypatch, capsys):
     assert [row["dispatchers"] for row in report["paused"]["attached"]] == [1, 2]
     assert report["backstop"]["found_work"] == report["backstop"]["found_work_in_owner"] == 0
     assert report["restart"]["kills"] == 1
+    assert all(what.startswith("put to readable") for what in figures_left_out(report))
     assert list(tmp_path.iterdir()) == []
     assert sys.path == before
 
@@ -54,6 +62,7 @@ def test_consuming_is_measured(tmp_path, monkeypatch, capsys):
     assert report["held_pulls"] == 200
     assert 0 < report["bytes_per_held_pull"] < 4096
     assert report["consumed_per_s"] > 0
+    assert figures_left_out(report) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -67,10 +76,31 @@ def test_decoding_is_measured_without_spark(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_text_is_json_for_people(capsys):
-    """A field a line."""
-    bench.print_report({"bench": "x", "machine": {"cores": 2}}, bench.OutputFormat.TEXT)
-    assert capsys.readouterr().out == '{\n  "bench": "x",\n  "machine": {\n    "cores": 2\n  }\n}\n'
+@pytest.mark.processes
+def test_opening_is_measured_as_a_user_meets_it(tmp_path, capsys):
+    """By processes of their own, which find every message after a close and after a kill."""
+    command = ["bench", "open", "--directory", str(tmp_path), "--bytes", "1048576", "--rounds", "1"]
+    assert main([*command, "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    for opening in (report["clean"], report["killed"]):
+        assert 0 < opening["imported_ms"] < opening["opened_ms"] < opening["usable_ms"]
+    assert report["check_mb_per_s"] > 0
+    assert figures_left_out(report) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_people_get_a_table(capsys):
+    """What was measured, what is asked of it, and whether that was kept; others are left out."""
+    machine = {"processor": "A", "cores": 2, "python": "3.11.7", "file_system": "ext4"}
+    report = {"bench": "read", "machine": machine, "in_order_per_s": 612_345, "by_key": {"p50_us": 30.5}}
+    bench.print_report(report, bench.OutputFormat.TEXT)
+    assert capsys.readouterr().out == (
+        "read on A, 2 cores, Python 3.11.7, ext4\n"
+        "\n"
+        "what                     figure  unit  asked      kept\n"
+        "32 at a time, in order  612,345  1/s   ≥ 500,000  yes\n"
+        "by key, p50                30.5  µs    ≤ 30       NO\n"
+    )
 
 
 @pytest.mark.parametrize("arguments", [("append", "--count", "none"), ("ring", "--rounds", "0"), ("swim",)])

@@ -91,6 +91,15 @@ application.add_typer(topics, name="topic")
 group.register(groups)
 application.add_typer(groups, name="group")
 
-for measure in (bench.append, bench.consume, bench.dispatch, bench.export, bench.read, bench.rebuild, bench.ring):
-    benches.command(measure.__name__, epilog=epilog(bench.EXAMPLES[measure.__name__]))(measure)
+for name, measure in (
+    ("append", bench.append),
+    ("consume", bench.consume),
+    ("dispatch", bench.dispatch),
+    ("export", bench.export),
+    ("open", bench.open_store),
+    ("read", bench.read),
+    ("rebuild", bench.rebuild),
+    ("ring", bench.ring),
+):
+    benches.command(name, epilog=epilog(bench.EXAMPLES[name]))(measure)
 application.add_typer(benches, name="bench")

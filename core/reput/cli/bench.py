@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,15 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from reput.cli.options import FormatOption, OutputFormat, whole_number
-from reput.cli.output import Printer
+from reput.cli.output import Printer, table_text
 
-__all__ = ["EXAMPLES", "append", "consume", "dispatch", "export", "read", "rebuild", "ring"]
+__all__ = ["EXAMPLES", "append", "consume", "dispatch", "export", "open_store", "read", "rebuild", "ring"]
 
 EXAMPLES = {
     "append": "reput bench append --count 50000",
     "consume": "reput bench consume --count 50000 --wake-ups 500",
     "dispatch": "reput bench dispatch --count 2000 --restarts 3",
     "export": "reput bench export --bytes 16777216 --no-spark",
+    "open": "reput bench open --bytes 16777216 --rounds 2",
     "read": "reput bench read --count 50000",
     "rebuild": "reput bench rebuild --count 50000",
     "ring": "reput bench ring --requests 200000 --rounds 4 --wake-ups 200",
@@ -98,6 +98,23 @@ def dispatch(
     print_report(measure_dispatch(directory, count=count, body_size=size, restarts=restarts), output_format)
 
 
+def open_store(
+    directory: DirectoryOption = None,
+    log_bytes: Annotated[
+        int, typer.Option("--bytes", metavar="B", parser=whole_number(1 << 20), help="Bytes of the log.")
+    ] = 1 << 30,
+    size: SizeOption = 1024,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="Openings of each kind, and checks.")
+    ] = 3,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Measure from the command to a usable store, after a close and after a kill, and how fast a log is checked."""
+    from reput.bench.open import measure_open
+
+    print_report(measure_open(directory, size=log_bytes, body_size=size, rounds=rounds), output_format)
+
+
 def read(
     directory: DirectoryOption = None,
     count: Annotated[int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages.")] = 600_000,
@@ -144,9 +161,15 @@ def ring(
 
 
 def print_report(report: dict[str, Any], output_format: OutputFormat) -> None:
-    """Print a measurement: as JSON on one line, or for people with a field a line."""
-    Printer(output_format, indented).row(report)
+    """Print a measurement: whole as JSON on one line, or for people its figures, with what is asked of them."""
+    Printer(output_format, report_text).row(report)
 
 
-def indented(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, indent=2, ensure_ascii=False)
+def report_text(report: Mapping[str, Any]) -> str:
+    """Return where a measurement was made, and a table of its figures."""
+    from reput.bench.figures import figure_rows
+
+    machine = report["machine"]
+    where = f"{report['bench']} on {machine['processor']}, {machine['cores']} cores, Python {machine['python']}"
+    rows = list(figure_rows(report))
+    return f"{where}, {machine['file_system']}\n\n{table_text(rows, ('what', 'figure', 'unit', 'asked', 'kept'))}"

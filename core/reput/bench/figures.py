@@ -1,0 +1,187 @@
+"""What each measurement of `reput bench` is about: its figures, their units, and what is asked of them.
+
+A goal is a bound of its own, or a multiple of what RocketMQ's store does on the same machine in the same run, by the
+better of its versions (`reput bench beside`). Goals are what reput sets itself; no test depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = ["FIGURES", "Figure", "figure_rows", "look_up", "shown"]
+
+Bound = Literal["at least", "at most"]
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One figure of a report.
+
+    Attributes:
+        what: for people, what was measured.
+        path: names that lead to it in the report, with dots between; a number picks an item of a list, -1 the last.
+        scale: the figure is shown divided by this, in *unit*.
+        bound, goal: what is asked, in *unit*; None: nothing.
+        peer: name of RocketMQ's measurement of the same; see `reput.bench.peer`.
+        multiple: what is asked, as a multiple of RocketMQ's figure.
+        only: the options of the measurement that the goal is for, where it is not for all.
+    """
+
+    what: str
+    path: str
+    unit: str
+    bound: Bound = "at most"
+    goal: float | None = None
+    scale: float = 1
+    peer: str | None = None
+    multiple: float | None = None
+    only: dict[str, object] = {}
+
+    def of(self, report: Mapping[str, Any]) -> float | None:
+        """Return the figure in *unit*, None where the report has none."""
+        found = look_up(report, self.path)
+        return None if found is None else found / self.scale
+
+    def is_for(self, report: Mapping[str, Any]) -> bool:
+        """Whether *report* was made with the options that this figure is about."""
+        return all(report.get(name) == value for name, value in self.only.items())
+
+    def asked(self) -> str:
+        """Return what is asked, for people; nothing where nothing is."""
+        sign = "≥" if self.bound == "at least" else "≤"
+        parts = [f"{sign} {shown(self.goal)}"] if self.goal is not None else []
+        if self.multiple is not None:
+            parts.append(f"{sign} {self.multiple:g} × RocketMQ")
+        return ", ".join(parts)
+
+    def kept(self, figure: float | None) -> bool | None:
+        """Whether *figure* keeps the goal; None where there is no goal, or none that can be told by itself."""
+        if figure is None or self.goal is None:
+            return None
+        return figure >= self.goal if self.bound == "at least" else figure <= self.goal
+
+
+def at_least(what: str, path: str, unit: str, goal: float | None = None, **more: Any) -> Figure:
+    return Figure(what, path, unit, "at least", goal, **more)
+
+
+def at_most(what: str, path: str, unit: str, goal: float | None = None, **more: Any) -> Figure:
+    return Figure(what, path, unit, "at most", goal, **more)
+
+
+MIB = 1 << 20
+MS = 1e3  # of times in microseconds
+
+FIGURES: dict[str, tuple[Figure, ...]] = {
+    "append": (
+        at_least("put, views keeping up", "put.attached_per_s", "1/s", peer="put", multiple=0.5),
+        at_most("put, p99", "put.p99_us", "µs", 20),
+        at_most("furthest a view was behind", "put.lag_max_bytes", "MiB", 8, scale=MIB),
+        at_least("put_batch of 64, views keeping up", "put_batch.attached_per_s", "1/s", peer="put", multiple=1.2),
+        at_most("put to readable, p50", "put_to_readable.p50_us", "µs", 80),
+        at_most("put to readable, p99", "put_to_readable.p99_us", "µs", 500),
+        at_most("anonymous memory of the group", "memory.anonymous_bytes", "MiB", scale=MIB),
+    ),
+    "read": (
+        at_least("32 at a time, in order", "in_order_per_s", "1/s", 500_000, peer="read in order"),
+        at_most("one at random, p50", "one_at_random.p50_us", "µs", 15, peer="read at random"),
+        at_most("by key, p50", "by_key.p50_us", "µs", 30, peer="query by key"),
+    ),
+    "open": (
+        at_most("usable after a close", "clean.usable_ms", "ms", 400, peer="open after a close"),
+        at_most("usable after a kill, all records checked", "killed.usable_ms", "ms", 2500, peer="open after a kill"),
+        at_least("check of the log", "check_mb_per_s", "MB/s", 400),
+        at_least("check of the log and its views", "check_with_views_mb_per_s", "MB/s"),
+    ),
+    "dispatch": (
+        at_most("put to readable, p50", "put_to_readable.p50_us", "µs", 80, peer="visible, p50"),
+        at_most("put to readable, p99", "put_to_readable.p99_us", "µs", 500, peer="visible, p99"),
+        at_most("put past 16 paused dispatchers, more", "paused.attached.-1.difference_percent", "%", 5),
+        at_most("back-stop found work", "backstop.found_work", "times", 0),
+        at_most("kill -9 of the consume queue to caught up, p50", "restart.p50_us", "ms", 300, scale=MS),
+        at_most("kill -9 of the consume queue to caught up, max", "restart.max_us", "ms", 300, scale=MS),
+    ),
+    "rebuild": (
+        at_least(
+            "rebuild, one queue",
+            "records_per_s",
+            "1/s",
+            only={"queues": 1},
+            peer="rebuild, one queue",
+            multiple=1.0,
+        ),
+        at_least(
+            "rebuild, 1,000 queues",
+            "records_per_s",
+            "1/s",
+            only={"queues": 1000},
+            peer="rebuild, 1,000 queues",
+            multiple=1.5,
+        ),
+        at_least("rebuild", "records_per_s", "1/s"),
+    ),
+    "ring": (
+        at_least("requests to one reader, 64 a frame", "to_one_reader.requests_per_second", "1/s", 2_000_000),
+        at_most("publish, 16 readers to 1", "publish.running_16_to_1", "times", 1.05),
+        at_most("publish, 16 paused readers to none", "publish.paused_16_to_alone", "times", 1.05),
+        at_most("publish to a sleeping reader, p50", "wake.to_reader.p50_us", "µs"),
+    ),
+    "consume": (
+        at_least("one consumer", "consumed_per_s", "1/s", 300_000),
+        at_least("units passed by a tag of 1 in 100", "units_passed_by_tag_per_s", "1/s", 3_000_000),
+        at_most("put to received in another task, p50", "put_to_received.p50_us", "µs", 150),
+        at_most("put to received in another task, p99", "put_to_received.p99_us", "µs", 1000),
+        at_most("put to woken among 10,000 pulls, p99", "put_to_woken.p99_us", "µs", 1000),
+        at_most("memory of a held pull", "bytes_per_held_pull", "bytes", 2048),
+    ),
+    "export": (
+        at_least("decode", "decode.mb_per_s", "MB/s", 800),
+        at_least("export to Delta, warm", "export.mb_per_s", "MB/s", 300),
+        at_least("export, times df.write", "export.times_df_write", "times", 2),
+        at_least("backlog drained", "follow.drain_mb_per_s", "MB/s", 150),
+        at_most("micro-batch, p50", "follow.micro_batch.p50_us", "ms", 400, scale=MS),
+        at_most("memory of the JVM", "follow.jvm_memory_bytes_max", "MiB", 1024, scale=MIB),
+        at_most("start to first commit", "first_commit.seconds", "s", 12),
+    ),
+}
+
+
+def look_up(report: Mapping[str, Any], path: str) -> float | None:
+    """Return the number at *path* of a report, None where it has none."""
+    at: Any = report
+    for name in path.split("."):
+        if isinstance(at, Mapping) and name in at:
+            at = at[name]
+        elif isinstance(at, list) and at and name.lstrip("-").isdigit():
+            at = at[int(name)]
+        else:
+            return None
+    return at if isinstance(at, (int, float)) else None
+
+
+def figure_rows(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each figure of *report*: what, figure, unit, asked, and whether it is kept, all for people."""
+    seen: set[str] = set()
+    for figure in FIGURES[report["bench"]]:
+        found = figure.of(report)
+        if found is None or not figure.is_for(report) or figure.path in seen:
+            continue
+        seen.add(figure.path)
+        yield {
+            "what": figure.what,
+            "figure": shown(found),
+            "unit": figure.unit,
+            "asked": figure.asked(),
+            "kept": {True: "yes", False: "NO", None: ""}[figure.kept(found)],
+        }
+
+
+def shown(number: float | None) -> str:
+    """Return a figure for people: three digits that say something, thousands apart."""
+    if number is None:
+        return ""
+    if abs(number) >= 100 or number == int(number):
+        return f"{number:,.0f}"
+    return f"{number:.3g}"
