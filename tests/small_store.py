@@ -141,6 +141,10 @@ def open_store(directory: Path, *, files: Files | None = None, clock: Clock | No
 
 def drop(opened: MessageStore) -> None:
     """Leave a store as a killed process would: no flush, no snapshot, no lock."""
+    if opened.commit_service is not None:
+        # Neither its thread nor the flusher's commits what is in the pool.
+        opened.commit_log.failed = "dropped"
+        opened.commit_service.stop()
     opened.flush_service.stopping = True
     opened.commit_log.durable = opened.commit_log.appended
     opened.flush_service.wake.set()

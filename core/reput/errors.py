@@ -75,7 +75,7 @@ class StoreReadOnly(StoreError):
 
 
 class StoreBusy(StoreError):
-    """A put before this one is stuck in the system's page cache (OS_PAGECACHE_BUSY). Nothing was stored; put again."""
+    """An earlier put is stuck in the system's page cache, or all buffers are full. Nothing was stored; put again."""
 
     advice = "Put again a little later; a disk that is this slow for long is overloaded or failing."
 

@@ -41,7 +41,8 @@ from reput.store.dispatcher_cursors import keep_dispatcher_cursors
 from reput.store.identity import read_identity, require_store
 from reput.store.message import Message, PutMessageResult
 from reput.store.message_reader import GetMessageResult, MessageReader
-from reput.store.message_store import MessageStore, Publisher
+from reput.store.message_store import MessageStore
+from reput.store.publisher import Publisher
 from reput.store.retention_plan import SegmentFate
 from reput.store.store_checkpoint import write_checkpoint
 from reput.store.topic_config_manager import TopicConfigManager
@@ -514,7 +515,7 @@ class Store(Reading):
 
     @property
     def appended(self) -> int:
-        """Commit-log offset up to which records were appended."""
+        """Commit-log offset up to which messages were put. With a transient pool not all can be read yet."""
         return self.writer.appended
 
     def progress(self, dispatcher: str) -> int | None:
@@ -572,8 +573,8 @@ class Store(Reading):
         return self.group.rebuild(views)
 
     def log_end(self) -> int:
-        """Return `appended`; with SYNC_FLUSH what is durable, beyond which nothing is shown."""
-        return self.writer.durable if self.writer.sync_flush else self.writer.appended
+        """Return what is committed, or with SYNC_FLUSH durable, beyond which nothing is shown."""
+        return self.writer.durable if self.writer.sync_flush else self.writer.committed
 
     def wait_for_growth(self, end: int) -> bool:
         """Wait until the log has grown behind *end*; False once the store is closed."""
@@ -600,7 +601,7 @@ class Store(Reading):
             started=self.started,
             writer=WriterRow(
                 pid=os.getpid(),
-                appended=writer.appended,
+                appended=writer.committed,
                 durable=writer.durable,
                 commit_log_offset_min=writer.commit_log_offset_min,
                 epoch=writer.epochs.epoch,

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from faults.scripted_store import ScriptedStore, at_every_call
+from faults.scripted_store import PooledStore, ScriptedStore, at_every_call
 from faulty_files import Killed
 from reput.errors import DamagedStore, StoreError, StoreFull, StoreReadOnly
 from reput.settings import Settings
@@ -108,6 +108,28 @@ def cut_append(root: Path) -> int:
         opened,
         lambda store, calls: store.killed_in(append_roll_and_flush, calls),
         ScriptedStore.cut_power_and_open,
+    )
+
+
+@row(KILL, "append, commit, roll, flush with a transient pool", "nothing that was committed is lost")
+def kill_pooled_append(root: Path) -> int:
+    return at_every_call(
+        root,
+        opened,
+        lambda store, calls: store.killed_in(append_roll_and_flush, calls),
+        ScriptedStore.kill_and_open,
+        PooledStore,
+    )
+
+
+@row(CUT, "append, commit, roll, flush with a transient pool", "nothing that was forced is lost, and there is no hole")
+def cut_pooled_append(root: Path) -> int:
+    return at_every_call(
+        root,
+        opened,
+        lambda store, calls: store.killed_in(append_roll_and_flush, calls),
+        ScriptedStore.cut_power_and_open,
+        PooledStore,
     )
 
 

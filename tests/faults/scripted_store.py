@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from faulty_files import Killed
 from reput.store.store_lock import StoreLock
 from simulation.expected_log import Violation
 from simulation.simulation import Member, Simulation
 
-__all__ = ["ScriptedStore", "at_every_call"]
+__all__ = ["PooledStore", "ScriptedStore", "at_every_call"]
 
 CALLS_MAX = 1000
 
@@ -45,9 +47,12 @@ class ScriptedStore(Simulation):
             self.clock.advance(1.0)
 
     def kill_and_open(self) -> None:
-        """The writer's process ends, with its dispatchers; another one begins."""
+        """The writer's process ends, with its dispatchers; another one begins, and has all that was in the files."""
         self.abandon()
+        before = len(self.expected.records)
         self.open()
+        if len(self.expected.records) < before:
+            raise Violation(f"a kill has taken records: before={before} after={len(self.expected.records)}")
 
     def cut_power_and_open(self) -> None:
         self.abandon()
@@ -76,7 +81,49 @@ class ScriptedStore(Simulation):
         return False
 
 
-def at_every_call(root: Path, prepare: Step, killed: Callable[[ScriptedStore, int], bool], after: Step) -> int:
+class PooledStore(ScriptedStore):
+    """A store with a transient pool. What was put is in the log, for the model, once it was committed."""
+
+    def __init__(self, directory: Path, seed: int = 1) -> None:
+        super().__init__(directory, seed)
+        self.sync = False
+        self.settings = msgspec.structs.replace(
+            self.settings, flush_disk_type="ASYNC_FLUSH", transient_store_pool_enable=True
+        )
+
+    def put(self) -> None:
+        message = self.message()
+        self.maybe_stored.append(message)
+        self.store.append(message)
+        self.take_over()
+
+    def take_over(self) -> None:
+        waiting = self.maybe_stored
+        super().take_over()
+        self.maybe_stored = waiting
+
+    def check_recovered(self) -> None:
+        super().check_recovered()
+        # What was not committed is lost.
+        self.maybe_stored = []
+
+    def flush(self) -> None:
+        """The committer's thread comes to run, then the flusher's."""
+        assert self.store.commit_service is not None
+        self.store.commit_service.do_round()
+        self.take_over()
+        super().flush()
+        self.take_over()
+        self.note_durable()
+
+
+def at_every_call(
+    root: Path,
+    prepare: Step,
+    killed: Callable[[ScriptedStore, int], bool],
+    after: Step,
+    kind: type[ScriptedStore] = ScriptedStore,
+) -> int:
     """Do *prepare*, then what *killed* does with a process that lives for so many calls, then *after*, and settle.
 
     With no call, with one, and so on, until *killed* says that it lived on.
@@ -85,7 +132,7 @@ def at_every_call(root: Path, prepare: Step, killed: Callable[[ScriptedStore, in
         In how many calls it was killed.
     """
     for calls in range(CALLS_MAX):
-        store = ScriptedStore(root / str(calls), seed=calls)
+        store = kind(root / str(calls), seed=calls)
         try:
             prepare(store)
             died = killed(store, calls)

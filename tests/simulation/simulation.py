@@ -346,7 +346,7 @@ class Simulation:
     def take_over(self) -> None:
         """Have the model know what is in the log since it was looked at last; must be what was put, in its order."""
         at = self.expected.end
-        while at < self.store.appended:
+        while at < self.store.committed:
             segment = self.segment(at)
             size, magic_code = SIZE_AND_MAGIC.unpack_from(segment, at % SEGMENT_SIZE)
             if magic_code == BLANK_MAGIC_CODE:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reput.store.message_store import Publisher
+from reput.store.publisher import Publisher
 
 __all__ = ["ArrivalPublisher"]
 

@@ -2,6 +2,8 @@
 
 One writer, under one lock. `append` writes at the end and moves `appended`; `flush` forces what was appended and
 moves `durable`. Both are commit-log offsets, and move only on success: after a failed force nothing is trusted again.
+Between them lies `committed`, up to which the files have what was appended: here the same as `appended`, in a log with
+a pool of buffers (`pooled_commit_log`) not.
 
 A segment ends with a blank of at least 8 bytes, so a record that would leave less goes to the next one. A helper
 thread keeps room reserved ahead of the end, has the pages in memory before they are written, and makes the next
@@ -21,7 +23,7 @@ from struct import Struct
 
 from reput.errors import MessageIllegal, StoreError, StoreFull
 from reput.store.file_name import file_name
-from reput.store.files import Files, Mapping, Threads
+from reput.store.files import Buffer, Files, Mapping, Threads
 from reput.store.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
 
 __all__ = ["CommitLog"]
@@ -41,7 +43,7 @@ logger = logging.getLogger(__name__)
 class OpenSegment:
     """A mapped segment. *reserved* and *populated*: bytes from its begin on that cannot fail, or fault, any more."""
 
-    __slots__ = ("begin", "is_warm", "mapping", "populated", "reserved")
+    __slots__ = ("begin", "buffer", "content_size", "is_warm", "mapping", "populated", "reserved")
 
     def __init__(self, begin: int, mapping: Mapping) -> None:
         self.begin = begin
@@ -49,6 +51,10 @@ class OpenSegment:
         self.reserved = 0
         self.populated = 0
         self.is_warm = False
+        # Of a segment that was left behind, where the blank's 8 bytes end: what follows them is never written.
+        self.content_size = mapping.size
+        # What is appended goes there first, if there is a pool of such buffers.
+        self.buffer: Buffer | None = None
 
 
 class CommitLog:
@@ -91,7 +97,7 @@ class CommitLog:
         self.current = self.open_segment(begin)
         self.current.reserved = self.current.populated = end - begin
         self.unforced: list[OpenSegment] = [self.current]
-        self.memory = self.current.mapping.memory
+        self.memory = self.memory_of(self.current)
         self.begin = begin
         self.limit = begin + segment_size - BLANK_SIZE_MIN
         # Up to here `room` has nothing to see to: a put compares one number.
@@ -104,6 +110,19 @@ class CommitLog:
             self.unmap()
             raise
         self.helper = (threads or Threads()).start("reput-segments", self.help)
+
+    @property
+    def committed(self) -> int:
+        """Commit-log offset up to which whoever reads the files finds what was appended."""
+        return self.appended
+
+    def commit(self) -> int:
+        """Have all that was appended when this was called in the files, and return that offset.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        return self.appended
 
     def append(self, size_word: bytes, rest: bytes) -> int:
         """Write records at the end and return where the log ends now. *rest* is all behind the first size word.
@@ -161,13 +180,15 @@ class CommitLog:
             assert segment.begin == following
             at = self.appended - self.begin
             # Before the blank is written: a full disk must leave everything as it was.
+            memory = self.memory_of(segment)
             self.reserve(segment, size)
             self.reserve(self.current, at + BLANK_SIZE_MIN)
             self.memory[at : at + BLANK_SIZE_MIN] = BLANK.pack(left, BLANK_MAGIC_CODE)
+            self.current.content_size = at + BLANK_SIZE_MIN
             self.unforced.append(segment)
             self.current = segment
             self.next_segment = None
-        self.memory = segment.mapping.memory
+        self.memory = memory
         self.begin = following
         self.limit = following + self.segment_size - BLANK_SIZE_MIN
         self.appended = following
@@ -197,6 +218,14 @@ class CommitLog:
             return OpenSegment(begin, self.files.map(path, self.segment_size))
         except OSError as error:
             raise self.refusal(error, f"segment cannot be made: path={path}") from error
+
+    def memory_of(self, segment: OpenSegment) -> memoryview:
+        """Return what is written to while *segment* is the current one."""
+        return segment.mapping.memory
+
+    def populate(self, segment: OpenSegment, at: int, size: int) -> None:
+        """Have these bytes of `memory_of` in memory before they are written."""
+        segment.mapping.populate(at, size)
 
     def reserve(self, segment: OpenSegment, until: int) -> None:
         """Reserve room in *segment* up to *until* at least, and a step more where the disk has it."""
@@ -251,7 +280,7 @@ class CommitLog:
             self.reserve(segment, min(at + POPULATE_STEP, self.segment_size))
         while segment.populated < min(at + POPULATE_SIZE, segment.reserved):
             step = min(POPULATE_STEP, segment.reserved - segment.populated)
-            segment.mapping.populate(segment.populated, step)
+            self.populate(segment, segment.populated, step)
             segment.populated += step
         if self.segment_size - at < max(self.segment_size // 4, RESERVE_SIZE):
             with self.making:
@@ -290,7 +319,7 @@ class CommitLog:
             )
 
     def flush(self) -> int:
-        """Force all that was appended when this was called, and return that offset, which is `durable` now.
+        """Force all that was committed when this was called, and return that offset, which is `durable` now.
 
         Raises:
             StoreError: the disk refused. What was appended since the last success may be lost, whatever a second
@@ -298,7 +327,7 @@ class CommitLog:
         """
         if self.failed is not None:
             raise StoreError(self.failed)
-        target = self.appended
+        target = self.committed
         segments = [segment for segment in self.unforced if segment.begin < target]
         for segment in segments:
             try:

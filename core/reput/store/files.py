@@ -15,11 +15,12 @@ from typing import Protocol
 
 from reput_hooks import replace_durably
 
-__all__ = ["Clock", "Files", "Mapping", "StartedThread", "Threads", "WrittenFile"]
+__all__ = ["Buffer", "Clock", "Files", "Mapping", "StartedThread", "Threads", "WrittenFile"]
 
 COPY_SIZE = 1 << 20
 
 MADV_POPULATE_WRITE = 23
+MLOCK_ONFAULT = 1
 # How file systems and kernels say that they know no files without a name.
 NO_NAMELESS_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -95,8 +96,17 @@ class Mapping:
 
         Through ctypes, because `mmap.madvise` keeps the interpreter lock while the kernel clears pages.
         """
-        begin = at - at % mmap.PAGESIZE
-        madvise(ctypes.c_void_p(self.address + begin), ctypes.c_size_t(at + size - begin), MADV_POPULATE_WRITE)
+        populate_pages(self.address, at, size)
+
+    def write(self, data: memoryview, at: int) -> None:
+        """Write all of *data* by position, where a mapping would have the kernel fetch each page first.
+
+        Raises:
+            OSError: a part of it may have been written.
+        """
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self.descriptor, data[written:], at + written)
 
     def lock(self) -> None:
         """Keep all pages in memory until the mapping is closed.
@@ -125,8 +135,44 @@ class Mapping:
         os.close(self.descriptor)
 
 
+class Buffer:
+    """Memory of this process alone, all zero at first. It takes room page by page, as it is written or populated."""
+
+    def __init__(self, size: int) -> None:
+        self.mapped = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.memory = memoryview(self.mapped)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.mapped))
+
+    def populate(self, at: int, size: int) -> None:
+        """Have these pages there before they are written; no harm where the kernel cannot."""
+        populate_pages(self.address, at, size)
+
+    def lock(self) -> None:
+        """Keep in memory each page that was once written, until the buffer is closed.
+
+        Raises:
+            OSError: the process may not lock so much.
+        """
+        if mlock2(ctypes.c_void_p(self.address), ctypes.c_size_t(len(self.mapped)), MLOCK_ONFAULT):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.memory.release()
+        with contextlib.suppress(BufferError):
+            self.mapped.close()
+
+
 madvise = ctypes.CDLL(None).madvise
 mlock = ctypes.CDLL(None, use_errno=True).mlock
+mlock2 = ctypes.CDLL(None, use_errno=True).mlock2
+
+
+def populate_pages(address: int, at: int, size: int) -> None:
+    """Have the pages of *size* bytes, *at* bytes behind *address*, in memory and writable."""
+    begin = at - at % mmap.PAGESIZE
+    madvise(ctypes.c_void_p(address + begin), ctypes.c_size_t(at + size - begin), MADV_POPULATE_WRITE)
 
 
 class WrittenFile:

@@ -79,6 +79,7 @@ class FlushService:
         self.ended = False
         self.wake = threading.Event()
         self.stopping = False
+        self.told_failure = False
         # A durable reader that is behind wants each flush as soon as it can be had.
         self.durable_wanted = False
         self.last_thorough = clock.monotonic()
@@ -125,6 +126,7 @@ class FlushService:
     def do_round(self) -> None:
         """Force the log if that is due, and let go of those who waited for it."""
         if self.commit_log.failed is not None:
+            self.tell_failure()
             self.complete()
             return
         now = self.clock.monotonic()
@@ -146,10 +148,16 @@ class FlushService:
         known_before = self.before_flush()
         try:
             durable = self.commit_log.flush()
-        except StoreError as error:
-            self.on_failure(str(error))
+        except StoreError:
+            self.tell_failure()
             return
         self.on_durable(durable, known_before)
+
+    def tell_failure(self) -> None:
+        """Call *on_failure*, if that was not done yet: it may have been a commit that failed."""
+        if self.commit_log.failed is not None and not self.told_failure:
+            self.told_failure = True
+            self.on_failure(self.commit_log.failed)
 
     def complete(self, everyone: bool = False) -> None:
         """Let go of whoever waited for what is durable now, and of *everyone* once nothing will be any more."""

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from struct import Struct
-from typing import Protocol
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -37,6 +36,7 @@ from reput.errors import (
 from reput.filter.string_hash import string_hash
 from reput.settings import Settings
 from reput.store.commit_log import CommitLog
+from reput.store.commit_service import CommitService
 from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
 from reput.store.disk_space import DiskSpace
 from reput.store.epochs import Epoch, Epochs, make_mark
@@ -61,6 +61,8 @@ from reput.store.message import (
     message_properties,
 )
 from reput.store.page_cache_watch import PageCacheWatch
+from reput.store.pooled_commit_log import PooledCommitLog
+from reput.store.publisher import CommittedPublisher, NobodyListens, Publisher
 from reput.store.queue_offsets import QueueOffsets, QueueOffsetsSnapshot
 from reput.store.record import (
     BLANK_SIZE_MIN,
@@ -83,7 +85,7 @@ from reput.store.store_lock import StoreLock, Writer, not_writable, process_star
 from reput.store.topic_deletions import TopicDeletion, TopicDeletions
 from reput_hooks.dispatch import ROW
 
-__all__ = ["MessageStore", "Publisher"]
+__all__ = ["MessageStore"]
 
 logger = logging.getLogger("reput.store")
 
@@ -102,56 +104,6 @@ FILE_SIZE_SETTINGS = (
     "max_hash_slot_num",
     "max_index_num",
 )
-
-
-class Publisher(Protocol):
-    """What the writer tells. `publish` comes under the put lock, the others from the flusher's thread."""
-
-    def publish(
-        self,
-        begin: int,
-        end: int,
-        store_timestamp: int,
-        ordinal: int,
-        queues: list[tuple[str, int]],
-        rows: bytes,
-        texts: bytes,
-    ) -> None:
-        """The log has grown from *begin*, where it ended before, to *end*; *ordinal* counts the records up to there.
-
-        Between *begin* and the first record may lie the blank at the end of a segment.
-        """
-
-    def durable(self, offset: int) -> None:
-        """The log is forced to disk up to *offset*."""
-
-    def read_only(self, reason: str | None) -> None:
-        """The store takes nothing any more, and why; None: it takes messages again."""
-
-    def expire(self, commit_log_offset_min: int, appended: int, ordinal: int) -> None:
-        """The log begins at *commit_log_offset_min* now; it still ends at *appended*. Under the put lock."""
-
-    def delete_topic(self, topic: str, appended: int, ordinal: int) -> None:
-        """*topic* was deleted when the log ended at *appended*. Under the put lock."""
-
-
-class NobodyListens:
-    """The publisher of a store that has no process group."""
-
-    def publish(self, *_: object) -> None:
-        """Nobody is told."""
-
-    def durable(self, offset: int) -> None:
-        """Nobody is told."""
-
-    def read_only(self, reason: str | None) -> None:
-        """Nobody is told."""
-
-    def expire(self, commit_log_offset_min: int, appended: int, ordinal: int) -> None:
-        """Nobody is told."""
-
-    def delete_topic(self, topic: str, appended: int, ordinal: int) -> None:
-        """Nobody is told."""
 
 
 class Topic:
@@ -293,12 +245,14 @@ class MessageStore:
         self.delay_levels = DelayLevels(settings.message_delay_level)
         self.body_size_max = settings.max_message_size
         self.appends_crc = settings.enabled_append_prop_crc
+        self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
         self.record_size_max = min(settings.max_message_size + RECORD_OVERHEAD_MAX, self.segment_size - BLANK_SIZE_MIN)
         self.set_hosts(settings)
         self.recover(segments)
         undo.callback(self.commit_log.close)
         self.put_lock = threading.Lock()
         self.publisher: Publisher = NobodyListens()
+        self.commit_service: CommitService | None = None
         self.needs_properties = False
         self.topics: dict[str, Topic] = {}
         self.tags_codes: dict[str | None, int] = {None: 0, "": 0}
@@ -330,8 +284,23 @@ class MessageStore:
             on_idle=self.after_each_round,
             threads=self.threads,
         )
-        self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
+        if isinstance(self.commit_log, PooledCommitLog):
+            self.open_commit_service(self.commit_log)
         self.retention = Retention(self.directory, settings, self, self.clock, self.disk_space)
+
+    def open_commit_service(self, commit_log: PooledCommitLog) -> None:
+        """Have what is put committed, and made known only then."""
+        self.commit_service = CommitService(
+            commit_log,
+            self.clock,
+            interval_ms=self.settings.commit_interval_commit_log,
+            least_pages=self.settings.commit_commit_log_least_pages,
+            thorough_interval_ms=self.settings.commit_commit_log_thorough_interval,
+            on_committed=self.publish_committed,
+            on_failure=self.flush_service.wake.set,
+            threads=self.threads,
+        )
+        self.publisher = self.committed_publisher = CommittedPublisher(self.publisher, self.commit_service.appended)
 
     def set_hosts(self, settings: Settings) -> None:
         """Have the stored form of both hosts, and the head of all records whose message says nothing else."""
@@ -402,15 +371,31 @@ class MessageStore:
             self.store_timestamp = recovered.store_timestamp
             self.commit_log_offset_min = segments.offset_min
             end = recovered.end
-        self.commit_log = CommitLog(
+        self.commit_log = self.open_log(log_directory, end)
+
+    def open_log(self, log_directory: Path, end: int) -> CommitLog:
+        """Open the log for appending at *end*, with a pool of buffers before it if there is to be one."""
+        settings = self.settings
+        if settings.transient_store_pool_enable and not self.sync_flush:
+            return PooledCommitLog(
+                log_directory,
+                self.segment_size,
+                end,
+                self.files,
+                buffer_count=settings.transient_store_pool_size,
+                fast_fail=settings.fast_fail_if_no_buffer_in_store_pool,
+                warm_up=settings.warm_maped_file_enable,
+                threads=self.threads,
+            )
+        if settings.transient_store_pool_enable:
+            logger.warning("there is no transient pool, as RocketMQ has none: flush_disk_type=%s", "SYNC_FLUSH")
+        return CommitLog(
             log_directory,
             self.segment_size,
             end,
             self.files,
-            warm_up=self.settings.warm_maped_file_enable,
-            force_pages=self.settings.flush_least_pages_when_warm_maped_file
-            if self.settings.flush_disk_type == "SYNC_FLUSH"
-            else 0,
+            warm_up=settings.warm_maped_file_enable,
+            force_pages=settings.flush_least_pages_when_warm_maped_file if self.sync_flush else 0,
             threads=self.threads,
         )
 
@@ -456,8 +441,13 @@ class MessageStore:
 
     @property
     def appended(self) -> int:
-        """Commit-log offset up to which records are readable."""
+        """Commit-log offset up to which messages were put."""
         return self.commit_log.appended
+
+    @property
+    def committed(self) -> int:
+        """Commit-log offset up to which records are readable: `appended`, but for what is in the transient pool."""
+        return self.commit_log.committed
 
     @property
     def durable(self) -> int:
@@ -484,7 +474,12 @@ class MessageStore:
             reads_durable: whoever listens is shown only what is durable, so the flusher does not wait for whole pages.
         """
         with self.put_lock:
-            self.publisher = publisher
+            if self.commit_service is None:
+                self.publisher = publisher
+            else:
+                # What was put for the one before is told to that one: the new one may need more of a record.
+                self.commit_log.commit()
+                self.committed_publisher.change(publisher, self.commit_log.committed)
             self.needs_properties = needs_properties
         self.flush_service.durable_wanted = reads_durable
 
@@ -835,8 +830,15 @@ class MessageStore:
             raise StoreError(f"the disk did not answer in time: durable={self.durable} appended={target}")
         return self.durable
 
+    def publish_committed(self) -> None:
+        """Make known what was committed; with a transient pool only."""
+        with self.put_lock:
+            self.committed_publisher.release(self.commit_log.committed)
+
     def on_durable(self, durable: int, store_timestamp: int) -> None:
         """Called by the flusher after each success; *store_timestamp* was the last record's when it began."""
+        if self.commit_service is not None:
+            self.publish_committed()
         self.durable_timestamp = store_timestamp
         self.publisher.durable(durable)
 
@@ -935,6 +937,8 @@ class MessageStore:
                 return
             self.closed = "the store is closed"
         self.retention.stop()
+        if self.commit_service is not None:
+            self.commit_service.stop()
         self.flush_service.stop()
 
     def close(self, *, views_complete: bool) -> None:
