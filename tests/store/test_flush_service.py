@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from reput.errors import StoreError, StoreReadOnly
 from reput.settings import Settings
 from reput.store.message import Message
 from reput.store.message_store import MessageStore
@@ -74,3 +76,93 @@ def test_a_full_segment_is_forced_without_being_asked_for(writer):
     rolled = writer.put(Message("orders", bytes(6_000)))
     assert rolled.commit_log_offset == 1 << 16
     assert listener.wait_for(1 << 16)
+
+
+@pytest.fixture
+def synchronous(tmp_path: Path) -> Iterator[MessageStore]:
+    """A writer whose puts wait for the disk."""
+    store = MessageStore(
+        tmp_path / "store", Settings(mapped_file_size_commit_log=1 << 20, flush_disk_type="SYNC_FLUSH")
+    )
+    yield store
+    store.close(views_complete=False)
+
+
+def test_threads_share_forces_and_return_only_when_their_message_is_on_disk(synchronous):
+    """Sixteen threads; forces are counted, and each put looks at what is durable when it returns."""
+    forces: list[int] = []
+    flush = synchronous.commit_log.flush
+
+    def counted() -> int:
+        forces.append(flush())
+        return forces[-1]
+
+    synchronous.commit_log.flush = counted
+    begun = threading.Barrier(16)
+
+    def put(number: int) -> list[bool]:
+        begun.wait(TIMEOUT)
+        return [
+            synchronous.put(Message("orders", b"x", queue_id=number)).next_commit_log_offset <= synchronous.durable
+            for _ in range(50)
+        ]
+
+    with ThreadPoolExecutor(16) as pool:
+        seen = [wait.result(TIMEOUT) for wait in [pool.submit(put, number) for number in range(16)]]
+    assert seen == [[True] * 50] * 16
+    assert len(forces) < 16 * 50
+
+
+def test_a_failed_force_refuses_all_who_wait_for_it_and_who_come_later(synchronous):
+    """Nobody waits for ever, and nobody is told that his message is safe."""
+    begun = threading.Event()
+    fail = threading.Event()
+
+    def refuse() -> None:
+        begun.set()
+        fail.wait(TIMEOUT)
+        raise OSError(5, "Input/output error")
+
+    synchronous.commit_log.current.mapping.force = refuse
+    with ThreadPoolExecutor(8) as pool:
+        puts = [pool.submit(synchronous.put, Message("orders", b"x")) for _ in range(8)]
+        assert begun.wait(TIMEOUT)
+        fail.set()
+        for put in puts:
+            with pytest.raises(StoreReadOnly):
+                put.result(TIMEOUT)
+    with pytest.raises(StoreReadOnly):
+        synchronous.put(Message("orders", b"x"))
+    with pytest.raises(StoreReadOnly):
+        synchronous.wait_durable(synchronous.appended)
+    assert synchronous.durable == 0
+
+
+def test_a_put_whose_disk_does_not_answer_in_time_says_so(tmp_path):
+    """The message is there, and becomes durable once the disk answers."""
+    settings = Settings(mapped_file_size_commit_log=1 << 16, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20)
+    store = MessageStore(tmp_path / "store", settings)
+    answer = threading.Event()
+    force = store.commit_log.current.mapping.force
+
+    def slow() -> None:
+        answer.wait(TIMEOUT)
+        force()
+
+    store.commit_log.current.mapping.force = slow
+    result = store.put(Message("orders", b"x"))
+    assert result.status.value == "FLUSH_DISK_TIMEOUT"
+    assert store.durable < result.next_commit_log_offset
+    answer.set()
+    store.flush()
+    assert store.durable >= result.next_commit_log_offset
+    store.close(views_complete=False)
+
+
+def test_a_store_that_is_closed_refuses_who_waits_for_what_it_has_not(synchronous):
+    """The flusher has ended; nobody will force anything."""
+    synchronous.put(Message("orders", b"x"))
+    synchronous.stop_puts()
+    assert synchronous.flush_service.wait_durable(synchronous.appended, TIMEOUT)
+    with pytest.raises(StoreError):
+        synchronous.flush_service.wait_durable(synchronous.appended + 1, TIMEOUT)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from reput.errors import StoreError
 from reput.store.commit_log import CommitLog
 from reput.store.files import Clock, Threads
+from reput.store.wait_group import WaitGroup
 
 __all__ = ["FlushService", "is_able_to_flush"]
 
@@ -34,16 +35,6 @@ def is_able_to_flush(appended: int, durable: int, least_pages: int, *, is_full: 
     if least_pages > 0:
         return appended // PAGE_SIZE - durable // PAGE_SIZE >= least_pages
     return appended > durable
-
-
-class Waiter:
-    """Somebody who waits until the log is durable up to *offset*; *done* is called once, from the flusher's thread."""
-
-    __slots__ = ("done", "offset")
-
-    def __init__(self, offset: int, done: Callable[[], None]) -> None:
-        self.offset = offset
-        self.done = done
 
 
 class FlushService:
@@ -73,9 +64,12 @@ class FlushService:
         self.on_durable = on_durable
         self.on_failure = on_failure
         self.on_idle = on_idle
+        # Whom the next force that begins lets go. Who appends and then joins it is covered by that force, because the
+        # flusher puts another in its place before it asks how far the log goes.
+        self.group = WaitGroup()
         # Guards the two below: who comes while the list is gone through, or after the last time, is not forgotten.
         self.waiting = threading.Lock()
-        self.waiters: list[Waiter] = []
+        self.callers: list[tuple[int, Callable[[], None]]] = []
         self.ended = False
         self.wake = threading.Event()
         self.stopping = False
@@ -86,19 +80,22 @@ class FlushService:
         self.thread = (threads or Threads()).start("reput-flush", self.run)
 
     def wait_durable(self, offset: int, timeout: float) -> bool:
-        """Wait until the log is durable up to *offset*; False when *timeout* seconds went by first.
+        """Wait until the log is durable up to *offset*, which was appended; False when *timeout* seconds went by first.
 
         Raises:
             StoreError: the disk refused.
         """
-        if self.commit_log.durable < offset:
-            released = threading.Lock()
-            released.acquire()
-            self.call_when_durable(offset, released.release)
-            if not released.acquire(timeout=timeout):
+        log = self.commit_log
+        while log.durable < offset:
+            group = self.group
+            # The one in place is open only once nothing will be forced any more.
+            if group.is_open:
+                raise StoreError(log.failed or "the store was closed before the log was forced to disk")
+            if not group.is_awaited:
+                group.is_awaited = True
+                self.wake.set()
+            if not group.wait(timeout):
                 return False
-        if self.commit_log.durable < offset:
-            raise StoreError(self.commit_log.failed or "the store was closed before the log was forced to disk")
         return True
 
     def call_when_durable(self, offset: int, done: Callable[[], None]) -> None:
@@ -108,7 +105,7 @@ class FlushService:
         """
         with self.waiting:
             if not self.ended:
-                self.waiters.append(Waiter(offset, done))
+                self.callers.append((offset, done))
                 self.wake.set()
                 return
         done()
@@ -122,6 +119,7 @@ class FlushService:
         if self.commit_log.failed is None and self.commit_log.appended > self.commit_log.durable:
             self.flush()
         self.complete(everyone=True)
+        self.group.open()
 
     def do_round(self) -> None:
         """Force the log if that is due, and let go of those who waited for it."""
@@ -132,7 +130,9 @@ class FlushService:
         now = self.clock.monotonic()
         behind = self.commit_log.appended - self.commit_log.durable
         thorough = now - self.last_thorough >= self.thorough_interval
-        if behind and (self.waiters or self.durable_wanted or thorough or self.is_worthwhile()):
+        if self.group.is_awaited or (
+            behind and (self.callers or self.durable_wanted or thorough or self.is_worthwhile())
+        ):
             self.flush()
             self.last_thorough = now
         self.complete()
@@ -144,33 +144,39 @@ class FlushService:
         return is_able_to_flush(log.appended, log.durable, self.least_pages, is_full=len(log.unforced) > 1)
 
     def flush(self) -> None:
-        """Force the log once; a failure is reported once and never tried again."""
+        """Force the log once, and let go of the threads that waited for it. A failure is reported once and never tried
+        again."""
+        group, self.group = self.group, WaitGroup()
         known_before = self.before_flush()
         try:
             durable = self.commit_log.flush()
         except StoreError:
             self.tell_failure()
-            return
-        self.on_durable(durable, known_before)
+        else:
+            self.on_durable(durable, known_before)
+        group.open()
 
     def tell_failure(self) -> None:
         """Call *on_failure*, if that was not done yet: it may have been a commit that failed."""
         if self.commit_log.failed is not None and not self.told_failure:
             self.told_failure = True
             self.on_failure(self.commit_log.failed)
+            # Nobody will force anything for those who come from now on.
+            self.group.open()
 
     def complete(self, everyone: bool = False) -> None:
-        """Let go of whoever waited for what is durable now, and of *everyone* once nothing will be any more."""
+        """Call those who asked for what is durable now, and *everyone* once nothing will be any more."""
         with self.waiting:
             self.ended = everyone
             everyone = everyone or self.commit_log.failed is not None
             durable = self.commit_log.durable
-            released = [waiter for waiter in self.waiters if everyone or waiter.offset <= durable]
-            self.waiters = [waiter for waiter in self.waiters if not everyone and waiter.offset > durable]
-            if self.waiters:
+            released = [done for offset, done in self.callers if everyone or offset <= durable]
+            self.callers = [] if everyone else [caller for caller in self.callers if caller[0] > durable]
+            appended = self.commit_log.appended
+            if any(offset <= appended for offset, _ in self.callers):
                 self.wake.set()
-        for waiter in released:
-            waiter.done()
+        for done in released:
+            done()
 
     def stop(self) -> None:
         """Flush a last time and end the thread."""
