@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Record"]
+__all__ = ["Record", "UndecodedRecord"]
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class UndecodedRecord:
+    """A record in the making, by whoever decodes it: it may be written to, and becomes a `Record` by its ``__class__``.
+
+    Attributes:
+        _data: the bytes of the record.
+        _decode: ``decode(data, name)`` returns values of fields by name, among them that of *name*. It is called when
+            a field is asked for that was not set, and cannot fail.
+    """
+
+    __slots__ = (
+        "_data",
+        "_decode",
+        "body",
+        "body_crc",
+        "born_host",
+        "born_timestamp",
+        "commit_log_offset",
+        "flag",
+        "magic_code",
+        "message_id",
+        "prepared_transaction_offset",
+        "properties",
+        "queue_id",
+        "queue_offset",
+        "reconsume_times",
+        "record_size",
+        "store_host",
+        "store_timestamp",
+        "sys_flag",
+        "topic",
+    )
+
+
+FIELDS = frozenset(name for name in UndecodedRecord.__slots__ if not name.startswith("_"))
+
+
+@dataclass(frozen=True)
+class Record(UndecodedRecord):
     """One message of the commit log, all seventeen fields of it, in the words of RocketMQ.
+
+    One that was read decodes most of its fields when they are asked for first; it has its bytes to itself.
 
     Attributes:
         commit_log_offset: bytes from the birth of the log to the record's first byte.
@@ -24,6 +64,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     Source: RocketMQ, MessageExt and CommitLog.checkMessageAndReturnSize.
     """
+
+    __slots__ = ()
 
     commit_log_offset: int
     record_size: int
@@ -43,6 +85,18 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     body: bytes
     properties: dict[str, str]
     message_id: str
+
+    def __getattr__(self, name: str) -> Any:
+        """Decode a field that was not asked for before."""
+        if name not in FIELDS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        values: dict[str, Any] = self._decode(self._data, name)
+        for field, value in values.items():
+            object.__setattr__(self, field, value)
+        return values[name]
+
+    def __reduce__(self) -> tuple[type[Record], tuple[Any, ...]]:
+        return type(self), tuple(getattr(self, field) for field in self.__match_args__)
 
     @property
     def tags(self) -> str | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import reput
@@ -58,7 +58,7 @@ def test_a_message_comes_again_later_each_time(store):
     }
     assert (first.body, first.flag, first.born_timestamp) == (b"body", 5, record.born_timestamp)
     # The copy as it will be delivered, sent back once more.
-    send_back(store, GROUP, msgspec.structs.replace(first, topic="%RETRY%billing"))
+    send_back(store, GROUP, replace(first, topic="%RETRY%billing"))
     second = last(store)
     assert (second.queue_id, second.reconsume_times) == (3, 2)
     assert second.properties["RETRY_TOPIC"] == "orders"
@@ -69,7 +69,7 @@ def test_a_level_that_is_named_is_taken_and_the_highest_is_the_longest(store):
     record = put_one(store)
     send_back(store, GROUP, record, delay_level=1)
     assert last(store).queue_id == 0
-    send_back(store, GROUP, msgspec.structs.replace(record, reconsume_times=15))
+    send_back(store, GROUP, replace(record, reconsume_times=15))
     assert (last(store).queue_id, last(store).properties["DELAY"]) == (17, "18")
 
 
@@ -78,7 +78,7 @@ def test_a_level_that_is_named_is_taken_and_the_highest_is_the_longest(store):
 )
 def test_the_dead_letters_take_what_came_often_enough(store, reconsume_times, delay_level, maximum):
     """After the group's maximum, or that of the request, or when the consumer says so: at once, without a delay."""
-    record = msgspec.structs.replace(put_one(store), reconsume_times=reconsume_times)
+    record = replace(put_one(store), reconsume_times=reconsume_times)
     send_back(store, GROUP, record, delay_level, maximum)
     dead = last(store)
     assert (dead.topic, dead.queue_id, dead.reconsume_times) == ("%DLQ%billing", 0, reconsume_times + 1)

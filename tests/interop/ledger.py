@@ -11,9 +11,8 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
-
-import msgspec
 
 from interop.put_questions import put_question
 from interop.rocketmq_store import RocketMQStore
@@ -148,9 +147,7 @@ class Ledger:
 def comparable(records: Iterable[Record]) -> list[Record]:
     """Return *records* without what RocketMQ's decoder does not say: magic codes, and properties without a value."""
     return [
-        msgspec.structs.replace(
-            record, magic_code=0, properties={name: value for name, value in record.properties.items() if value}
-        )
+        replace(record, magic_code=0, properties={name: value for name, value in record.properties.items() if value})
         for record in records
     ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -231,7 +232,7 @@ def test_delayed_messages_are_changed_as_rocketmq_changes_them(tmp_path, rocketm
 
 def without_place(record: Record) -> Record:
     """Return *record* without what differs where one properties string is a separator longer than the other."""
-    return msgspec.structs.replace(record, commit_log_offset=0, record_size=0, message_id="")
+    return replace(record, commit_log_offset=0, record_size=0, message_id="")
 
 
 def due_times(store: Path) -> list[int]:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from dataclasses import asdict, replace
+
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +21,7 @@ from reput.store.record import (
     encode_record,
 )
 from reput.store.record_columns import locate_records
+from reput_hooks import Record
 
 INT = st.integers(-(2**31), 2**31 - 1)
 LONG = st.integers(0, 2**63 - 1)
@@ -67,6 +74,47 @@ def test_what_was_encoded_is_what_is_decoded(fields, commit_log_offset, born_hos
     assert record.magic_code == (MESSAGE_MAGIC_CODE_V2 if long else MESSAGE_MAGIC_CODE)
     for host, found in ((born_host, record.born_host), (store_host, record.store_host)):
         assert found.rpartition(":")[2] == str(host[1])
+
+
+def test_a_record_that_was_read_is_like_one_that_was_made():
+    """Equal in any order of asking, as text, copied and pickled; none can be changed, or has what no record has."""
+    fields = {
+        "topic": "orders",
+        "queue_id": 3,
+        "body": b"body",
+        "properties": {"TAGS": "paid", "KEYS": "a b"},
+        "flag": 1,
+        "queue_offset": 7,
+        "sys_flag": 0,
+        "born_timestamp": 5,
+        "store_timestamp": 6,
+        "reconsume_times": 2,
+        "prepared_transaction_offset": 9,
+    }
+    data = encoded(fields, 4096, ("127.0.0.1", 1), ("::1", 2))
+    made = Record(**asdict(decode_record(data)))
+    assert made == decode_record(data)
+    assert repr(made) == repr(decode_record(data)) != repr(replace(made, flag=2))
+    for copied in (copy.copy(decode_record(data)), pickle.loads(pickle.dumps(decode_record(data)))):
+        assert copied == made
+    assert msgspec.json.decode(msgspec.json.encode(decode_record(data)), type=Record) == made
+    record = decode_record(data)
+    assert (record.tags, record.keys, record.uniq_key) == ("paid", ["a", "b"], None)
+    with pytest.raises(AttributeError):
+        record.body = b"other"
+    with pytest.raises(AttributeError, match="'size'"):
+        _ = record.size
+
+
+def test_a_record_keeps_its_bytes_when_those_it_was_read_from_change():
+    """What is asked for later is what was there."""
+    fields = {"topic": b"orders", "body": b"body", "properties": encode_properties({"TAGS": "paid"})}
+    host = encode_host("127.0.0.1", 1)
+    numbers = dict.fromkeys(("queue_id", "flag", "queue_offset", "sys_flag", "born_timestamp", "store_timestamp"), 0)
+    data = bytearray(encode_record(**fields, **numbers, commit_log_offset=0, born_host=host, store_host=host))
+    record = decode_record(memoryview(data))
+    data[:] = bytes(len(data))
+    assert (record.topic, record.body, record.tags) == ("orders", b"body", "paid")
 
 
 @given(

@@ -180,17 +180,15 @@ class Consumer:
                 if queue is None:
                     return None
             assert queue.fetched is not None
-            found = next(queue.fetched, None)
-            if found is None:
-                queue.position, queue.fetched = queue.next_position, None
-                continue
-            queue_offset, record = found
-            queue.position = queue_offset + 1
-            queue.in_flight[queue_offset] = None
-            self.delivered[record.commit_log_offset] = (queue, queue_offset)
-            queue.statistics.get_nums += 1
-            queue.statistics.get_size += record.record_size
-            return record
+            for queue_offset, record in queue.fetched:
+                queue.position = queue_offset + 1
+                queue.in_flight[queue_offset] = None
+                self.delivered[record.commit_log_offset] = (queue, queue_offset)
+                statistics = queue.statistics
+                statistics.get_nums += 1
+                statistics.get_size += record.record_size
+                return record
+            queue.position, queue.fetched = queue.next_position, None
 
     def next_queue(self) -> SharedQueue | None:
         """Return the next of its queues, in turn, that has a message; None if no queue has."""
@@ -224,8 +222,10 @@ class Consumer:
         delivered = self.delivered
         with self.shared.lock:
             was_full = len(delivered) >= self.in_flight_max
-            queue, queue_offset = self.in_flight(record)
-            del delivered[record.commit_log_offset]
+            place = delivered.pop(record.commit_log_offset, None)
+            if place is None:
+                raise self.not_in_flight(record)
+            queue, queue_offset = place
             queue.acknowledge(queue_offset)
             if queue.heir is not None and not queue.in_flight:
                 self.shared.assign()
@@ -251,25 +251,19 @@ class Consumer:
         from reput.consume.send_back import send_back
 
         with self.shared.lock:
-            self.in_flight(record)
+            if record.commit_log_offset not in self.delivered:
+                raise self.not_in_flight(record)
         result = send_back(self.shared.services.store, self.group, record, delay_level, max_reconsume_times)
         self.acknowledge(record)
         return result
 
-    def in_flight(self, record: Record) -> tuple[SharedQueue, int]:
-        """Return where a message belongs that was given and is not done.
-
-        Raises:
-            RequestRefused: it is not in flight here.
-        """
-        found = self.delivered.get(record.commit_log_offset)
-        if found is None:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"the message is not in flight here: group={self.group!r} topic={record.topic!r} "
-                f"queue_id={record.queue_id} queue_offset={record.queue_offset}",
-            )
-        return found
+    def not_in_flight(self, record: Record) -> RequestRefused:
+        """Return what to raise for a message that is done, or was never given here."""
+        return RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the message is not in flight here: group={self.group!r} topic={record.topic!r} "
+            f"queue_id={record.queue_id} queue_offset={record.queue_offset}",
+        )
 
     def commit(self) -> None:
         """Have the group's offsets on disk as they are now; that happens every ``flush_consumer_offset_interval``, too.

@@ -8,9 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from reput.consume.hold_service import CONSUME_QUEUE
 from reput.consume.pull_service import PullRequest
@@ -317,6 +316,15 @@ def wanted(
         light: the queue offset of the only record, where that cannot tell it itself.
     """
     tags = compiled.tags if isinstance(compiled, TagFilter) else None
+    if light is None and not done and not tags:
+        return records.with_queue_offsets()
+    return wanted_of(records, tags, done, light)
+
+
+def wanted_of(
+    records: Records, tags: frozenset[str] | None, done: set[int], light: int | None
+) -> Iterator[tuple[int, Record]]:
+    """As `wanted`, where each record has to be looked at."""
     for record in records:
         queue_offset = record.queue_offset if light is None else light
         if queue_offset in done or (tags and record.properties.get("TAGS") not in tags):
@@ -328,4 +336,4 @@ def as_sent_first(records: Iterator[tuple[int, Record]]) -> Iterator[tuple[int, 
     """Yield records of a retry topic with the topic that they were sent to first, as RocketMQ's consumers see them."""
     for queue_offset, record in records:
         topic = record.properties.get("RETRY_TOPIC", record.topic)
-        yield queue_offset, msgspec.structs.replace(record, topic=topic)
+        yield queue_offset, replace(record, topic=topic)

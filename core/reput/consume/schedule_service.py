@@ -428,7 +428,8 @@ class ScheduleService:
 
     def records(self, queue: QueueReader, units: list[Waiting]) -> list[Record]:
         """Return the records of *units*; those that the log does not have any more are missing."""
-        found = [decode_record(data) for data in queue.read([(queue_offset, unit) for queue_offset, _, unit in units])]
+        data, _ = queue.read([(queue_offset, unit) for queue_offset, _, unit in units])
+        found = list(map(decode_record, data))
         if len(found) < len(units):
             there = {record.queue_offset for record in found}
             missing = [queue_offset for queue_offset, _, _ in units if queue_offset not in there]

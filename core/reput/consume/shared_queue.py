@@ -75,9 +75,12 @@ class SharedQueue:
 
     def acknowledge(self, queue_offset: int) -> None:
         """Take a message that is in flight as done."""
-        if next(iter(self.in_flight)) != queue_offset:
-            self.done.add(queue_offset)
-        del self.in_flight[queue_offset]
+        in_flight = self.in_flight
+        for first in in_flight:
+            if first != queue_offset:
+                self.done.add(queue_offset)
+            break
+        del in_flight[queue_offset]
 
     def give_to(self, consumer: Consumer | None) -> None:
         """Have it belong to *consumer*; what was read ahead is forgotten."""

@@ -30,6 +30,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -521,9 +522,7 @@ class TransactionService:
         # Without the lock: a checker may take its time, and senders go on.
         try:
             state = checker(
-                msgspec.structs.replace(
-                    half, topic=half.properties["REAL_TOPIC"], queue_id=int(half.properties["REAL_QID"])
-                )
+                replace(half, topic=half.properties["REAL_TOPIC"], queue_id=int(half.properties["REAL_QID"]))
             )
         except Exception:
             logger.exception("a checker failed: producer_group=%s", transaction.producer_group)

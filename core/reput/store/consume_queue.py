@@ -70,17 +70,21 @@ class ConsumeQueue:
         # (queue offset, what is wrong) of a place at or behind the end that holds neither a unit nor zeros.
         self.garbage: tuple[int, str] | None = None
 
-    def units(self, queue_offset: int, count: int) -> list[Unit]:
-        """Return up to *count* units of one file, whatever they hold."""
+    def unit_bytes(self, queue_offset: int, count: int) -> bytes:
+        """Return the bytes of up to *count* whole units of one file, whatever they hold."""
         at = queue_offset * UNIT_SIZE
         in_file = at % self.file_size
         size = min(count * UNIT_SIZE, self.file_size - in_file)
         try:
             data = self.files.read(self.prefix + file_name(at - in_file), size, in_file)
         except FileNotFoundError:
-            return []
+            return b""
         left_over = len(data) % UNIT_SIZE
-        return list(UNIT.iter_unpack(data[:-left_over] if left_over else data))
+        return data[:-left_over] if left_over else data
+
+    def units(self, queue_offset: int, count: int) -> list[Unit]:
+        """Return up to *count* units of one file, whatever they hold."""
+        return list(UNIT.iter_unpack(self.unit_bytes(queue_offset, count)))
 
     def unit(self, queue_offset: int) -> Unit | None:
         """Return one unit, None where there is no file for it."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
@@ -22,15 +23,23 @@ import msgspec
 from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange
 from reput.filter import MessageFilter, TagMessageFilter, parse_tags
 from reput.settings import Settings
-from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE, ConsumeQueue, Unit, holds_unit_of, is_garbage
+from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue, Unit, holds_unit_of, is_garbage
 from reput.store.consume_queue_builder import shown_queue_file_size
 from reput.store.consume_queue_ext import ConsumeQueueExt, is_address
 from reput.store.file_name import file_name
 from reput.store.index_file import Index
 from reput.store.nearest_offset import QueueFile, nearest_offset
 from reput.store.open_files import DirectoryStamp, OpenFiles
-from reput.store.record import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, decode_record
+from reput.store.record import (
+    BORN_HOST_V6_FLAG,
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+    STORE_HOST_V6_FLAG,
+    checked_record,
+    decode_record,
+)
 from reput.store.segments import Segments
+from reput.store.tags_code_search import find_tags_codes
 from reput_hooks import Record
 
 __all__ = [
@@ -49,9 +58,16 @@ UNIT_COUNT_MAX = 800
 # Of a tags code that is a hash, and neither the address of an ext unit nor a time.
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 
+# Queue offset, and the unit that stands there.
+Place = tuple[int, Unit]
+
 # Of a record: size, magic code, queue id, queue offset, commit-log offset, sys flag.
 HEAD = Struct(">iI4xi4xqqi")
 BODY_SIZE = Struct(">i")
+# The same, and the body's size, of a record with hosts of IPv4.
+HEAD_V4 = Struct(">iI4xi4xqqi44xi")
+HOSTS_V6_FLAGS = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
+PROPERTIES_SIZE = Struct(">h")
 MAGIC_CODES = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
 # Where the body begins, by the two bits of the sys flag that make the hosts longer.
 BODY_AT = (88, 100, 100, 112)
@@ -87,11 +103,12 @@ class Records(Sequence[Record]):
         DamagedStore: where a record is asked for whose bytes are none.
     """
 
-    __slots__ = ("_data",)
+    __slots__ = ("_data", "_places")
 
-    def __init__(self, data: list[bytes]) -> None:
-        """*data*: the bytes of each record."""
+    def __init__(self, data: list[bytes], places: list[Place] | None = None) -> None:
+        """*data*: the bytes of each record; *places*: where each lies, if all of them were checked as a whole."""
         self._data = data
+        self._places = places
 
     def __len__(self) -> int:
         return len(self._data)
@@ -108,7 +125,15 @@ class Records(Sequence[Record]):
         return decode_record(self._data[index])
 
     def __iter__(self) -> Iterator[Record]:
-        return map(decode_record, self._data)
+        if self._places is None:
+            return map(decode_record, self._data)
+        return map(checked_record, self._data, self._places)
+
+    def with_queue_offsets(self) -> Iterator[tuple[int, Record]]:
+        """Yield each record behind the queue offset that it tells of itself."""
+        if self._places is None:
+            return ((record.queue_offset, record) for record in self)
+        return zip(map(itemgetter(0), self._places), self, strict=True)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -339,48 +364,61 @@ class MessageReader:
         if limits is not None:
             # RocketMQ hands out of one queue file at a time.
             end = min(end, queue_offset - queue_offset % file_units + file_units)
-        # Most units are told by their hash alone, without a call.
         codes = message_filter.codes if isinstance(message_filter, TagMessageFilter) else None
         taken: list[bytes] = []
+        places: list[Place] = []
         size = 0
         at = queue_offset
         status = GetMessageStatus.NO_MATCHED_MESSAGE
         full = False
         while at < end and not full and len(taken) < count_max:
-            wanted = end - at if message_filter is not None else min(end - at, count_max - len(taken))
-            units = queue.units.units(at, wanted)
-            if not units:
+            count = len(taken)
+            wanted = end - at if message_filter is not None else min(end - at, count_max - count)
+            data = queue.units.unit_bytes(at, wanted)
+            if not data:
                 if not taken:
                     status = GetMessageStatus.OFFSET_FOUND_NULL
                     at += file_units - at % file_units
                 break
-            chosen: list[tuple[int, Unit]] = []
-            count = len(taken)
-            for unit in units:
-                if count >= count_max or (
-                    limits is not None and limits.reached(count, size, unit[1], queue.units.known_progress - unit[0])
-                ):
-                    full = True
-                    break
-                at += 1
-                if codes is not None and unit[2] not in codes and INT_MIN <= unit[2] <= INT_MAX:
-                    continue
-                if message_filter is None or queue.may_be_wanted(unit, message_filter):
-                    chosen.append((at - 1, unit))
-                    size += unit[1]
-                    count += 1
-                    if record_filter is not None:
+            numbers = None if codes is None else find_tags_codes(data, codes)
+            if limits is None and record_filter is None and (numbers is not None or message_filter is None):
+                # Nothing has to be asked of any unit that is passed over.
+                chosen, at = choose(data, at, numbers, count_max - count)
+            else:
+                if numbers is not None and count == 0:
+                    # The first message always fits, so what is before it need not be asked for limits.
+                    first = numbers[0] if numbers else len(data) // UNIT_SIZE
+                    data = data[first * UNIT_SIZE :]
+                    at += first
+                chosen = []
+                for unit in UNIT.iter_unpack(data):
+                    if count >= count_max or (
+                        limits is not None
+                        and limits.reached(count, size, unit[1], queue.units.known_progress - unit[0])
+                    ):
+                        full = True
                         break
-            found = queue.read(chosen)
+                    at += 1
+                    # Most units are told by their hash alone, without a call.
+                    if codes is not None and unit[2] not in codes and INT_MIN <= unit[2] <= INT_MAX:
+                        continue
+                    if message_filter is None or queue.may_be_wanted(unit, message_filter):
+                        chosen.append((at - 1, unit))
+                        size += unit[1]
+                        count += 1
+                        if record_filter is not None:
+                            break
+            found, found_places = queue.read(chosen)
             if chosen and not found and not taken:
                 status = GetMessageStatus.MESSAGE_WAS_REMOVING
             if found and record_filter is not None and not matches_record(record_filter, found[0]):
                 size -= len(found[0])
                 continue
             taken += found
+            places += found_places
         if taken:
             status = GetMessageStatus.FOUND
-        return GetMessageResult(status, at, low, high, Records(taken))
+        return GetMessageResult(status, at, low, high, Records(taken, places if len(places) == len(taken) else None))
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
@@ -556,34 +594,36 @@ class QueueReader:
             return message_filter.is_matched_by_consume_queue(None)
         return message_filter.is_matched_by_consume_queue(ext.tags_code, ext.store_timestamp, ext.filter_bit_map)
 
-    def read(self, chosen: Sequence[tuple[int, Unit]]) -> list[bytes]:
-        """Return the bytes of the records of units, each with its queue offset; neighbours are read at once.
+    def read(self, chosen: Sequence[Place]) -> tuple[list[bytes], list[Place]]:
+        """Return the bytes of the records of units, and the places of those that were checked as a whole.
 
-        Those that the log no longer has, or never had, are missing.
+        Neighbours are read at once. Records that the log no longer has, or never had, are missing.
 
         Raises:
             DamagedStore: one of *chosen* is no unit.
         """
         records: list[bytes] = []
+        places: list[Place] = []
         log_min = self.log_min
-        run: list[tuple[int, Unit]] = []
+        run: list[Place] = []
         begin = end = 0
-        for number_and_unit in chosen:
-            offset, size, _ = number_and_unit[1]
-            if offset < log_min or size == PRE_BLANK_SIZE:
-                continue
-            if run and (offset != end or end + size - begin > RUN_SIZE_MAX):
-                records += self.read_run(run, begin, end)
-                run = []
-            if not run:
+        for place in chosen:
+            offset, size, _ = place[1]
+            if offset != end or end + size - begin > RUN_SIZE_MAX:
+                if run:
+                    self.read_run(run, begin, end, records, places)
+                    run = []
                 begin = offset
-            run.append(number_and_unit)
+            if offset < log_min or size == PRE_BLANK_SIZE:
+                begin = end = 0
+                continue
+            run.append(place)
             end = offset + size
         if run:
-            records += self.read_run(run, begin, end)
+            self.read_run(run, begin, end, records, places)
         if len(records) < len(chosen):
             self.refuse_garbage(chosen)
-        return records
+        return records, places
 
     def refuse_garbage(self, chosen: Sequence[tuple[int, Unit]]) -> None:
         """Look among units whose records were not all found for one that was never written.
@@ -595,24 +635,49 @@ class QueueReader:
             if is_garbage(unit):
                 raise self.garbled(queue_offset, f"no unit stands there: commit_log_offset={unit[0]} size={unit[1]}")
 
-    def read_run(self, run: list[tuple[int, Unit]], begin: int, end: int) -> list[bytes]:
-        """Return the bytes of records that lie one behind the other in [begin, end)."""
+    def read_run(self, run: list[Place], begin: int, end: int, records: list[bytes], places: list[Place]) -> None:
+        """Append the bytes of records that lie one behind the other in [begin, end), and the places of checked ones."""
         try:
             data = self.reader.read_log(begin, end - begin)
         except OffsetOutOfRange:
             # Two segments, or the log was trimmed just now.
-            return (
-                [found for item in run for found in self.read_run([item], item[1][0], item[1][0] + item[1][1])]
-                if (len(run) > 1)
-                else []
-            )
-        is_record = self.is_record
-        records = []
-        for queue_offset, unit in run:
-            at = unit[0] - begin
-            if is_record(data, at, queue_offset, unit):
-                records.append(data[at : at + unit[1]])
-        return records
+            if len(run) > 1:
+                for place in run:
+                    self.read_run([place], place[1][0], place[1][0] + place[1][1], records, places)
+            return
+        unpack_head, unpack_properties_size = HEAD_V4.unpack_from, PROPERTIES_SIZE.unpack_from
+        own_queue_id, topic_field = self.queue_id, self.topic_fields[0]
+        topic_field_size = len(topic_field)
+        at = 0
+        # Two unpacks and two copies per record.
+        for place in run:
+            queue_offset, unit = place
+            following = at + unit[1]
+            try:
+                size, magic_code, queue_id, own_queue_offset, offset, sys_flag, body_size = unpack_head(data, at)
+                topic_at = at + HEAD_V4.size + body_size
+                if (
+                    magic_code == MESSAGE_MAGIC_CODE
+                    and own_queue_offset == queue_offset
+                    and offset == unit[0]
+                    and size == unit[1]
+                    and queue_id == own_queue_id
+                    and body_size >= 0
+                    and not sys_flag & HOSTS_V6_FLAGS
+                    and data.startswith(topic_field, topic_at)
+                ):
+                    (properties_size,) = unpack_properties_size(data, topic_at + topic_field_size)
+                    if topic_at + topic_field_size + PROPERTIES_SIZE.size + properties_size == following:
+                        records.append(data[at:following])
+                        places.append(place)
+                        at = following
+                        continue
+            except StructError:
+                pass
+            # Of another kind, or another's.
+            if self.is_record(data, at, queue_offset, unit):
+                records.append(data[at:following])
+            at = following
 
     def written_files(self, end: int) -> list[QueueFile]:
         """Return the files that hold units before *end*, and when each was written last."""
@@ -641,6 +706,23 @@ class QueueReader:
             return 0
         record = self.reader.record_at(unit[0])
         return 0 if record is None else record.store_timestamp
+
+
+def choose(data: bytes, queue_offset: int, numbers: list[int] | None, count_max: int) -> tuple[list[Place], int]:
+    """Return up to *count_max* places of units whose bytes *data* are, and the queue offset behind what was looked at.
+
+    Args:
+        queue_offset: of the first unit.
+        numbers: the units that are wanted, ascending; None: all.
+    """
+    if numbers is None:
+        places = list(enumerate(UNIT.iter_unpack(data[: count_max * UNIT_SIZE]), queue_offset))
+        return places, queue_offset + len(places)
+    chosen = numbers[:count_max]
+    unpack = UNIT.unpack_from
+    places = [(queue_offset + number, unpack(data, number * UNIT_SIZE)) for number in chosen]
+    passed = chosen[-1] + 1 if len(numbers) >= count_max else len(data) // UNIT_SIZE
+    return places, queue_offset + passed
 
 
 def matches_record(message_filter: MessageFilter, data: bytes) -> bool:

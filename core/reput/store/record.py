@@ -30,12 +30,14 @@ import ipaddress
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
+from typing import Any
 
 from isal.isal_zlib import crc32
 
 from reput.errors import DamagedStore
 from reput.store.properties import decode_properties
 from reput_hooks import Record
+from reput_hooks.record import UndecodedRecord
 
 __all__ = [
     "BLANK_MAGIC_CODE",
@@ -53,6 +55,7 @@ __all__ = [
     "TRANSACTION_PREPARED_TYPE",
     "TRANSACTION_ROLLBACK_TYPE",
     "body_crc",
+    "checked_record",
     "crc_property",
     "decode_record",
     "encode_address",
@@ -89,6 +92,10 @@ AFTER_BORN_HOST = Struct(">q")
 AFTER_STORE_HOST = Struct(">iqi")
 # Fields 1 to 15 up to the body, by the two bits that say which host is IPv6; the born host's is the lower one.
 LAYOUTS = tuple(Struct(f">iIIiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20))
+LAYOUT_SIZES = tuple(layout.size for layout in LAYOUTS)
+# Size, magic code, queue offset, commit-log offset, sys flag.
+PLACE = Struct(">iI12xqqi")
+BODY_SIZE = Struct(">i")
 SYS_FLAG = Struct(">i")
 SYS_FLAG_AT = 36
 HOST_FLAGS_SHIFT = 4
@@ -203,67 +210,97 @@ def encode_record(
 def decode_record(data: bytes | bytearray | memoryview, at: int = 0) -> Record:
     """Return the record whose first byte is ``data[at]``. Its body is not checked against its CRC.
 
+    Sizes are checked now, and where the record belongs is decoded; all else when it is asked for, which cannot fail.
+
     Raises:
         DamagedStore: the bytes there are no whole record.
     """
     try:
-        (sys_flag,) = SYS_FLAG.unpack_from(data, at + SYS_FLAG_AT)
-        layout = LAYOUTS[sys_flag >> HOST_FLAGS_SHIFT & 3]
-        (
-            size,
-            magic_code,
-            crc,
-            queue_id,
-            flag,
-            queue_offset,
-            commit_log_offset,
-            _,
-            born_timestamp,
-            born_host,
-            store_timestamp,
-            store_host,
-            reconsume_times,
-            prepared_transaction_offset,
-            body_size,
-        ) = layout.unpack_from(data, at)
-        body_at = at + layout.size
+        size, magic_code, queue_offset, commit_log_offset, sys_flag = PLACE.unpack_from(data, at)
+        body_at = at + LAYOUT_SIZES[sys_flag >> HOST_FLAGS_SHIFT & 3]
+        (body_size,) = BODY_SIZE.unpack_from(data, body_at - 4)
         topic_field = body_at + body_size
         if magic_code == MESSAGE_MAGIC_CODE:
-            topic_at = topic_field + 1
             topic_size = data[topic_field] if topic_field >= body_at else -1
+            properties_field = topic_field + 1 + topic_size
         elif magic_code == MESSAGE_MAGIC_CODE_V2:
-            topic_at = topic_field + 2
             (topic_size,) = TOPIC_SIZE_V2.unpack_from(data, topic_field)
+            properties_field = topic_field + 2 + topic_size
         else:
             raise DamagedStore(f"no record here: magic_code={magic_code:08X} at={at}")
-        topic_end = topic_at + topic_size
-        (properties_size,) = PROPERTIES_SIZE.unpack_from(data, topic_end)
+        (properties_size,) = PROPERTIES_SIZE.unpack_from(data, properties_field)
     except (StructError, IndexError):
         raise DamagedStore(f"record reaches past the end of its bytes: at={at} size={len(data)}") from None
-    properties_at = topic_end + 2
-    end = properties_at + max(properties_size, 0)
+    end = properties_field + 2 + (properties_size if properties_size > 0 else 0)
     if body_size < 0 or not 0 <= topic_size <= TOPIC_SIZE_MAX[magic_code] or end != at + size or end > len(data):
         raise DamagedStore(
             f"sizes of the record disagree: record_size={size} body_size={body_size} topic_size={topic_size} "
             f"properties_size={properties_size} at={at}"
         )
-    return Record(
-        commit_log_offset,
-        size,
-        str(data[topic_at:topic_end], "utf-8", "replace"),
-        queue_id,
-        queue_offset,
-        flag,
-        sys_flag,
+    # A copy unless these bytes are nothing else: a record that is kept keeps nothing else, nor a mapping.
+    own = data if type(data) is bytes and len(data) == size else bytes(data[at:end])
+    return checked_record(own, (queue_offset, (commit_log_offset, size, 0)))
+
+
+def checked_record(data: bytes, place: tuple[int, tuple[int, int, int]]) -> Record:
+    """Return the record of *data*, whose sizes agree.
+
+    Args:
+        place: its queue offset and the unit of its queue, which are what the record itself says.
+    """
+    record: Any = UndecodedRecord()
+    record.queue_offset, (record.commit_log_offset, record.record_size, _) = place
+    record._data = data
+    record._decode = decode_fields
+    record.__class__ = Record
+    decoded: Record = record
+    return decoded
+
+
+def decode_fields(data: bytes, name: str) -> dict[str, Any]:
+    """Return values of fields of a record whose sizes were checked, by name; that of *name* is one of them."""
+    (sys_flag,) = SYS_FLAG.unpack_from(data, SYS_FLAG_AT)
+    layout = LAYOUTS[sys_flag >> HOST_FLAGS_SHIFT & 3]
+    body_at = layout.size
+    (body_size,) = BODY_SIZE.unpack_from(data, body_at - 4)
+    topic_field = body_at + body_size
+    if name == "body":
+        return {"body": data[body_at:topic_field]}
+    if name == "topic" or name == "properties":
+        long_topic = data[7] == MESSAGE_MAGIC_CODE_V2 & 0xFF
+        topic_at = topic_field + (2 if long_topic else 1)
+        topic_end = topic_at + int.from_bytes(data[topic_field:topic_at], "big")
+        if name == "topic":
+            return {"topic": str(data[topic_at:topic_end], "utf-8", "replace")}
+        return {"properties": decode_properties(data[topic_end + 2 :])}
+    (
+        _,
         magic_code,
+        crc,
+        queue_id,
+        flag,
+        _,
+        commit_log_offset,
+        _,
         born_timestamp,
-        decode_host(born_host),
+        born_host,
         store_timestamp,
-        decode_host(store_host),
+        store_host,
         reconsume_times,
         prepared_transaction_offset,
-        crc,
-        bytes(data[body_at:topic_field]),
-        decode_properties(bytes(data[properties_at:end])),
-        encode_message_id(store_host, commit_log_offset),
-    )
+        _,
+    ) = layout.unpack_from(data)
+    return {
+        "queue_id": queue_id,
+        "flag": flag,
+        "sys_flag": sys_flag,
+        "magic_code": magic_code,
+        "born_timestamp": born_timestamp,
+        "born_host": decode_host(born_host),
+        "store_timestamp": store_timestamp,
+        "store_host": decode_host(store_host),
+        "reconsume_times": reconsume_times,
+        "prepared_transaction_offset": prepared_transaction_offset,
+        "body_crc": crc,
+        "message_id": encode_message_id(store_host, commit_log_offset),
+    }
