@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not HAS_SPARK and item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.skip(reason="needs Java and the extra spark"))
+
+
+@pytest.fixture
+def memory_directory(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where there is one, for disks that are simulated and stores that outlive no power cut."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="reput-tests-", dir=memory) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(scope="session")

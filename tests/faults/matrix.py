@@ -1,4 +1,4 @@
-"""The fault matrix: one row per fault and place. A row does it, holds the store to its promises, and says how often.
+"""The fault matrix of a store on a simulated machine, and of its bytes.
 
 `settle` of `ScriptedStore` is what every row of a simulated machine ends with.
 """
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from faults.rows import row
 from faults.scripted_store import PooledStore, ScriptedStore, at_every_call
 from faulty_files import Killed
 from reput.errors import DamagedStore, StoreError, StoreFull, StoreReadOnly
@@ -35,35 +35,7 @@ from small_store import (
     small_settings,
 )
 
-__all__ = ["ROWS", "Row"]
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One row.
-
-    Attributes:
-        fault, place: what happens, and where.
-        afterwards: what holds then, besides what always does.
-        run: does it below a directory, and returns how often it was done.
-    """
-
-    fault: str
-    place: str
-    afterwards: str
-    run: Callable[[Path], int]
-
-
-ROWS: list[Row] = []
-
-
-def row(fault: str, place: str, afterwards: str) -> Callable[[Callable[[Path], int]], Callable[[Path], int]]:
-    """Enter a function into the matrix."""
-
-    def enter(run: Callable[[Path], int]) -> Callable[[Path], int]:
-        ROWS.append(Row(fault, place, afterwards, run))
-        return run
-
-    return enter
+__all__: list[str] = []
 
 
 def opened(store: ScriptedStore) -> None:

@@ -42,6 +42,13 @@ def await_end(pid):
     raise AssertionError(f"process lives: pid={pid}")
 
 
+def named_memory(pid):
+    """Return the files in memory that a process has open or mapped and that outlive it."""
+    opened = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    mapped = {line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()}
+    return {name for name in opened | mapped if name.startswith("/dev/shm/")}
+
+
 def group_log(log):
     """Return the group's log."""
     return (log.store_directory / "reput" / "log" / "group.log").read_text()
@@ -101,7 +108,6 @@ def test_nothing_is_left_of_a_killed_owner(plugins, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     plugins.add("probe")
     store = tmp_path / "killed"
-    names_before = set(os.listdir("/dev/shm"))
     program = str(Path(__file__).with_name("owner_program.py"))
     owner = subprocess.Popen(
         [sys.executable, program, str(store), str(plugins.folder), "probe"], stdout=subprocess.PIPE, text=True
@@ -110,13 +116,14 @@ def test_nothing_is_left_of_a_killed_owner(plugins, tmp_path, monkeypatch):
         group = json.loads(owner.stdout.readline())
         for _ in range(20):
             acknowledged = json.loads(owner.stdout.readline())["acknowledged"]
+        pids = (owner.pid, group["supervisor"], *group["dispatchers"])
+        assert not {name for pid in pids for name in named_memory(pid) if not name.startswith(str(tmp_path))}
     finally:
         owner.kill()
         owner.wait()
         owner.stdout.close()
     for pid in (group["supervisor"], *group["dispatchers"]):
         await_end(pid)
-    assert set(os.listdir("/dev/shm")) <= names_before
     with reput.open(store, dispatchers=["probe"]) as opened:
         assert opened.appended >= acknowledged
         opened.wait_for("probe", opened.appended, TIMEOUT)

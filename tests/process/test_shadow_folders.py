@@ -126,8 +126,11 @@ def test_a_completion_that_crashes_is_completed_by_the_next(shadow, monkeypatch)
 
 
 def test_a_shadow_without_intent_is_removed(shadow):
-    """It is half a view, and the old ones hold."""
+    """It is half a view, and the old ones hold; so is an intent that was killed while it was written."""
+    draft = shadow.intent.with_name("shadow.swap.draft")
+    draft.write_bytes(b"half")
     assert shadow.settle() == ()
+    assert not draft.exists()
     assert held(shadow) == ["old"] * 4
     assert_settled(shadow)
 

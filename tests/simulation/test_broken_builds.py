@@ -103,10 +103,10 @@ BUILDS: list[Break] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.__name__)
-def test_a_broken_build_is_caught(build: Break, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_broken_build_is_caught(build: Break, memory_directory: Path, monkeypatch: pytest.MonkeyPatch):
     """Within a few seeds; the failure names the seed."""
     build(monkeypatch)
-    failure = next(filter(None, (failure_of(seed, tmp_path) for seed in range(SEED_COUNT_MAX))), "none found")
+    failure = next(filter(None, (failure_of(seed, memory_directory) for seed in range(SEED_COUNT_MAX))), "none found")
     print(failure)
     assert failure.startswith("seed=")
 

@@ -41,21 +41,21 @@ def run_seeds(seeds: range, directory: Path) -> Counter[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", parts(), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
-def test_no_fault_breaks_a_promise(seeds, tmp_path):
+def test_no_fault_breaks_a_promise(seeds, memory_directory):
     """What was acknowledged is there, what is there is what was put, and the views come to say the same."""
-    faults = run_seeds(seeds, tmp_path)
+    faults = run_seeds(seeds, memory_directory)
     for name in FAULTS:
         print(f"{faults[name]:6} {name}")
     if len(seeds) == SEED_COUNT // PART_COUNT:
         assert {name: faults[name] for name in FAULTS if faults[name] < FAULT_COUNT_MIN} == {}
 
 
-def test_a_seed_replays(tmp_path):
+def test_a_seed_replays(memory_directory):
     """The same operations, the same faults, the same bytes of the log."""
     first, second = Counter(), Counter()
     logs = []
     for name, faults in (("a", first), ("b", second)):
-        simulation = Simulation(5, tmp_path / name, faults)
+        simulation = Simulation(5, memory_directory / name, faults)
         simulation.run()
         logs.append((simulation.done, [record.data for record in simulation.expected.records]))
     assert logs[0] == logs[1]

@@ -70,6 +70,8 @@ class ShadowFolders:
         if self.intent.exists():
             swapped = self.complete()
             self.forget_intent()
+        # Of an intent whose writing was killed; nobody would write it again.
+        self.intent.with_name(self.intent.name + ".draft").unlink(missing_ok=True)
         self.remove()
         return swapped
 

@@ -564,9 +564,12 @@ class Supervisor:
         for member in self.everyone():
             if member.pid is not None:
                 os.waitpid(member.pid, 0)
+                # What they said last may be ready to be read in the very round in which the owner was found gone.
+                self.unwatch_process(member)
                 member.release_process()
                 member.show_state(State.STOPPED)
         for asked, _, _ in self.describing.values():
+            self.reactor.unwatch(asked.descriptor)
             asked.end("the group ends")
         self.describing.clear()
         self.finished = True
