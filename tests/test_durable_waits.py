@@ -134,7 +134,7 @@ def test_a_store_that_is_closed_lets_nobody_wait(tmp_path):
     async def main():
         store = reput.open(tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH")
         task = asyncio.ensure_future(store.aput(reput.Message("orders", b"x")))
-        await turns(1)
+        await turns(2)
         await asyncio.get_running_loop().run_in_executor(None, store.close)
         await asyncio.wait_for(task, LIMIT_S)
         with pytest.raises(StoreClosed):

@@ -1,9 +1,9 @@
-"""DurableWaits: the coroutines of one event loop that wait for the disk, let go in batches.
+"""DurableWaits: who waits for the disk in one event loop, let go in batches.
 
 Waking an event loop from another thread costs a system call, so the flusher wakes it once for all whom one force has
 made happy: it is asked for the first of them only, and the loop finds the others by itself.
 
-    coroutine ── wait(offset) ──▶ pending ── first one ──▶ flusher
+    call(offset, done) ──────────▶ pending ── first one ──▶ flusher
                                     ▲                         │ forced
                                     └──── settle ◀── loop ◀───┘ call_soon_threadsafe, once
 """
@@ -38,16 +38,26 @@ class DurableWaits:
         self.log = log
         self.loop = loop
         # By offset; the number tells two of the same offset apart.
-        self.pending: list[tuple[int, int, asyncio.Future[None]]] = []
+        self.pending: list[tuple[int, int, Callable[[], None]]] = []
         self.numbers = count()
         self.is_asked = False
 
     async def wait(self, offset: int) -> None:
         """Return once the log is durable up to *offset*, or never will be."""
         future: asyncio.Future[None] = self.loop.create_future()
-        heapq.heappush(self.pending, (offset, next(self.numbers), future))
-        self.ask_soon()
+
+        def settle() -> None:
+            # The coroutine may have been cancelled.
+            if not future.done():
+                future.set_result(None)
+
+        self.call(offset, settle)
         await future
+
+    def call(self, offset: int, done: Callable[[], None]) -> None:
+        """Have *done* called in the loop once the log is durable up to *offset*, or never will be."""
+        heapq.heappush(self.pending, (offset, next(self.numbers), done))
+        self.ask_soon()
 
     def ask_soon(self) -> None:
         """Have the flusher asked once whatever is ready in the loop has put, too: one force is then for all of it."""
@@ -67,14 +77,11 @@ class DurableWaits:
             self.loop.call_soon_threadsafe(self.settle, offset)
 
     def settle(self, offset: int) -> None:
-        """Let go of whoever waited for what is durable now; of all, if *offset* was to be and never will."""
+        """Call whoever waited for what is durable now; all, if *offset* was to be and never will."""
         durable = self.log.durable
         pending = self.pending
         while pending and (pending[0][0] <= durable or durable < offset):
-            _, _, future = heapq.heappop(pending)
-            # Its coroutine may have been cancelled.
-            if not future.done():
-                future.set_result(None)
+            heapq.heappop(pending)[2]()
         self.is_asked = False
         if pending:
             self.ask_soon()

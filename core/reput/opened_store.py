@@ -28,6 +28,7 @@ from reput.consume.schedule_service import DelayLevelRow, ScheduleService
 from reput.consume.topics import is_system_topic
 from reput.durable_waits import DurableWaits
 from reput.errors import ConfigError, DispatcherError, MessageIllegal, StoreClosed
+from reput.grouped_puts import GroupedPuts
 from reput.process.configuration import Configuration
 from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
@@ -278,9 +279,8 @@ class Store(Reading):
         self.not_begun = set() if begun else set(self.settings.dispatchers)
         self.read_lock = threading.Lock()
         self.grown = threading.Condition()
-        self.durable_waits: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, DurableWaits] = (
-            weakref.WeakKeyDictionary()
-        )
+        # What the event loop of each thread puts and waits with.
+        self.here = threading.local()
         self.closed = False
         self.consuming_lock = threading.Lock()
         self.consuming: ConsumeServices | None = None
@@ -427,17 +427,21 @@ class Store(Reading):
     async def aput(self, message: Message) -> PutMessageResult:
         """Store one message as `put` does; the event loop goes on while the disk is waited for.
 
+        With SYNC_FLUSH it is stored at the end of the loop's turn, together with whatever else was put in that turn.
+        A task that is cancelled before that stores nothing; later, its message is stored all the same.
+
         Raises:
             As `put`.
         """
+        writer = self.writer
         try:
-            result = self.writer.append(message)
+            if not writer.sync_flush:
+                return writer.append(message)
+            prepared = writer.admit(message)
         except (AttributeError, TypeError):
             require_messages([message])
             raise
-        if self.writer.sync_flush:
-            await self.durable(result.next_commit_log_offset)
-        return result
+        return await self.grouped_puts().put(message, prepared)
 
     async def durable(self, commit_log_offset: int) -> None:
         """Wait until the log is on disk up to *commit_log_offset*.
@@ -447,13 +451,17 @@ class Store(Reading):
         """
         if self.writer.durable >= commit_log_offset:
             return
-        loop = asyncio.get_running_loop()
-        waits = self.durable_waits.get(loop)
-        if waits is None:
-            waits = self.durable_waits[loop] = DurableWaits(self.writer, loop)
-        await waits.wait(commit_log_offset)
+        await self.grouped_puts().waits.wait(commit_log_offset)
         if self.writer.durable < commit_log_offset:
             raise self.writer.refusal()
+
+    def grouped_puts(self) -> GroupedPuts:
+        """Return what the running event loop puts and waits for the disk with."""
+        loop = asyncio.get_running_loop()
+        puts: GroupedPuts | None = getattr(self.here, "puts", None)
+        if puts is None or puts.loop is not loop:
+            puts = self.here.puts = GroupedPuts(self.writer, DurableWaits(self.writer, loop), loop)
+        return puts
 
     def delete_topic(self, topic: str, timeout: float | None = 5.0) -> int:
         """Delete *topic* and return the commit-log offset of that.

@@ -14,7 +14,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from struct import Struct
@@ -85,7 +85,7 @@ from reput.store.store_lock import StoreLock, Writer, not_writable, process_star
 from reput.store.topic_deletions import TopicDeletion, TopicDeletions
 from reput_hooks.dispatch import ROW
 
-__all__ = ["MessageStore"]
+__all__ = ["MessageStore", "Prepared"]
 
 logger = logging.getLogger("reput.store")
 
@@ -670,6 +670,43 @@ class MessageStore:
                 error.stored_count = len(results)
                 raise
         return results
+
+    def admit(self, message: Message) -> Prepared:
+        """Check and encode *message*, to be stored by `append_each`.
+
+        Raises:
+            MessageIllegal: it breaks a limit.
+            StoreBusy: another put is stuck.
+        """
+        if self.page_cache.busy:
+            raise self.busy_refusal()
+        return self.prepare(message)
+
+    def append_each(self, puts: Sequence[tuple[Message, Prepared]]) -> list[PutMessageResult | StoreError]:
+        """Store messages that were admitted, each as a put of its own, under one lock, without waiting for the disk.
+
+        Returns:
+            for each where it is, or why it is not stored.
+        """
+        outcomes: list[PutMessageResult | StoreError] = []
+        with self.put_lock:
+            if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
+                return [self.refusal() for _ in puts]
+            timestamp = self.now()
+            for run, size in self.runs([prepared for _, prepared in puts]):
+                try:
+                    outcomes += self.put_run(run, size, timestamp)
+                except StoreError:
+                    # Nothing of the run is stored; there may be room for one of them, though not for all.
+                    outcomes += [self.put_alone(prepared, timestamp) for prepared in run]
+        return outcomes
+
+    def put_alone(self, prepared: Prepared, timestamp: int) -> PutMessageResult | StoreError:
+        """Append one message, or say why not. Under the put lock."""
+        try:
+            return self.put_run([prepared], prepared.record_size, timestamp)[0]
+        except StoreError as error:
+            return error
 
     def runs(self, batch: list[Prepared]) -> Iterator[tuple[list[Prepared], int]]:
         """Split *batch* where a segment ends; yield each run with its bytes."""

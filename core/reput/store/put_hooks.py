@@ -10,10 +10,10 @@ from typing import Any
 import pluggy
 
 import reput_hooks.store_hooks
-from reput.errors import ConfigError
+from reput.errors import ConfigError, StoreError
 from reput.settings import Settings
 from reput.store.message import Message, PutMessageResult
-from reput.store.message_store import MessageStore
+from reput.store.message_store import MessageStore, Prepared
 
 __all__ = ["HookedMessageStore"]
 
@@ -50,6 +50,19 @@ class HookedMessageStore(MessageStore):
         for message, result in zip(batch, results, strict=True):
             self.tell_stored(message, result)
         return results
+
+    def admit(self, message: Message) -> Prepared:
+        """Check and encode *message*, to be stored by `append_each`."""
+        self.hook.reput_before_put(message=message)
+        return super().admit(message)
+
+    def append_each(self, puts: Sequence[tuple[Message, Prepared]]) -> list[PutMessageResult | StoreError]:
+        """Store messages that were admitted, each as a put of its own, without waiting for the disk."""
+        outcomes = super().append_each(puts)
+        for (message, _), outcome in zip(puts, outcomes, strict=True):
+            if isinstance(outcome, PutMessageResult):
+                self.tell_stored(message, outcome)
+        return outcomes
 
     def tell_stored(self, message: Message, result: PutMessageResult) -> None:
         """Call what comes after a put; the message is there, whatever that raises."""

@@ -1,0 +1,266 @@
+"""What coroutines put with SYNC_FLUSH: stored together, answered each for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import reput
+from reput.errors import MessageIllegal, StoreFull, StoreReadOnly
+from reput.grouped_puts import GROUP_COUNT_MAX
+from reput_hooks import hookimpl
+
+LIMIT_S = 30.0
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store without views, whose puts wait for the disk."""
+    with reput.open(tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH") as opened:
+        yield opened
+
+
+def message(number, **fields):
+    """Return a message that tells its number."""
+    return reput.Message("orders", b"%d" % number, **fields)
+
+
+def run(coroutine):
+    """Run *coroutine* in a loop of its own, within the limit."""
+    return asyncio.run(asyncio.wait_for(coroutine, LIMIT_S))
+
+
+def bodies(store):
+    """Return what is in the log, in its order."""
+    return [record.body for record in store.records()]
+
+
+def test_a_turn_of_the_loop_is_stored_in_the_order_of_its_puts(store):
+    """Each result is that of a put of its own, and lies below what is durable when it is seen."""
+    count = 2 * GROUP_COUNT_MAX + 5
+
+    async def put(number):
+        result = await store.aput(message(number))
+        assert result.next_commit_log_offset <= store.writer.durable
+        return result
+
+    async def main():
+        return await asyncio.gather(*(put(number) for number in range(count)))
+
+    results = run(main())
+    assert [result.queue_offset for result in results] == list(range(count))
+    assert [result.commit_log_offset for result in results[1:]] == [
+        result.next_commit_log_offset for result in results[:-1]
+    ]
+    assert {result.status.value for result in results} == {"PUT_OK"}
+    assert bodies(store) == [b"%d" % number for number in range(count)]
+
+
+def test_large_messages_make_small_groups(store):
+    """A group is bounded in bytes, too: other threads put in between."""
+    locks = []
+    append_each = store.writer.append_each
+    store.writer.append_each = lambda puts: locks.append(len(puts)) or append_each(puts)
+
+    async def main():
+        await asyncio.gather(*(store.aput(reput.Message("orders", bytes(600_000))) for _ in range(5)))
+
+    run(main())
+    assert locks == [2, 2, 1]
+
+
+def test_a_message_that_is_refused_refuses_only_itself(store):
+    """The others of its turn are stored."""
+
+    async def main():
+        return await asyncio.gather(
+            store.aput(message(0)),
+            store.aput(message(1, queue_id=-1)),
+            store.aput(message(2)),
+            store.aput("no message"),
+            return_exceptions=True,
+        )
+
+    first, second, third, fourth = run(main())
+    assert (first.queue_offset, third.queue_offset) == (0, 1)
+    assert isinstance(second, MessageIllegal)
+    assert isinstance(fourth, MessageIllegal)
+    assert bodies(store) == [b"0", b"2"]
+
+
+def test_a_message_without_room_refuses_only_itself(store):
+    """What does not fit all together is stored as far as it fits one by one."""
+    room = store.writer.commit_log.room
+
+    def small_room(size):
+        if size > 1000:
+            raise StoreFull("no room")
+        return room(size)
+
+    store.writer.commit_log.room = small_room
+    large = reput.Message("orders", bytes(2000))
+
+    async def main():
+        puts = (store.aput(each) for each in (message(0), large, message(2), large))
+        return await asyncio.gather(*puts, return_exceptions=True)
+
+    outcomes = run(main())
+    assert [isinstance(outcome, StoreFull) for outcome in outcomes] == [False, True, False, True]
+    assert outcomes[1] is not outcomes[3]
+    assert bodies(store) == [b"0", b"2"]
+
+
+def test_who_is_cancelled_in_the_same_turn_stores_nothing(store):
+    """The others do; who is cancelled later has stored it, and the others are answered."""
+
+    async def main():
+        early, late, other = (asyncio.ensure_future(store.aput(message(number))) for number in range(3))
+        asyncio.get_running_loop().call_soon(early.cancel)
+        while store.writer.appended == 0:
+            await asyncio.sleep(0)
+        late.cancel()
+        result = await other
+        return early.cancelled(), late.cancelled() or late.done(), result.queue_offset
+
+    assert run(main()) == (True, True, 1)
+    assert bodies(store) == [b"1", b"2"]
+
+
+def test_several_loops_put_into_one_store(store):
+    """Each in a thread of its own, with threads that put without a loop beside them."""
+
+    async def main(first):
+        results = []
+        for turn in range(5):
+            numbers = range(first + turn * 20, first + turn * 20 + 20)
+            results += await asyncio.gather(*(store.aput(message(number)) for number in numbers))
+        return [result.queue_offset for result in results]
+
+    with ThreadPoolExecutor(5) as pool:
+        loops = [pool.submit(run, main(first)) for first in (0, 100, 200)]
+        thread = pool.submit(lambda: [store.put(message(number)).queue_offset for number in range(300, 330)])
+        offsets = sum((loop.result(LIMIT_S) for loop in loops), thread.result(LIMIT_S))
+    assert sorted(offsets) == list(range(330))
+    assert sorted(int(body) for body in bodies(store)) == list(range(330))
+
+
+def test_one_thread_may_run_one_loop_after_the_other(store):
+    """The next loop waits with means of its own."""
+
+    async def main(number):
+        return (await store.aput(message(number))).queue_offset
+
+    assert [run(main(number)) for number in range(3)] == [0, 1, 2]
+
+
+def test_a_loop_that_ends_with_puts_in_flight_harms_nobody(store):
+    """The disk answers when the loop is gone."""
+    answer = threading.Event()
+    mapping = store.writer.commit_log.current.mapping
+    force = mapping.force
+
+    def slow():
+        assert answer.wait(LIMIT_S)
+        force()
+
+    mapping.force = slow
+
+    async def main():
+        task = asyncio.ensure_future(store.aput(message(0)))
+        while store.writer.appended == 0:
+            await asyncio.sleep(0)
+        task.cancel()
+
+    run(main())
+    answer.set()
+    assert store.put(message(1)).queue_offset == 1
+    assert bodies(store) == [b"0", b"1"]
+
+
+def test_a_disk_that_does_not_answer_in_time_is_told(tmp_path):
+    """Each has the status of its own, as with put."""
+    answer = threading.Event()
+    with reput.open(
+        tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20
+    ) as store:
+        mapping = store.writer.commit_log.current.mapping
+        force = mapping.force
+
+        def slow():
+            assert answer.wait(LIMIT_S)
+            force()
+
+        mapping.force = slow
+
+        async def main():
+            results = await asyncio.gather(*(store.aput(message(number)) for number in range(3)))
+            answer.set()
+            return results
+
+        results = run(main())
+        assert [result.status.value for result in results] == ["FLUSH_DISK_TIMEOUT"] * 3
+        assert [result.queue_offset for result in results] == [0, 1, 2]
+
+
+def test_a_failed_force_refuses_everybody_in_flight(tmp_path):
+    """And whoever comes later; nothing is called safe."""
+    store = reput.open(tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH")
+
+    def refuse():
+        raise OSError(5, "Input/output error")
+
+    store.writer.commit_log.current.mapping.force = refuse
+
+    async def main():
+        return [
+            await asyncio.gather(*(store.aput(message(number)) for number in range(3)), return_exceptions=True)
+            for _ in range(2)
+        ]
+
+    first, second = run(main())
+    assert [type(outcome) for outcome in first + second] == [StoreReadOnly] * 6
+    assert store.writer.durable == 0
+    store.close()
+
+
+def test_a_publication_that_fails_is_told_to_those_who_put(store):
+    """Nobody waits for ever for a defect of somebody else's."""
+
+    def refuse(*_):
+        raise RuntimeError("a defect")
+
+    store.writer.publisher.publish = refuse
+
+    async def main():
+        puts = (store.aput(message(number)) for number in range(3))
+        return await asyncio.gather(*puts, return_exceptions=True)
+
+    assert [str(outcome) for outcome in run(main())] == ["a defect"] * 3
+
+
+def test_hooks_see_each_of_the_messages(tmp_path):
+    """Before it is stored, when they may refuse it, and behind."""
+    seen = []
+
+    class Hooks:
+        @hookimpl
+        def reput_before_put(self, message):
+            if message.body == b"1":
+                raise PermissionError("not this one")
+
+        @hookimpl
+        def reput_after_put(self, message, result):
+            seen.append((message.body, result.queue_offset))
+
+    with reput.open(tmp_path, mode="inline", dispatchers=[], hooks=[Hooks()], flush_disk_type="SYNC_FLUSH") as hooked:
+
+        async def main():
+            puts = (hooked.aput(message(number)) for number in range(3))
+            return await asyncio.gather(*puts, return_exceptions=True)
+
+        outcomes = run(main())
+    assert isinstance(outcomes[1], PermissionError)
+    assert seen == [(b"0", 0), (b"2", 1)]
