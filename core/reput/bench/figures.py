@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["FIGURES", "Figure", "figure_rows", "look_up", "shown"]
+__all__ = ["FIGURES", "Figure", "figure_rows", "figures_of", "look_up", "shown", "yes_or_no"]
 
 Bound = Literal["at least", "at most"]
 
@@ -26,6 +26,7 @@ class Figure(msgspec.Struct, frozen=True):
         bound, goal: what is asked, in *unit*; None: nothing.
         peer: name of RocketMQ's measurement of the same; see `reput.bench.peer`.
         multiple: what is asked, as a multiple of RocketMQ's figure.
+        peer_version: of RocketMQ that the multiple is of; None: of the better one.
         only: the options of the measurement that the goal is for, where it is not for all.
     """
 
@@ -37,6 +38,7 @@ class Figure(msgspec.Struct, frozen=True):
     scale: float = 1
     peer: str | None = None
     multiple: float | None = None
+    peer_version: str | None = None
     only: dict[str, object] = {}
 
     def of(self, report: Mapping[str, Any]) -> float | None:
@@ -53,7 +55,7 @@ class Figure(msgspec.Struct, frozen=True):
         sign = "≥" if self.bound == "at least" else "≤"
         parts = [f"{sign} {shown(self.goal)}"] if self.goal is not None else []
         if self.multiple is not None:
-            parts.append(f"{sign} {self.multiple:g} × RocketMQ")
+            parts.append(f"{sign} {self.multiple:g} × RocketMQ{f' {self.peer_version}' if self.peer_version else ''}")
         return ", ".join(parts)
 
     def kept(self, figure: float | None) -> bool | None:
@@ -74,14 +76,17 @@ def at_most(what: str, path: str, unit: str, goal: float | None = None, **more: 
 MIB = 1 << 20
 MS = 1e3  # of times in microseconds
 
+PUT_TO_READABLE_P50 = at_most("put to readable, p50", "put_to_readable.p50_us", "µs", 80, peer="visible, p50")
+PUT_TO_READABLE_P99 = at_most("put to readable, p99", "put_to_readable.p99_us", "µs", 500, peer="visible, p99")
+
 FIGURES: dict[str, tuple[Figure, ...]] = {
     "append": (
         at_least("put, views keeping up", "put.attached_per_s", "1/s", peer="put", multiple=0.5),
         at_most("put, p99", "put.p99_us", "µs", 20),
         at_most("furthest a view was behind", "put.lag_max_bytes", "MiB", 8, scale=MIB),
         at_least("put_batch of 64, views keeping up", "put_batch.attached_per_s", "1/s", peer="put", multiple=1.2),
-        at_most("put to readable, p50", "put_to_readable.p50_us", "µs", 80),
-        at_most("put to readable, p99", "put_to_readable.p99_us", "µs", 500),
+        PUT_TO_READABLE_P50,
+        PUT_TO_READABLE_P99,
         at_most("anonymous memory of the group", "memory.anonymous_bytes", "MiB", scale=MIB),
     ),
     "read": (
@@ -96,8 +101,8 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_least("check of the log and its views", "check_with_views_mb_per_s", "MB/s"),
     ),
     "dispatch": (
-        at_most("put to readable, p50", "put_to_readable.p50_us", "µs", 80, peer="visible, p50"),
-        at_most("put to readable, p99", "put_to_readable.p99_us", "µs", 500, peer="visible, p99"),
+        PUT_TO_READABLE_P50,
+        PUT_TO_READABLE_P99,
         at_most("put past 16 paused dispatchers, more", "paused.attached.-1.difference_percent", "%", 5),
         at_most("back-stop found work", "backstop.found_work", "times", 0),
         at_most("kill -9 of the consume queue to caught up, p50", "restart.p50_us", "ms", 300, scale=MS),
@@ -111,6 +116,7 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
             only={"queues": 1},
             peer="rebuild, one queue",
             multiple=1.0,
+            peer_version="5.3.3",
         ),
         at_least(
             "rebuild, 1,000 queues",
@@ -161,21 +167,31 @@ def look_up(report: Mapping[str, Any], path: str) -> float | None:
     return at if isinstance(at, (int, float)) else None
 
 
-def figure_rows(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each figure of *report*: what, figure, unit, asked, and whether it is kept, all for people."""
+def figures_of(report: Mapping[str, Any]) -> Iterator[tuple[Figure, float]]:
+    """Yield the figures that *report* has, each place once: as the figure that is for these options, if one is."""
     seen: set[str] = set()
     for figure in FIGURES[report["bench"]]:
         found = figure.of(report)
-        if found is None or not figure.is_for(report) or figure.path in seen:
-            continue
-        seen.add(figure.path)
+        if found is not None and figure.is_for(report) and figure.path not in seen:
+            seen.add(figure.path)
+            yield figure, found
+
+
+def figure_rows(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each figure of *report*: what, figure, unit, asked, and whether it is kept, all for people."""
+    for figure, found in figures_of(report):
         yield {
             "what": figure.what,
             "figure": shown(found),
             "unit": figure.unit,
             "asked": figure.asked(),
-            "kept": {True: "yes", False: "NO", None: ""}[figure.kept(found)],
+            "kept": yes_or_no(figure.kept(found)),
         }
+
+
+def yes_or_no(kept: bool | None) -> str:
+    """Return whether a goal was kept, for people; nothing where none can be told."""
+    return {True: "yes", False: "NO", None: ""}[kept]
 
 
 def shown(number: float | None) -> str:

@@ -25,11 +25,11 @@ from typing import Any
 
 import reput
 from reput.bench.machine import machine_facts
+from reput.bench.turns import REPUT, user_environment
 
 __all__ = ["measure_open"]
 
 PROGRAM = [sys.executable, "-m", "reput.bench.usable_store"]
-COMMAND = [sys.executable, "-c", "import sys; from reput.cli import main; sys.exit(main())"]
 SEGMENTS = 4
 QUEUES = 4
 BATCH = 64
@@ -116,6 +116,7 @@ def open_once(store: Path, *, kill: bool = False) -> dict[str, float]:
         [*PROGRAM, str(store)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        env=user_environment(),
         # What the group has to say of its owner's death is no news.
         stderr=subprocess.DEVNULL if kill else None,
     )
@@ -153,7 +154,11 @@ def check(store: Path) -> float:
     """Run `reput check` and return MB of the log a second, the start of the process included."""
     begin = time.monotonic()
     done = subprocess.run(
-        [*COMMAND, "check", str(store), "--format", "json"], stdout=subprocess.PIPE, timeout=WAIT_S, check=False
+        [*REPUT, "check", str(store), "--format", "json"],
+        stdout=subprocess.PIPE,
+        env=user_environment(),
+        timeout=WAIT_S,
+        check=False,
     )
     seconds = time.monotonic() - begin
     report = json.loads(done.stdout)

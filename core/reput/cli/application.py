@@ -93,6 +93,7 @@ application.add_typer(groups, name="group")
 
 for name, measure in (
     ("append", bench.append),
+    ("beside", bench.beside),
     ("consume", bench.consume),
     ("dispatch", bench.dispatch),
     ("export", bench.export),

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from reput.cli.failure import ANSWER_IS_NO
 from reput.cli.options import FormatOption, OutputFormat, whole_number
-from reput.cli.output import Printer, table_text
+from reput.cli.output import Printer, print_table, table_text, write_line
+from reput.errors import ConfigError
 
-__all__ = ["EXAMPLES", "append", "consume", "dispatch", "export", "open_store", "read", "rebuild", "ring"]
+__all__ = ["EXAMPLES", "append", "beside", "consume", "dispatch", "export", "open_store", "read", "rebuild", "ring"]
 
 EXAMPLES = {
     "append": "reput bench append --count 50000",
+    "beside": "reput bench beside --quick --only read --rounds 1 --out beside.jsonl",
     "consume": "reput bench consume --count 50000 --wake-ups 500",
     "dispatch": "reput bench dispatch --count 2000 --restarts 3",
     "export": "reput bench export --bytes 16777216 --no-spark",
-    "open": "reput bench open --bytes 16777216 --rounds 2",
+    "open": "reput bench open --bytes 4194304 --rounds 1",
     "read": "reput bench read --count 50000",
     "rebuild": "reput bench rebuild --count 50000",
     "ring": "reput bench ring --requests 200000 --rounds 4 --wake-ups 200",
@@ -32,6 +36,10 @@ DirectoryOption = Annotated[
 SizeOption = Annotated[
     int, typer.Option("--size", metavar="B", parser=whole_number(), help="Bytes of the body of a message.")
 ]
+SecondsOption = Annotated[
+    int,
+    typer.Option("--seconds", metavar="S", parser=whole_number(1), help="How long messages are put at a steady rate."),
+]
 KeysOption = Annotated[int, typer.Option("--keys", metavar="K", parser=whole_number(), help="Keys of a message.")]
 
 
@@ -42,12 +50,95 @@ def append(
     ] = 1_000_000,
     size: SizeOption = 1024,
     batch: Annotated[int, typer.Option("--batch", metavar="N", parser=whole_number(1), help="Messages a batch.")] = 64,
+    seconds: SecondsOption = 10,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Measure puts while their views keep up: one by one, in batches, and from put to readable."""
     from reput.bench.append import measure_append
 
-    print_report(measure_append(directory, count=count, body_size=size, batch=batch), output_format)
+    report = measure_append(directory, count=count, body_size=size, batch=batch, latency_seconds=seconds)
+    print_report(report, output_format)
+
+
+def beside(
+    peer: Annotated[
+        Path | None,
+        typer.Option("--peer", metavar="DIR", help="The program `peer`, which measures RocketMQ, or its folder."),
+    ] = None,
+    versions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--version", metavar="V", help="A version of RocketMQ; may be repeated. By default 4.9.7 and 5.3.3."
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="PART", help="A part of it; may be repeated. By default all.")
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="How often everybody has a turn.")
+    ] = 2,
+    minutes: Annotated[
+        int, typer.Option("--minutes", metavar="M", parser=whole_number(1), help="Nothing begins after that.")
+    ] = 15,
+    quick: Annotated[bool, typer.Option("--quick", help="Do so little that the figures mean nothing.")] = False,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="Where all that was measured is kept, a JSON object a line.")
+    ] = Path("beside.jsonl"),
+    again: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="Measure nothing, print the table of a run that was kept."),
+    ] = None,
+    directory: DirectoryOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> int:
+    """Measure reput and RocketMQ beside each other, in turns, and print what is asked and what was seen.
+
+    Without --peer reput alone is measured. Exit code 1: something could not be measured; a goal that is missed is no
+    error.
+    """
+    from reput.bench.beside import PARTS, measure_beside
+    from reput.bench.peer import VERSIONS
+
+    unknown = [part for part in only or () if part not in PARTS]
+    if unknown:
+        raise ConfigError(f"no such part: only={unknown[0]!r} known={','.join(PARTS)}", "Name one of the known ones.")
+    if again is None:
+        measure_beside(
+            out,
+            peer=peer,
+            versions=versions or VERSIONS,
+            parts=only or tuple(PARTS),
+            rounds=rounds,
+            minutes=minutes,
+            quick=quick,
+            directory=directory,
+            say=lambda sentence: print(f"reput: {sentence}", file=sys.stderr, flush=True),
+        )
+    return print_beside(again or out, output_format, notes=again is not None)
+
+
+def print_beside(path: Path, output_format: OutputFormat, *, notes: bool) -> int:
+    """Print the table of a run, and what failed; its *notes*, if they were not said before. Return the exit code."""
+    from msgspec import MsgspecError, to_builtins
+
+    from reput.bench.beside import beside_rows, failed_turns, notes_of, read_lines, rows_of
+
+    try:
+        lines = read_lines(path)
+    except (OSError, MsgspecError) as error:
+        raise ConfigError(f"no run of this benchmark can be read: path={path} error={error}") from None
+    rows = rows_of(lines)
+    failed = list(failed_turns(lines))
+    if output_format is OutputFormat.JSON:
+        print_table([to_builtins(row) for row in rows], (), output_format)
+    else:
+        shown = beside_rows(rows)
+        write_line(
+            "\n\n".join([machine_text(lines[0].machine), *([table_text(shown, tuple(shown[0]))] if shown else [])])
+        )
+    for sentence in [*(notes_of(lines) if notes else []), *failed]:
+        print(f"reput: {sentence}", file=sys.stderr)
+    return ANSWER_IS_NO if failed else 0
 
 
 def consume(
@@ -90,12 +181,14 @@ def dispatch(
     restarts: Annotated[
         int, typer.Option("--restarts", metavar="N", parser=whole_number(1), help="Kills of the consume queue.")
     ] = 20,
+    seconds: SecondsOption = 10,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Measure what dispatchers cost a put, how soon they see it, and how soon they are back after a kill."""
     from reput.bench.dispatch import measure_dispatch
 
-    print_report(measure_dispatch(directory, count=count, body_size=size, restarts=restarts), output_format)
+    report = measure_dispatch(directory, count=count, body_size=size, restarts=restarts, latency_seconds=seconds)
+    print_report(report, output_format)
 
 
 def open_store(
@@ -169,7 +262,12 @@ def report_text(report: Mapping[str, Any]) -> str:
     """Return where a measurement was made, and a table of its figures."""
     from reput.bench.figures import figure_rows
 
-    machine = report["machine"]
-    where = f"{report['bench']} on {machine['processor']}, {machine['cores']} cores, Python {machine['python']}"
     rows = list(figure_rows(report))
-    return f"{where}, {machine['file_system']}\n\n{table_text(rows, ('what', 'figure', 'unit', 'asked', 'kept'))}"
+    table = table_text(rows, ("what", "figure", "unit", "asked", "kept"))
+    return f"{report['bench']} on {machine_text(report['machine'])}\n\n{table}"
+
+
+def machine_text(machine: Mapping[str, Any]) -> str:
+    """Return the machine that something was measured on."""
+    processor = f"{machine['processor']}, {machine['cores']} cores"
+    return f"{processor}, Python {machine['python']}, {machine['file_system']}, reput {machine['reput']}"

@@ -1,0 +1,111 @@
+"""RocketMQ's own store, as the program `peer` measures it.
+
+`peer SUB-COMMAND --version V --dir D --log L` prints a JSON object a line: ``measurement`` says what it is of, and the
+other fields what was done and seen. It is no part of reput; whoever has it names its folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reput.bench.turns import Command, Turn, run_turn
+
+__all__ = ["PEER_COMMANDS", "PEER_FIGURES", "VERSIONS", "Peer", "PeerFigure"]
+
+VERSIONS = ("4.9.7", "5.3.3")
+BUILD_TIMEOUT_S = 600.0
+
+
+class PeerFigure(msgspec.Struct, frozen=True):
+    """Where a figure of RocketMQ's stands: *field* of the report whose fields are as in *only*."""
+
+    field: str
+    only: dict[str, object]
+
+    def of(self, report: dict[str, Any]) -> float | None:
+        """Return the figure, None where *report* is of something else."""
+        if any(report.get(name) != value for name, value in self.only.items()):
+            return None
+        found = report.get(self.field)
+        return float(found) if isinstance(found, (int, float)) else None
+
+
+PEER_COMMANDS = {
+    "put": Command(
+        ("store-append", "--body", "1024", "--threads", "1"), (("--count", 1_000_000, 2_000), ("--seconds", 8, 1))
+    ),
+    "put to disk": Command(
+        ("store-append", "--flush", "sync", "--threads", "64"), (("--count", 100_000, 1_000), ("--seconds", 3, 1))
+    ),
+    "put to disk, in flight": Command(
+        ("store-append", "--flush", "sync", "--mode", "async", "--inflight", "1024"),
+        (("--count", 500_000, 2_000), ("--seconds", 4, 1)),
+    ),
+    "visible": Command(
+        ("store-dispatch", "--mode", "latency", "--queues", "1", "--rate", "1000"),
+        (("--seconds", 10, 1), ("--warmup", 3, 1)),
+    ),
+    "rebuild, one queue": Command(
+        ("store-dispatch", "--mode", "rebuild", "--queues", "1", "--keys", "2"), (("--count", 600_000, 2_000),)
+    ),
+    "rebuild, 1,000 queues": Command(
+        ("store-dispatch", "--mode", "rebuild", "--topics", "250", "--queues", "4", "--keys", "2"),
+        (("--count", 600_000, 2_000),),
+    ),
+    "read": Command(("store-read", "--keys", "2"), (("--count", 600_000, 2_000),)),
+    "open": Command(("open-time",), (("--segments", 4, 1), ("--segment-mib", 256, 4))),
+}
+
+SYNC = {"measurement": "store-append", "flush": "sync"}
+REBUILD = {"measurement": "store-dispatch-rebuild", "complete": True}
+PEER_FIGURES = {
+    "put": PeerFigure("messages_per_s", {"measurement": "store-append", "flush": "async", "threads": 1}),
+    "put to disk": PeerFigure("messages_per_s", SYNC | {"mode": "put", "threads": 64}),
+    "put to disk, in flight": PeerFigure("messages_per_s", SYNC | {"mode": "async", "inflight": 1024}),
+    "visible, p50": PeerFigure("visible_p50_us", {"measurement": "store-dispatch-latency"}),
+    "visible, p99": PeerFigure("visible_p99_us", {"measurement": "store-dispatch-latency"}),
+    "rebuild, one queue": PeerFigure("records_per_s", REBUILD | {"topics": 1, "queues": 1}),
+    "rebuild, 1,000 queues": PeerFigure("records_per_s", REBUILD | {"topics": 250, "queues": 4}),
+    "read in order": PeerFigure("messages_per_s", {"measurement": "store-read-sequential", "copy": "heap"}),
+    "read at random": PeerFigure("get_p50_us", {"measurement": "store-read-random"}),
+    "query by key": PeerFigure("query_p50_us", {"measurement": "store-query-key"}),
+    "open after a close": PeerFigure("process_ready_ms", {"measurement": "store-open", "shutdown": "clean"}),
+    "open after a kill": PeerFigure("process_ready_ms", {"measurement": "store-open", "shutdown": "killed"}),
+}
+
+
+class Peer:
+    """The program, and the versions of RocketMQ that it was built for.
+
+    Args:
+        path: the program, or the folder that it lies in.
+        directory: where it makes its scratch stores.
+        log: what it and RocketMQ say is added to this file.
+    """
+
+    def __init__(self, path: Path, versions: Sequence[str], directory: Path, log: Path) -> None:
+        self.program = path / "peer" if path.is_dir() else path
+        self.versions = list(versions)
+        self.directory = directory
+        self.log = log
+
+    def build(self) -> Iterator[str]:
+        """Have it built for each version; one that cannot be is left out, and a sentence says why."""
+        if not os.access(self.program, os.X_OK):
+            yield f"RocketMQ is not measured, as there is no program that does it: path={self.program}"
+            self.versions = []
+        for version in list(self.versions):
+            turn = run_turn([str(self.program), "build", "--version", version], BUILD_TIMEOUT_S, errors=self.log)
+            if turn.failed:
+                yield f"RocketMQ is not measured, as its program cannot be built: version={version} {turn.failed}"
+                self.versions.remove(version)
+
+    def measure(self, version: str, command: Sequence[str], timeout: float) -> Turn:
+        """Run one of its measurements with one version of RocketMQ."""
+        whole = [str(self.program), *command, "--version", version, "--dir", str(self.directory)]
+        return run_turn([*whole, "--log", str(self.log)], timeout, errors=self.log)

@@ -1,0 +1,129 @@
+"""Turns: commands that are measured one after the other, each in processes of its own, with what disturbed it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+__all__ = ["REPUT", "Command", "Turn", "run_turn", "user_environment"]
+
+# `reput`, as the interpreter that runs has it.
+REPUT = (sys.executable, "-c", "import sys; from reput.cli import main; sys.exit(main())")
+ERROR_LINES = 3
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A command whose *sizes* are small where a run is only to be tried: (option, usual, small)."""
+
+    words: tuple[str, ...]
+    sizes: tuple[tuple[str, int, int], ...] = ()
+
+    def line(self, *, quick: bool) -> list[str]:
+        """Return the words of the command line."""
+        sizes = [(option, small if quick else usual) for option, usual, small in self.sizes]
+        return [*self.words, *(word for option, size in sizes for word in (option, str(size)))]
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What one command did.
+
+    Attributes:
+        reports: the JSON objects that it printed, a line each.
+        seconds: from its start to its end.
+        other_load_cores: processor time that everybody else took meanwhile, in cores. Above 0.1 the slowest of a
+            thousand, above 0.3 all figures say more of the others than of the command.
+        failed: why there are no reports, or not all of them.
+    """
+
+    reports: list[dict[str, Any]]
+    seconds: float
+    other_load_cores: float
+    failed: str | None = None
+
+
+def user_environment() -> dict[str, str]:
+    """Return the environment of a user's command: its modules are compiled once, as where it is installed."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def run_turn(
+    command: Sequence[str], timeout: float, *, environment: Mapping[str, str] | None = None, errors: Path | None = None
+) -> Turn:
+    """Run *command* until it ends, at most *timeout* seconds; what it started ends with it.
+
+    What is dirty in the page cache is written before, so that no command pays for the one before it.
+
+    Args:
+        errors: where what it says on stderr is kept; None: nowhere.
+    """
+    os.sync()
+    machine, own, begin = machine_seconds(), own_seconds(), time.monotonic()
+    said_before = errors.stat().st_size if errors is not None and errors.exists() else 0
+    output = b""
+    with open(os.devnull if errors is None else errors, "ab") as stderr:
+        try:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=stderr, env=environment, start_new_session=True
+            )
+        except OSError as error:
+            return Turn([], 0.0, 0.0, f"error={error.strerror}")
+        try:
+            output, _ = process.communicate(timeout=timeout)
+            failed = None if process.returncode == 0 else f"exit_code={process.returncode}"
+        except subprocess.TimeoutExpired:
+            failed = f"timeout_s={timeout:g}"
+        finally:
+            end_session(process)
+    seconds = time.monotonic() - begin
+    others = (machine_seconds() - machine) - (own_seconds() - own)
+    if failed and errors is not None:
+        failed += last_words(errors, said_before)
+    reports = [found for line in output.splitlines() if isinstance(found := as_json(line), dict)]
+    return Turn(reports, round(seconds, 2), round(max(others, 0.0) / seconds, 3), failed)
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of a command that was started in a session of its own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def last_words(errors: Path, begin: int) -> str:
+    """Return the last lines that were written to *errors* from *begin* on."""
+    lines = [line.strip() for line in errors.read_bytes()[begin:].decode("utf-8", "replace").splitlines()]
+    said = " / ".join([line for line in lines if line][-ERROR_LINES:])
+    return f" said={said!r}" if said else ""
+
+
+def as_json(line: bytes) -> object:
+    """Return the value of one line, None where it is none."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def own_seconds() -> float:
+    """Return the processor time of this process and of all that it, or they, have waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(part.ru_utime + part.ru_stime for part in used)
+
+
+def machine_seconds() -> float:
+    """Return the processor time that the machine has spent on anything since its start."""
+    fields = Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]
+    # The fourth and the fifth are idle, and idle while a disk works.
+    busy = sum(int(field) for number, field in enumerate(fields) if number not in (3, 4))
+    return busy / os.sysconf("SC_CLK_TCK")

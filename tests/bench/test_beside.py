@@ -1,0 +1,170 @@
+"""reput and RocketMQ beside each other: who has which turn, what is made of it, and what if RocketMQ is not there.
+
+A program that prints what the real one printed once stands for RocketMQ.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from reput.bench.beside import Line, beside_rows, failed_turns, measure_beside, read_lines, rows_of
+from reput.bench.turns import Turn, run_turn
+from reput.cli import main
+
+# Printed for 5.3.3 by `peer store-read --count 600000 --keys 2`, without the fields that are not looked at.
+RECORDED = """\
+{"measurement": "store-read-sequential", "batch": 32, "messages_per_s": 3400000, "copy": "none"}
+{"measurement": "store-read-sequential", "batch": 32, "messages_per_s": 1250000, "copy": "heap"}
+{"measurement": "store-read-random", "reads": 100000, "get_p50_us": 1.041, "get_p99_us": 2.5}
+{"measurement": "store-query-key", "index_entries": 1200000, "found": 50000, "query_p50_us": 4.4}
+"""
+FAKE = """\
+#!/bin/sh
+case "$*" in
+    "build --version 4.9.7") echo "no such artifact" >&2; exit 1 ;;
+    build*) ;;
+    *"--version 5.3.3"*) cat "$(dirname "$0")/recorded" ;;
+    *) exit 2 ;;
+esac
+"""
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Path:
+    """Return the folder of a program that stands for RocketMQ 5.3.3, and cannot be built for 4.9.7."""
+    folder = tmp_path / "peer"
+    folder.mkdir()
+    (folder / "recorded").write_text(RECORDED)
+    (folder / "peer").write_text(FAKE)
+    (folder / "peer").chmod(0o755)
+    return folder
+
+
+@pytest.mark.processes
+def test_both_are_measured_in_turns(peer, tmp_path, capsys):
+    """Goals stand beside what was seen of both; a version that cannot be built is left out with a reason."""
+    out, scratch = tmp_path / "run.jsonl", tmp_path / "scratch"
+    scratch.mkdir()
+    command = ["bench", "beside", "--peer", str(peer), "--quick", "--only", "read", "--rounds", "1", "--out", str(out)]
+    assert main([*command, "--directory", str(scratch), "--format", "json"]) == 0
+    said = capsys.readouterr()
+    rows = {row["what"]: row for row in map(json.loads, said.out.splitlines())}
+    in_order = rows["32 at a time, in order"]
+    assert in_order["peers"] == {"5.3.3": 1_250_000}
+    assert in_order["ratio"] == pytest.approx(in_order["figure"] / 1_250_000)
+    assert rows["by key, p50"]["peers"] == {"5.3.3": 4.4}
+    assert "version=4.9.7 exit_code=1 said='no such artifact'" in said.err
+    assert [line.who for line in read_lines(out)[1:]] == ["reput", "5.3.3"]
+    assert list(scratch.iterdir()) == []
+    # The table can be made again from what was kept.
+    assert main(["bench", "beside", "--from", str(out)]) == 0
+    again = capsys.readouterr()
+    assert "32 at a time, in order" in again.out
+    assert "version=4.9.7" in again.err
+
+
+@pytest.mark.parametrize(
+    ("peer", "sentence"),
+    [(None, "no program that does it was named"), (Path("nowhere"), "there is no program that does it: path=nowhere")],
+)
+def test_a_run_without_rocketmq_says_so(peer, sentence, tmp_path):
+    """And goes on."""
+    said: list[str] = []
+    measure_beside(tmp_path / "run.jsonl", peer=peer, parts=(), say=said.append)
+    (line,) = read_lines(tmp_path / "run.jsonl")
+    assert line.notes == said
+    assert [sentence in note for note in said] == [True]
+
+
+def rebuild_lines(of: dict[str, list[int]], **figures: object) -> list[Line]:
+    """Return the turns of rebuilds: by who, the records a second of each round."""
+    lines = []
+    for who, rates in of.items():
+        for number, rate in enumerate(rates, 1):
+            report = (
+                {"bench": "rebuild"} if who == "reput" else {"measurement": "store-dispatch-rebuild", "complete": True}
+            )
+            turn = Turn([report | figures | {"records_per_s": rate}], 1.0, 0.05 * number)
+            lines.append(Line(who=who, part="rebuild", round=number, turn=turn))
+    return lines
+
+
+def test_the_ratio_is_to_the_better_version():
+    """Of the medians over the rounds; from where to where it went is told, too."""
+    lines = rebuild_lines({"reput": [300], "5.3.3": [100], "4.9.7": [200]}, queues=1000)
+    for line in lines:
+        assert line.turn is not None
+        line.turn.reports[0] |= {} if line.who == "reput" else {"topics": 250, "queues": 4}
+    (row,) = rows_of(lines)
+    assert (row.what, row.ratio, row.kept) == ("rebuild, 1,000 queues", 1.5, True)
+
+
+def test_a_goal_may_be_of_one_version():
+    """Others are shown beside it."""
+    lines = rebuild_lines(
+        {"reput": [90, 110, 120], "5.3.3": [100, 100, 100], "4.9.7": [200, 200, 200]}, queues=1, topics=1
+    )
+    (row,) = rows_of(lines)
+    assert row.peers == {"4.9.7": 200, "5.3.3": 100}
+    assert (row.figure, row.least, row.most) == (110, 90, 120)
+    assert (row.ratio, row.ratio_least, row.ratio_most) == (1.1, 0.9, 1.2)
+    assert row.kept is True
+    assert row.other_load_cores == pytest.approx(0.15)
+    (shown,) = beside_rows([row])
+    assert (shown["asked"], shown["ratio"], shown["ratios"], shown["kept"]) == (
+        "≥ 1 × RocketMQ 5.3.3",
+        "1.10",
+        "0.90-1.20",
+        "yes",
+    )
+
+
+def test_a_multiple_of_what_was_not_measured_is_not_told():
+    """Neither kept nor missed."""
+    (row,) = rows_of(rebuild_lines({"reput": [90]}, queues=1))
+    assert (row.ratio, row.kept) == (None, None)
+
+
+def is_running(process: Path) -> bool:
+    """Whether the process of that folder is there, and more than a name that nobody has asked for yet."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_turn_that_hangs_is_ended(tmp_path):
+    """With all that it started, and the next one is taken."""
+    turn = run_turn(["sh", "-c", f"sleep 60 & echo $! > {tmp_path}/pid; wait"], 1.0)
+    assert turn.failed == "timeout_s=1"
+    process = Path("/proc") / (tmp_path / "pid").read_text().strip()
+    deadline = time.monotonic() + 30
+    while is_running(process):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_turn_that_fails_says_how(tmp_path):
+    """What it printed before is kept."""
+    program = (
+        "import sys; print('{\"figure\": 1}', flush=True); print('a', 'b', sep=chr(10), file=sys.stderr); sys.exit(3)"
+    )
+    turn = run_turn([sys.executable, "-c", program], 60, errors=tmp_path / "log")
+    assert turn.reports == [{"figure": 1}]
+    assert turn.failed == "exit_code=3 said='a / b'"
+    line = Line(who="reput", part="read", round=2, command=["read"], turn=turn)
+    assert list(failed_turns([line])) == ["round 2, read: reput read: exit_code=3 said='a / b'"]
+    assert run_turn([str(tmp_path / "nothing")], 1.0).failed == "error=No such file or directory"
+
+
+def test_an_unknown_part_is_refused(capsys):
+    """By its name."""
+    assert main(["bench", "beside", "--only", "swim"]) == 2
+    assert "only='swim'" in capsys.readouterr().err
+    assert main(["bench", "beside", "--from", "nowhere"]) == 2
+    assert "path=nowhere" in capsys.readouterr().err
