@@ -17,7 +17,7 @@ def figures_left_out(report):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["append", "read", "rebuild"])
+@pytest.mark.parametrize("name", ["append", "read", "rebuild", "sync"])
 def test_a_measurement_of_a_scratch_store(name, tmp_path, monkeypatch, capsys):
     """Which is gone afterwards."""
     module = __import__(f"reput.bench.{name}", fromlist=[name])

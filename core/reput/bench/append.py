@@ -59,10 +59,10 @@ def measure_append(
 
 
 @contextmanager
-def scratch_store(directory: Path) -> Iterator[Store]:
+def scratch_store(directory: Path, **settings: Any) -> Iterator[Store]:
     """Open a new store, and remove it in the end: the next run is not to pay for the memory that its pages hold."""
     path = directory / "store"
-    with reput.open(path) as store:
+    with reput.open(path, **settings) as store:
         yield store
     shutil.rmtree(path)
 

@@ -57,8 +57,9 @@ class Part(msgspec.Struct, frozen=True):
 PARTS = {
     "append": Part(
         (Command(("append",), (("--count", 1_000_000, 2_000), ("--seconds", 10, 1))),),
-        ("put", "put to disk", "put to disk, in flight", "visible"),
+        ("put", "visible"),
     ),
+    "sync": Part((Command(("sync",), (("--count", 100_000, 1_024),)),), ("put to disk", "put to disk, in flight")),
     "read": Part((Command(("read",), (("--count", 600_000, 2_000),)),), ("read",)),
     "open": Part((Command(("open",), (("--bytes", 1 << 30, 1 << 20), ("--rounds", 3, 1))),), ("open",)),
     "rebuild": Part(

@@ -27,7 +27,7 @@ class Figure(msgspec.Struct, frozen=True):
         peer: name of RocketMQ's measurement of the same; see `reput.bench.peer`.
         multiple: what is asked, as a multiple of RocketMQ's figure.
         peer_version: of RocketMQ that the multiple is of; None: of the better one.
-        only: the options of the measurement that the goal is for, where it is not for all.
+        only: the options that the goal is for, where it is not for all: numbers by their path in the report.
     """
 
     what: str
@@ -39,7 +39,7 @@ class Figure(msgspec.Struct, frozen=True):
     peer: str | None = None
     multiple: float | None = None
     peer_version: str | None = None
-    only: dict[str, object] = {}
+    only: dict[str, float] = {}
 
     def of(self, report: Mapping[str, Any]) -> float | None:
         """Return the figure in *unit*, None where the report has none."""
@@ -48,7 +48,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     def is_for(self, report: Mapping[str, Any]) -> bool:
         """Whether *report* was made with the options that this figure is about."""
-        return all(report.get(name) == value for name, value in self.only.items())
+        return all(look_up(report, path) == value for path, value in self.only.items())
 
     def asked(self) -> str:
         """Return what is asked, for people; nothing where nothing is."""
@@ -88,6 +88,22 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         PUT_TO_READABLE_P50,
         PUT_TO_READABLE_P99,
         at_most("anonymous memory of the group", "memory.anonymous_bytes", "MiB", scale=MIB),
+    ),
+    "sync": (
+        at_least(
+            "put to disk, 64 threads", "put.per_s", "1/s", only={"put.threads": 64}, peer="put to disk", multiple=0.8
+        ),
+        at_least("put to disk", "put.per_s", "1/s"),
+        at_most("put to disk, p99", "put.p99_us", "ms", scale=MS),
+        at_least(
+            "aput to disk, 1,024 in flight",
+            "aput.per_s",
+            "1/s",
+            only={"aput.in_flight": 1024},
+            peer="put to disk, in flight",
+            multiple=0.5,
+        ),
+        at_least("aput to disk", "aput.per_s", "1/s"),
     ),
     "read": (
         at_least("32 at a time, in order", "in_order_per_s", "1/s", 500_000, peer="read in order"),

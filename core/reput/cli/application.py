@@ -101,6 +101,7 @@ for name, measure in (
     ("read", bench.read),
     ("rebuild", bench.rebuild),
     ("ring", bench.ring),
+    ("sync", bench.sync),
 ):
     benches.command(name, epilog=epilog(bench.EXAMPLES[name]))(measure)
 application.add_typer(benches, name="bench")

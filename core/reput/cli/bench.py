@@ -14,7 +14,19 @@ from reput.cli.options import FormatOption, OutputFormat, whole_number
 from reput.cli.output import Printer, print_table, table_text, write_line
 from reput.errors import ConfigError
 
-__all__ = ["EXAMPLES", "append", "beside", "consume", "dispatch", "export", "open_store", "read", "rebuild", "ring"]
+__all__ = [
+    "EXAMPLES",
+    "append",
+    "beside",
+    "consume",
+    "dispatch",
+    "export",
+    "open_store",
+    "read",
+    "rebuild",
+    "ring",
+    "sync",
+]
 
 EXAMPLES = {
     "append": "reput bench append --count 50000",
@@ -26,6 +38,7 @@ EXAMPLES = {
     "read": "reput bench read --count 50000",
     "rebuild": "reput bench rebuild --count 50000",
     "ring": "reput bench ring --requests 200000 --rounds 4 --wake-ups 200",
+    "sync": "reput bench sync --count 5000",
 }
 DirectoryOption = Annotated[
     Path | None,
@@ -251,6 +264,25 @@ def ring(
     from reput.bench.ring import measure_ring
 
     print_report(measure_ring(requests=requests, rounds=rounds, wake_ups=wake_ups), output_format)
+
+
+def sync(
+    directory: DirectoryOption = None,
+    count: Annotated[
+        int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages a run.")
+    ] = 100_000,
+    size: SizeOption = 1024,
+    threads: Annotated[int, typer.Option("--threads", metavar="N", parser=whole_number(1), help="Threads.")] = 64,
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", metavar="N", parser=whole_number(1), help="Tasks of one event loop.")
+    ] = 1024,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Measure puts that wait for the disk: from many threads, and from many tasks of one event loop."""
+    from reput.bench.sync import measure_sync
+
+    report = measure_sync(directory, count=count, body_size=size, threads=threads, in_flight=in_flight)
+    print_report(report, output_format)
 
 
 def print_report(report: dict[str, Any], output_format: OutputFormat) -> None:
