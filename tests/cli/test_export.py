@@ -47,11 +47,19 @@ def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, caps
 
     monkeypatch.setattr(export, "find_export", lambda name: run)
     store = golden_read_only("batch-4.9") / "store"
-    code = main(["export", str(store), str(tmp_path), "--topic", "a", "--topic", "b", "--set", "spark.master=local[1]"])
-    assert code == 0
-    assert calls == [(store, tmp_path, {"topics": ["a", "b"], "settings": {"spark.master": "local[1]"}})]
+    given = ["--topic", "a", "--topic", "b", "--set", "spark.master=local[1]", "--storage-option", "AWS_X=a=b"]
+    assert main(["export", str(store), "s3://lakes/a", *given]) == 0
+    options = {"topics": ["a", "b"], "settings": {"spark.master": "local[1]"}, "storage_options": {"AWS_X": "a=b"}}
+    assert calls == [(store, "s3://lakes/a", options)]
     out = "3 records in 1 files of 8 bytes, from 0 until 9, in 1.2 s; table version 4\n"
     assert capsys.readouterr().out == out
+
+
+def test_a_storage_option_has_a_name_and_a_value(golden_read_only, tmp_path, capsys):
+    """Else it is refused; what might be a key is not printed."""
+    store = golden_read_only("batch-4.9") / "store"
+    assert main(["export", str(store), str(tmp_path), "--storage-option", "=secret"]) == 2
+    assert "secret" not in capsys.readouterr().err
 
 
 def test_following_prints_a_row_for_each_transaction(monkeypatch, golden_read_only, tmp_path, capsys):
@@ -71,7 +79,7 @@ def test_following_prints_a_row_for_each_transaction(monkeypatch, golden_read_on
     with pytest.raises(SystemExit) as exited:
         main(["export", str(store), str(tmp_path), "--follow"])
     assert exited.value.code == 0
-    assert ended == [tmp_path]
+    assert ended == [str(tmp_path)]
     assert signal.getsignal(signal.SIGTERM) == before
     assert "table version 4; 2.0 MB/s of the log, 7 bytes behind\n" in capsys.readouterr().out
 

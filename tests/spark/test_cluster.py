@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from command_line import REPUT
 from reput.process.rebuild import rebuild
 from reput.settings import Settings
 from spark.lakes import offsets_in
+from spark.ports import free_port
 from written_log import START_MS, WrittenLog
 
 pytest.importorskip("pandas")
@@ -49,14 +49,6 @@ with spark_session(settings, "test") as session:
     found["written"] = reput.table.read(root / "written").num_rows
 print(json.dumps(found))
 """
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def started(log: Path, words: str, *command: str) -> subprocess.Popen[bytes]:

@@ -116,11 +116,12 @@ def test_plain_spark_reads_the_files(spark: Any, log: WrittenLog, tmp_path: Path
 
 def test_files_of_a_killed_run_are_in_nobodys_way(spark: Any, log: WrittenLog, tmp_path: Path):
     """What no transaction names is not part of the table, and the next run begins where the table ends."""
+    from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.parquet_files import write_range
 
     lake = tmp_path / "lake"
     export(log.store, lake, until=log.offsets[20])
-    orphans = write_range(lake, str(log.store), reput.table.TableOptions(), log.offsets[20], log.end)
+    orphans = write_range(LakeLocation.of(lake), str(log.store), reput.table.TableOptions(), log.offsets[20], log.end)
     assert all((lake / orphan.path).exists() for orphan in orphans)
     assert export(log.store, lake).records == 40
     assert offsets_in(lake) == log.offsets

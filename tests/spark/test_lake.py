@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,11 +16,12 @@ pytest.importorskip("deltalake")
 from deltalake import DeltaTable
 
 import reput.table
-from reput.errors import DispatcherError, StoreError
+from reput.errors import ConfigError, DispatcherError, StoreError
 from reput.store.epochs import Epochs, read_epochs
-from reput.table import LogTable, TableOptions
+from reput.table import LogTable, RowFormat, TableOptions
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake import Commit, Lake
+from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.maintenance import Maintenance, dates_to_compact, worth_merging
 from reput_plugins.spark_export.parquet_files import WrittenFile, folder_name, lake_schema, write_range
 from spark.lakes import lake_rows, offsets_in
@@ -27,24 +30,28 @@ from written_log import START_MS, WrittenLog
 OPTIONS = TableOptions()
 SCHEMA = lake_schema(OPTIONS.row_format)
 DAY_MS = 86_400_000
+SETTINGS: dict[str, str | None] = {"reput.format": "1"}
+UNKNOWN_KEYS: Any = {"raise_if_key_not_exists": False}
 
 
 class Export:
     """A log of 60 records over three days, and a lake that takes parts of it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, schema: pa.Schema = SCHEMA, *, begun: bool = True) -> None:
         self.log = WrittenLog(root / "store")
         for number in range(60):
             topic = ("orders", "%RETRY%a|b", "订单")[number % 3].encode()
             self.log.append(b"%d" % number * 10, topic=topic, store_timestamp=START_MS + DAY_MS * number // 20)
         self.log.save()
         self.path = root / "lake"
-        self.lake = Lake(self.path, "export", read_epochs(self.log.store, LogTable(self.log.store).store_id))
-        self.lake.create(SCHEMA, None)
+        self.location = LakeLocation.of(self.path)
+        self.lake = Lake(self.location, "export", read_epochs(self.log.store, LogTable(self.log.store).store_id))
+        if begun:
+            self.lake.create(schema, None)
 
     def write(self, begin: int, until: int) -> list[WrittenFile]:
         """Write the files of records number *begin* up to *until*."""
-        return write_range(self.path, str(self.log.store), OPTIONS, self.offset(begin), self.offset(until))
+        return write_range(self.location, str(self.log.store), OPTIONS, self.offset(begin), self.offset(until))
 
     def commit(self, begin: int, until: int, **options: bool) -> Commit | None:
         """Write and commit these records."""
@@ -116,7 +123,7 @@ def test_two_commits_at_once_are_one(export: Export, monkeypatch: pytest.MonkeyP
     files = export.write(20, 40)
     stale = DeltaTable(export.path)
     export.commit(20, 50)
-    monkeypatch.setattr("reput_plugins.spark_export.lake.DeltaTable", lambda path: stale)
+    monkeypatch.setattr(LakeLocation, "table", lambda self: stale)
     with pytest.raises(DispatcherError):
         export.lake.commit(SCHEMA, export.offset(20), export.offset(40), files)
     assert offsets_in(export.path) == export.log.offsets[:50]
@@ -126,7 +133,7 @@ def test_a_new_epoch_goes_on_where_the_old_one_ended(export: Export):
     """After another program wrote behind what was exported, the same lake goes on."""
     export.commit(0, 20)
     epochs = export.lake.epochs.begin(export.offset(20), 0)
-    export.lake = Lake(export.path, "export", epochs)
+    export.lake = Lake(export.location, "export", epochs)
     assert export.committed() == export.offset(20)
     export.commit(20, 60)
     assert offsets_in(export.path) == export.log.offsets
@@ -135,7 +142,7 @@ def test_a_new_epoch_goes_on_where_the_old_one_ended(export: Export):
 def test_a_log_that_was_cut_below_the_lake_is_refused(export: Export):
     """The sentence says where the log was cut and what the lake holds."""
     export.commit(0, 20)
-    export.lake = Lake(export.path, "export", export.lake.epochs.begin(export.offset(10), 0))
+    export.lake = Lake(export.location, "export", export.lake.epochs.begin(export.offset(10), 0))
     with pytest.raises(StoreError, match=f"cut_at={export.offset(10)} lake_until={export.offset(20)}"):
         export.committed()
 
@@ -144,12 +151,71 @@ def test_what_was_cut_can_be_taken_out(export: Export):
     """The rows from the cut on go, in one transaction that also moves the table's position back."""
     export.commit(0, 20)
     epochs: Epochs = export.lake.epochs.begin(export.offset(10), 0)
-    export.lake = Lake(export.path, "export", epochs)
+    export.lake = Lake(export.location, "export", epochs)
     export.lake.truncate(Cursor(epochs.store_id, epochs.epoch, export.offset(10), 0))
     assert offsets_in(export.path) == export.log.offsets[:10]
     assert export.committed() == export.offset(10)
     export.commit(10, 60)
     assert offsets_in(export.path) == export.log.offsets
+
+
+def test_a_lake_of_an_older_reput_gets_the_columns_that_it_lacks(tmp_path: Path):
+    """Its rows are null there, the new ones are whole, and merging files keeps both; so do columns of the user's."""
+    from deltalake.schema import Field, PrimitiveType
+
+    older = SCHEMA.remove(SCHEMA.get_field_index("brokerName")).remove(SCHEMA.get_field_index("keys") - 1)
+    export = Export(tmp_path, older)
+    options = TableOptions(row_format=RowFormat(columns=tuple(name for name in older.names if name != "date")))
+    files = write_range(export.location, str(export.log.store), options, 0, export.offset(30))
+    export.lake.commit(older, 0, export.offset(30), files)
+    DeltaTable(export.path).alter.add_columns([Field("note", PrimitiveType("string"))])
+    assert export.lake.create(SCHEMA, None).version() == 3
+    export.commit(30, 60)
+    expected = reput.table.read(export.log.store)
+    for _ in range(2):
+        found = lake_rows(export.path)
+        assert {*found.column_names} == {*SCHEMA.names, "note"}
+        assert found.select(older.names).drop(["date"]).equals(expected.select(options.row_format.columns))
+        assert found["tags"].to_pylist() == [*[None] * 30, *expected["tags"].to_pylist()[30:]]
+        Maintenance(export.location, interval_ms=1, vacuum_hours=0).run(lambda: None)
+    assert export.lake.create(SCHEMA, None).version() == DeltaTable(export.path).version()
+
+
+def test_a_lake_whose_columns_do_not_fit_is_refused(tmp_path: Path):
+    """The sentence names the column, its type and the one that is needed; nothing is changed."""
+    place = SCHEMA.get_field_index("queueId")
+    for number, (schema, sentence) in enumerate(
+        (
+            (SCHEMA.set(place, pa.field("queueId", pa.string())), "column=queueId type=string needed=integer"),
+            (SCHEMA.append(pa.field("note", pa.string(), nullable=False)), "column=note type=string"),
+        )
+    ):
+        export = Export(tmp_path / str(number), schema, begun=False)
+        DeltaTable.create(export.path, schema, partition_by=["topic", "date"], configuration=SETTINGS, **UNKNOWN_KEYS)
+        with pytest.raises(ConfigError, match=sentence):
+            export.lake.create(SCHEMA, None)
+    DeltaTable.create(tmp_path / "flat", SCHEMA, configuration=SETTINGS, **UNKNOWN_KEYS)
+    flat = Lake(LakeLocation.of(tmp_path / "flat"), "export", export.lake.epochs)
+    with pytest.raises(ConfigError, match=r"partitioned in another way: .* columns= needed=topic,date"):
+        flat.create(SCHEMA, None)
+
+
+def test_where_no_lake_can_be_is_told(export: Export, tmp_path: Path):
+    """A file in its place, a table that cannot be read, an address without a bucket, settings that do nothing."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DispatcherError, match=f"the lake is no folder: lake={tmp_path}/file"):
+        Lake(LakeLocation.of(tmp_path / "file"), "export", export.lake.epochs).create(SCHEMA, None)
+    with pytest.raises(DispatcherError, match="the lake cannot be made: lake=/proc/lake error="):
+        Lake(LakeLocation.of("/proc/lake"), "export", export.lake.epochs).create(SCHEMA, None)
+    (export.path / "_delta_log" / f"{0:020d}.json").write_bytes(b"no transaction")
+    with pytest.raises(DispatcherError, match="the lake cannot be read: lake=") as raised:
+        export.lake.create(SCHEMA, None)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(ConfigError, match="names no bucket: lake=s3:///a"):
+        LakeLocation.of("s3:///a")
+    with pytest.raises(ConfigError, match="storage_options=AWS_REGION"):
+        LakeLocation.of(tmp_path, {"AWS_REGION": "here"})
+    assert LakeLocation.of("file:///a%20b") == LakeLocation.of("/a b")
 
 
 def test_statistics_let_readers_leave_files_out(export: Export):
@@ -199,7 +265,7 @@ def test_maintenance_merges_closed_days_and_keeps_every_row(export: Export):
         export.commit(begin, begin + 6)
     before = lake_rows(export.path)
     count = len(DeltaTable(export.path).file_uris())
-    maintenance = Maintenance(export.path, interval_ms=1, vacuum_hours=0)
+    maintenance = Maintenance(export.location, interval_ms=1, vacuum_hours=0)
     assert maintenance.run(lambda: None) > 0
     assert lake_rows(export.path).equals(before)
     assert len(DeltaTable(export.path).file_uris()) < count

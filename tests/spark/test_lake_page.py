@@ -27,6 +27,7 @@ def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str,
     """Make a lake in the current folder and return how many messages of each topic and day it has."""
     from reput.store.epochs import read_epochs
     from reput_plugins.spark_export.lake import Lake
+    from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.parquet_files import lake_schema, write_range
 
     log = WrittenLog(tmp_path / "store")
@@ -36,11 +37,11 @@ def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str,
         log.append(b"%d" % number, topic=topic.encode(), store_timestamp=stored)
         counts[topic, datetime.fromtimestamp(stored / 1000, UTC).date()] += 1
     log.save()
-    options, path = TableOptions(), tmp_path / "lake"
+    options, location = TableOptions(), LakeLocation.of(tmp_path / "lake")
     schema = lake_schema(options.row_format)
-    lake = Lake(path, "export", read_epochs(log.store, LogTable(log.store).store_id))
+    lake = Lake(location, "export", read_epochs(log.store, LogTable(log.store).store_id))
     lake.create(schema, None)
-    lake.commit(schema, 0, log.end, write_range(path, str(log.store), options, 0, log.end))
+    lake.commit(schema, 0, log.end, write_range(location, str(log.store), options, 0, log.end))
     monkeypatch.chdir(tmp_path)
     return sorted((*key, count) for key, count in counts.items())
 

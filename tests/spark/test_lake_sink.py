@@ -22,6 +22,7 @@ from reput.store.epochs import read_epochs
 from reput.table import LogTable, TableOptions
 from reput_plugins.spark_export import lake_sink, parquet_files
 from reput_plugins.spark_export.lake import Lake
+from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, write_ranges
 from reput_plugins.spark_export.parquet_files import lake_schema
 from reput_plugins.spark_export.spark_errors import from_spark
@@ -43,9 +44,11 @@ class Sink:
         self.log.save()
         options = TableOptions()
         self.lake = root / "lake"
-        self.plan = SinkPlan(str(self.log.store), str(self.lake), "export", options)
+        self.plan = SinkPlan(str(self.log.store), LakeLocation.of(self.lake), "export", options)
         store_id = LogTable(self.log.store).store_id
-        Lake(self.lake, "export", read_epochs(self.log.store, store_id)).create(lake_schema(options.row_format), None)
+        Lake(LakeLocation.of(self.lake), "export", read_epochs(self.log.store, store_id)).create(
+            lake_schema(options.row_format), None
+        )
 
     def write(self, begin: int, until: int) -> Any:
         """Have a worker write records number *begin* up to *until*."""

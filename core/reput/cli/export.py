@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,12 +23,28 @@ EXAMPLE = "reput send store orders --count 3 && reput export store lake"
 
 def export(
     store: StoreArgument,
-    lake: Annotated[Path, typer.Argument(metavar="LAKE", help="Folder of the Delta table; made if it is not there.")],
+    lake: Annotated[
+        str,
+        typer.Argument(
+            metavar="LAKE",
+            help="Folder of the Delta table, or its place in an object store, as s3://bucket/lake; made if it is not "
+            "there.",
+        ),
+    ],
     follow: Annotated[
         bool, typer.Option("--follow", help="Keep the table up to date until it is interrupted.")
     ] = False,
     topics: Annotated[
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; may be repeated.")
+    ] = None,
+    storage_options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--storage-option",
+            metavar="NAME=VALUE",
+            help="Setting of the Delta library for an object store, as AWS_REGION=…; may be repeated. It reads the "
+            "environment, too, which is the place for keys.",
+        ),
     ] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -41,16 +56,31 @@ def export(
     transaction with the bytes of the log that it is behind; Ctrl-C and SIGTERM end it, and the next run goes on. Needs
     the extra "spark", and Java; `--set spark.master=…` and whatever else Spark knows reach Spark.
     """
-    spark_options = settings_of(store, config, assignments).settings.spark_options
+    given = {
+        "topics": topics,
+        "settings": settings_of(store, config, assignments).settings.spark_options,
+        "storage_options": assignments_in(storage_options or ()),
+    }
     if follow:
         rows = find_export(DELTA_FOLLOW)
         with progress_bar(f"follow {store}") as update, terminated_in_order():
-            follow_rows(rows(store, lake, topics=topics, settings=spark_options, on_progress=update), output_format)
+            follow_rows(rows(store, lake, **given, on_progress=update), output_format)
         return
     run = find_export(DELTA)
     with progress_bar(f"export to {lake}") as update:
-        report = run(store, lake, topics=topics, settings=spark_options, on_progress=update)
+        report = run(store, lake, **given, on_progress=update)
     Printer(output_format, report_text).row(to_builtins(report))
+
+
+def assignments_in(words: Sequence[str]) -> dict[str, str]:
+    """Return what NAME=VALUE says, by name."""
+    found = {}
+    for word in words:
+        name, separator, value = word.partition("=")
+        if not name or not separator:
+            raise typer.BadParameter(f"write --storage-option NAME=VALUE, not {name}")
+        found[name] = value
+    return found
 
 
 def follow_rows(rows: Any, output_format: OutputFormat) -> None:

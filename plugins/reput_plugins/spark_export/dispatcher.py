@@ -8,7 +8,6 @@ holds the log.
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 import msgspec
 
@@ -16,6 +15,7 @@ from reput.store.epochs import read_epochs
 from reput.table import table_options
 from reput_hooks import CommitLogDispatcher, Cursor, DispatchBatch, DispatcherContext, replace_durably
 from reput_plugins.spark_export.lake import Lake
+from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.options import SparkExportOptions
@@ -36,7 +36,7 @@ class SparkExport(CommitLogDispatcher):
         self.context = context
         self.options = options
         self.topics = None if options.topics is None else sorted(set(options.topics))
-        self.lake_directory = Path(options.lake).absolute() if options.lake else context.directory / "lake"
+        self.location = LakeLocation.of(options.lake or context.directory / "lake", options.storage_options)
         self.cursor_file = context.directory / "cursor.json"
         # What retention deleted before it was exported is noted by the host as a gap; the lake goes on behind it.
         self.table_options = table_options(
@@ -49,13 +49,13 @@ class SparkExport(CommitLogDispatcher):
         self.commits = context.counter("commits")
         self.removed_files = context.counter("removed_files")
         self.maintenance = Maintenance(
-            self.lake_directory, interval_ms=options.compact_interval_ms, vacuum_hours=options.vacuum_hours
+            self.location, interval_ms=options.compact_interval_ms, vacuum_hours=options.vacuum_hours
         )
 
     def lake(self) -> Lake:
         """Return the lake, with the store's present epochs."""
         context = self.context
-        return Lake(self.lake_directory, self.options.name, read_epochs(context.store_directory, context.store_id))
+        return Lake(self.location, self.options.name, read_epochs(context.store_directory, context.store_id))
 
     def start(self) -> Cursor | None:
         """Return what the table holds, with the store time that was kept beside it."""
@@ -95,7 +95,7 @@ class SparkExport(CommitLogDispatcher):
         context.alive()
         session = self.running.enter_context(spark_session(context.settings["spark_options"], f"reput {context.name}"))
         context.alive()
-        plan = SinkPlan(str(context.store_directory), str(self.lake_directory), options.name, self.table_options)
+        plan = SinkPlan(str(context.store_directory), self.location, options.name, self.table_options)
         self.query = StreamingQuery(
             session,
             plan,

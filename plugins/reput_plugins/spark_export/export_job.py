@@ -57,10 +57,13 @@ def export(
     until: int | None = None,
     name: str = "export",
     settings: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
     fail_on_data_loss: bool = True,
     on_progress: Progress | None = None,
 ) -> ExportReport:
     """Bring the Delta table *lake* up to the durable end of the log of *store*, exactly once.
+
+    *lake* is a folder, or the address of a place in an object store, as ``s3://bucket/lake``.
 
     A Spark session that the program has is used and left as it is; else one is started, and stopped at the end.
 
@@ -69,6 +72,7 @@ def export(
         until: commit-log offset to stop at, where a record begins; None: the durable end.
         name: tells exports of one store into one table apart.
         settings: ``spark.*`` settings, such as ``spark.master`` or ``spark.remote``.
+        storage_options: settings of the Delta library for a lake in an object store, such as ``AWS_REGION``.
         fail_on_data_loss: refuse to go on where the log was trimmed above what the lake has.
         on_progress: called now and then with the bytes of the log that are done, and all that are to be done.
 
@@ -86,17 +90,18 @@ def export(
     from reput.table import LogTable, table_options
     from reput.table.range_reader import pass_trimmed
     from reput_plugins.spark_export.lake import Lake
+    from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.lake_sink import SinkPlan
     from reput_plugins.spark_export.parquet_files import lake_schema
     from reput_plugins.spark_export.spark_session import spark_session
 
-    store_directory, lake_directory = Path(store).absolute(), Path(lake).absolute()
+    store_directory, location = Path(store).absolute(), LakeLocation.of(lake, storage_options)
     chosen = None if topics is None else sorted(set(topics))
     options = table_options(topics=None if chosen is None else frozenset(chosen), fail_on_data_loss=fail_on_data_loss)
     log = LogTable(store_directory, options)
-    target = Lake(lake_directory, name, read_epochs(store_directory, log.store_id))
+    target = Lake(location, name, read_epochs(store_directory, log.store_id))
     schema = lake_schema(options.row_format)
-    table = target.open()
+    table = location.open()
     if table is not None:
         target.refuse_another(table, chosen)
     committed = None if table is None else target.committed(table)
@@ -106,7 +111,7 @@ def export(
     if end <= begin:
         table = target.create(schema, chosen)
         return ExportReport(begin, begin, 0, 0, 0, time.monotonic() - began, table.version())
-    plan = SinkPlan(str(store_directory), str(lake_directory), name, options)
+    plan = SinkPlan(str(store_directory), location, name, options)
     worthwhile = end - begin >= CLASS_ARCHIVE_BYTES
     with spark_session(settings or {}, f"reput export {plan.store}", make_class_archive=worthwhile) as session:
         # Not before Spark runs: what cannot be filled is not made.
@@ -115,7 +120,7 @@ def export(
     table = target.create(schema, chosen)
     added = target.last_commit(table, end)
     if added is None:
-        raise DispatcherError(f"the lake does not have what was written: lake={lake_directory} until={end}")
+        raise DispatcherError(f"the lake does not have what was written: lake={location.address} until={end}")
     return ExportReport(
         added.begin, added.until, added.records, added.files, added.bytes, time.monotonic() - began, table.version()
     )
@@ -163,7 +168,7 @@ def watch(session: SparkSession, byte_count: int, on_progress: Progress, done: t
 
 def write_ranges(session: SparkSession, plan: SinkPlan, begin: int, until: int) -> None:
     """Read ranges as rows, and have the sink write what they name."""
-    from reput_plugins.spark_export.lake_sink import LakeSink
+    from reput_plugins.spark_export.lake_sink import PLAN_OPTION, LakeSink
 
     if not is_remote(session):
         session.sparkContext.setJobGroup(JOB_GROUP, JOB_GROUP, interruptOnCancel=True)
@@ -178,7 +183,7 @@ def write_ranges(session: SparkSession, plan: SinkPlan, begin: int, until: int) 
         .load(plan.store)
     )
     encoded = msgspec.json.encode(plan).decode()
-    ranges.write.format("reput_lake").mode("append").option("plan", encoded).save()
+    ranges.write.format("reput_lake").mode("append").option(PLAN_OPTION, encoded).save()
 
 
 def is_remote(session: SparkSession) -> bool:

@@ -52,6 +52,7 @@ def follow(
     topics: Iterable[str] | None = None,
     name: str = "export",
     settings: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
     interval_ms: int = 1_000,
     fail_on_data_loss: bool = True,
     on_progress: Progress | None = None,
@@ -61,7 +62,7 @@ def follow(
     It never ends by itself; close the iterator to end it.
 
     Args:
-        topics, name, settings, fail_on_data_loss: as for `export`.
+        topics, name, settings, storage_options, fail_on_data_loss: as for `export`.
         interval_ms: the lake grows at most this often.
         on_progress: called a few times a second with the bytes of the log that are done since the call, and all that
             are to be done as far as one knows.
@@ -79,6 +80,7 @@ def follow(
     from reput.table import LogTable, table_options
     from reput.table.range_reader import pass_trimmed
     from reput_plugins.spark_export.lake import Lake
+    from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.lake_sink import SinkPlan
     from reput_plugins.spark_export.maintenance import Maintenance
     from reput_plugins.spark_export.parquet_files import lake_schema
@@ -86,20 +88,20 @@ def follow(
     from reput_plugins.spark_export.streaming_query import StreamingQuery
 
     began = time.monotonic()
-    store_directory, lake_directory = Path(store).absolute(), Path(lake).absolute()
+    store_directory, location = Path(store).absolute(), LakeLocation.of(lake, storage_options)
     chosen = None if topics is None else sorted(set(topics))
     options = table_options(topics=None if chosen is None else frozenset(chosen), fail_on_data_loss=fail_on_data_loss)
     log = LogTable(store_directory, options)
-    target = Lake(lake_directory, name, read_epochs(store_directory, log.store_id))
+    target = Lake(location, name, read_epochs(store_directory, log.store_id))
     schema = lake_schema(options.row_format)
-    existing = target.open()
+    existing = location.open()
     committed = None
     if existing is not None:
         target.refuse_another(existing, chosen)
         committed = target.committed(existing)
     begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)
-    plan = SinkPlan(str(store_directory), str(lake_directory), name, options)
-    maintenance = Maintenance(lake_directory, interval_ms=COMPACT_INTERVAL_MS, vacuum_hours=VACUUM_HOURS)
+    plan = SinkPlan(str(store_directory), location, name, options)
+    maintenance = Maintenance(location, interval_ms=COMPACT_INTERVAL_MS, vacuum_hours=VACUUM_HOURS)
     with (
         spark_session(settings or {}, f"reput export {plan.store}") as session,
         tempfile.TemporaryDirectory(prefix="reput-follow-") as scratch,

@@ -10,18 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from reput.errors import ConfigError, DispatcherError, StoreError
 from reput.store.epochs import Epochs
 from reput_hooks import Cursor
+from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, one_line
 from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, WrittenFile, force_to_disk
 
 __all__ = ["Commit", "Lake", "lake_errors"]
@@ -31,9 +32,6 @@ HISTORY_COUNT = 16
 SELECTION_SETTING = "reput.topics"
 FORMAT_SETTING = "reput.format"
 FORMAT_VERSION = "1"
-
-
-LAKE_ADVICE = "Make room, or give the right to write; the next run goes on where the table ends."
 
 
 class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
@@ -49,8 +47,8 @@ class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
 class Lake:
     """One export into one Delta table."""
 
-    def __init__(self, path: Path, export_name: str, epochs: Epochs) -> None:
-        self.path = path
+    def __init__(self, location: LakeLocation, export_name: str, epochs: Epochs) -> None:
+        self.location = location
         self.export_name = export_name
         self.epochs = epochs
 
@@ -58,21 +56,14 @@ class Lake:
         """Return the name under which the table keeps the end offset of an epoch."""
         return f"reput:{self.epochs.store_id}:{epoch}:{self.export_name}"
 
-    def open(self) -> DeltaTable | None:
-        """Return the table as it is now, None if there is none yet."""
-        try:
-            return DeltaTable(self.path)
-        except TableNotFoundError:
-            return None
-
     def create(self, schema: pa.Schema, topics: Sequence[str] | None) -> DeltaTable:
-        """Return the table, made if there is none.
+        """Return the table, made if there is none, with all columns of *schema*.
 
         Raises:
-            ConfigError: the table is another's, or keeps other topics.
+            ConfigError: the table is another's, keeps other topics, or has a column that does not fit.
             DispatcherError: it cannot be made.
         """
-        table = self.open()
+        table = self.location.open()
         if table is None:
             settings: Mapping[str, str | None] = {
                 FORMAT_SETTING: FORMAT_VERSION,
@@ -80,29 +71,80 @@ class Lake:
             }
             try:
                 table = DeltaTable.create(
-                    self.path,
+                    self.location.address,
                     schema,
                     mode="ignore",
                     partition_by=list(PARTITION_COLUMNS),
                     configuration=settings,
+                    storage_options=self.location.storage_options,
                     raise_if_key_not_exists=False,
                 )
             except (OSError, DeltaError) as error:
-                raise DispatcherError(f"the lake cannot be made: lake={self.path} error={error}", LAKE_ADVICE) from None
+                raise DispatcherError(
+                    f"the lake cannot be made: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
+                ) from None
         self.refuse_another(table, topics)
+        return self.add_columns(table, schema)
+
+    def add_columns(self, table: DeltaTable, schema: pa.Schema) -> DeltaTable:
+        """Return the table with what an older reput did not know added; those rows have null there.
+
+        Columns that somebody else added stay, and are null in the rows that come.
+
+        Raises:
+            ConfigError: a column has another type, or one of somebody else's must not be null.
+            DispatcherError: the columns cannot be added.
+        """
+        kept = {field.name: field for field in table.schema().fields}
+        wanted = {field.name: field for field in Schema.from_arrow(schema).fields}
+        for name, field in wanted.items():
+            if name in kept and kept[name].type != field.type:
+                raise ConfigError(
+                    f"a column of the lake has another type: lake={self.location.address} column={name} "
+                    f"type={type_name(kept[name])} needed={type_name(field)}",
+                    "Name a folder of its own.",
+                )
+        for name, field in kept.items():
+            if name not in wanted and not field.nullable:
+                raise ConfigError(
+                    f"the lake has a column that no message has a value for: lake={self.location.address} "
+                    f"column={name} type={type_name(field)}",
+                    "Let it be null, or name a folder of its own.",
+                )
+        missing = [field for name, field in wanted.items() if name not in kept]
+        if missing:
+            try:
+                table.alter.add_columns(missing)
+            except (OSError, DeltaError) as error:
+                raise DispatcherError(
+                    f"the lake takes no columns: lake={self.location.address} "
+                    f"columns={','.join(field.name for field in missing)} error={one_line(error)}",
+                    LAKE_ADVICE,
+                ) from None
+            self.force_commits()
+            table.update_incremental()
         return table
 
     def refuse_another(self, table: DeltaTable, topics: Sequence[str] | None) -> None:
         """Refuse a table that this export did not begin."""
         settings = table.metadata().configuration
         if FORMAT_SETTING not in settings:
-            raise ConfigError(f"the table is not a lake of reput's: lake={self.path}", "Name a folder of its own.")
+            raise ConfigError(
+                f"the table is not a lake of reput's: lake={self.location.address}", "Name a folder of its own."
+            )
         if settings[FORMAT_SETTING] != FORMAT_VERSION:
             raise ConfigError(f"a newer reput made the lake: format={settings[FORMAT_SETTING]} known={FORMAT_VERSION}")
+        partitions = table.metadata().partition_columns
+        if partitions != list(PARTITION_COLUMNS):
+            raise ConfigError(
+                f"the lake is partitioned in another way: lake={self.location.address} columns={','.join(partitions)} "
+                f"needed={','.join(PARTITION_COLUMNS)}",
+                "Name a folder of its own.",
+            )
         kept = settings.get(SELECTION_SETTING)
         if kept != selection_text(topics):
             raise ConfigError(
-                f"the lake keeps other topics: lake={self.path} kept={kept or 'all'} "
+                f"the lake keeps other topics: lake={self.location.address} kept={kept or 'all'} "
                 f"asked={selection_text(topics) or 'all'}",
                 "Ask for the same ones, or name another folder.",
             )
@@ -143,7 +185,7 @@ class Lake:
         Raises:
             DispatcherError: another exporter committed meanwhile, or the range does not begin where the table ends.
         """
-        table = DeltaTable(self.path)
+        table = self.location.table()
         committed = self.committed(table)
         if committed is not None and committed >= until:
             return None
@@ -157,7 +199,7 @@ class Lake:
                 path=file.path,
                 size=file.size,
                 partition_values=file.partition,
-                modification_time=int((self.path / file.path).stat().st_mtime * 1000),
+                modification_time=file.written_ms,
                 data_change=True,
                 stats=file.statistics,
             )
@@ -172,26 +214,31 @@ class Lake:
                 actions, "append", schema, list(PARTITION_COLUMNS), commit_properties=properties
             )
         except CommitFailedError as error:
-            now = DeltaTable(self.path).transaction_version(self.app_id(self.epochs.epoch))
+            now = self.location.table().transaction_version(self.app_id(self.epochs.epoch))
             if now != committed:
                 raise self.moved(now, begin) from None
-            raise DispatcherError(f"the lake takes no commit: lake={self.path} error={error}") from None
-        except DeltaError as error:
+            raise DispatcherError(
+                f"the lake takes no commit: lake={self.location.address} error={one_line(error)}"
+            ) from None
+        except (OSError, DeltaError) as error:
             # What deltalake cannot write - a full disk, a read-only one - it tells of in its own words.
-            raise DispatcherError(f"the lake takes no commit: lake={self.path} error={error}", LAKE_ADVICE) from None
+            raise DispatcherError(
+                f"the lake takes no commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
+            ) from None
         self.force_commits()
         return added
 
     def moved(self, committed: int | None, begin: int) -> DispatcherError:
         """Return the error for a table that does not end where a range begins."""
         return DispatcherError(
-            f"another exporter keeps this lake: lake={self.path} committed_until={committed} range_begins={begin}",
+            f"another exporter keeps this lake: lake={self.location.address} committed_until={committed} "
+            f"range_begins={begin}",
             "Let one of them run at a time, or give each a folder of its own.",
         )
 
     def truncate(self, cursor: Cursor) -> None:
         """Take the records that begin at the cursor's offset or behind it out of the table, in one transaction."""
-        DeltaTable(self.path).delete(
+        self.location.table().delete(
             f'"commitLogOffset" >= {cursor.commit_log_offset}',
             commit_properties=CommitProperties(
                 app_transactions=[Transaction(self.app_id(cursor.epoch), cursor.commit_log_offset)]
@@ -200,8 +247,13 @@ class Lake:
         self.force_commits()
 
     def force_commits(self) -> None:
-        """Force the table's newest transaction to disk, so that what was said to be durable is."""
-        directory = self.path / "_delta_log"
+        """Force the table's newest transaction to disk, so that what was said to be durable is.
+
+        What an object store has taken is durable already.
+        """
+        if self.location.folder is None:
+            return
+        directory = self.location.folder / "_delta_log"
         newest = max((name for name in os.listdir(directory) if name.endswith(".json")), default=None)
         if newest is not None:
             force_to_disk(directory / newest)
@@ -225,7 +277,7 @@ class Lake:
 
 
 @contextmanager
-def lake_errors(path: Path | str) -> Iterator[None]:
+def lake_errors(address: str) -> Iterator[None]:
     """Have what the system refuses meanwhile come out as one sentence: a full disk, a read-only one, no right to write.
 
     Raises:
@@ -234,8 +286,14 @@ def lake_errors(path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise DispatcherError(f"the lake cannot be written: lake={path} error={reason}", LAKE_ADVICE) from error
+        reason = error.strerror or one_line(error)
+        raise DispatcherError(f"the lake cannot be written: lake={address} error={reason}", LAKE_ADVICE) from error
+
+
+def type_name(field: Field) -> str:
+    """Return a column's type as people write it; a structure by its kind alone."""
+    kind = field.type
+    return kind.type if isinstance(kind, PrimitiveType) else type(kind).__name__.removesuffix("Type").lower()
 
 
 def selection_text(topics: Sequence[str] | None) -> str | None:

@@ -7,14 +7,11 @@ and writes Parquet files; what goes back to the driver is the names of the files
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -28,16 +25,20 @@ from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id
 from reput.table import TableOptions
 from reput_plugins.spark_export.lake import Lake, lake_errors
+from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.parquet_files import WrittenFile, lake_schema, write_range
 
-__all__ = ["LakeSink", "SinkPlan"]
+__all__ = ["PLAN_OPTION", "LakeSink", "SinkPlan"]
+
+# Spark shows no option with this word in its name: the settings of an object store may hold keys.
+PLAN_OPTION = "secretPlan"
 
 
 class SinkPlan(msgspec.Struct, frozen=True):
     """What is exported, and into which lake. It reaches the workers as the one option of the sink."""
 
     store: str
-    lake: str
+    lake: LakeLocation
     export_name: str
     table: TableOptions
 
@@ -55,7 +56,7 @@ class LakeSink(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self.plan = msgspec.json.decode(options["plan"], type=SinkPlan)
+        self.plan = msgspec.json.decode(options[PLAN_OPTION], type=SinkPlan)
 
     @classmethod
     def name(cls) -> str:
@@ -113,9 +114,9 @@ def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRa
     """Write each range that *batches* name."""
     ranges = [(row["begin"], row["until"]) for batch in batches for row in batch.to_pylist()]
     files: list[WrittenFile] = []
-    with lake_errors(plan.lake):
+    with lake_errors(plan.lake.address):
         for begin, until in ranges:
-            files += write_range(Path(plan.lake), plan.store, plan.table, begin, until)
+            files += write_range(plan.lake, plan.store, plan.table, begin, until)
     # What a worker process holds is held for as long as Spark keeps the process.
     pa.default_memory_pool().release_unused()
     return WrittenRange(ranges, files)
@@ -135,11 +136,11 @@ def commit_ranges(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]
         if end != begin:
             raise DispatcherError(f"a task did not write its range: written_until={end} next_begins={begin}")
     store = Path(plan.store)
-    lake = Lake(Path(plan.lake), plan.export_name, read_epochs(store, read_store_id(store)))
+    lake = Lake(plan.lake, plan.export_name, read_epochs(store, read_store_id(store)))
     files = [file for message in written for file in message.files]
     schema, begin, until = lake_schema(plan.table.row_format), ranges[0][0], ranges[-1][1]
     try:
-        with lake_errors(plan.lake):
+        with lake_errors(plan.lake.address):
             added = lake.commit(schema, begin, until, files, gap_allowed=not plan.table.fail_on_data_loss)
     except BaseException:
         remove_files(plan, messages)
@@ -156,9 +157,7 @@ def remove_files(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None])
     """
     written = [file.path for message in messages if isinstance(message, WrittenRange) for file in message.files]
     try:
-        named = {os.path.relpath(address, plan.lake) for address in DeltaTable(plan.lake).file_uris()}
-    except (OSError, DeltaError):
+        named = plan.lake.file_names(plan.lake.table())
+        plan.lake.remove([path for path in written if path not in named])
+    except (OSError, DispatcherError):
         return
-    for path in written:
-        if path not in named:
-            (Path(plan.lake) / path).unlink(missing_ok=True)

@@ -6,12 +6,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
+from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.parquet_files import COMPRESSION_LEVEL
 
 __all__ = ["Maintenance", "dates_to_compact"]
@@ -27,7 +27,7 @@ class Maintenance:
 
     def __init__(
         self,
-        lake: Path,
+        lake: LakeLocation,
         *,
         interval_ms: int,
         vacuum_hours: int,
@@ -48,10 +48,10 @@ class Maintenance:
         self.done_at = self.now()
         removed = 0
         today = datetime.fromtimestamp(self.now(), UTC).date()
-        for day in dates_to_compact(DeltaTable(self.lake), today):
+        for day in dates_to_compact(self.lake.table(), today):
             alive()
             try:
-                metrics = DeltaTable(self.lake).optimize.compact(
+                metrics = self.lake.table().optimize.compact(
                     partition_filters=[("date", "=", day)],
                     target_size=TARGET_SIZE,
                     writer_properties=WriterProperties(compression="ZSTD", compression_level=COMPRESSION_LEVEL),
@@ -64,7 +64,7 @@ class Maintenance:
         if self.vacuum_hours:
             # Files that a running batch has written are nobody's yet; they are far younger.
             removed += len(
-                DeltaTable(self.lake).vacuum(
+                self.lake.table().vacuum(
                     retention_hours=self.vacuum_hours, dry_run=False, enforce_retention_duration=False, full=True
                 )
             )

@@ -17,7 +17,9 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     Attributes:
-        lake: folder of the Delta table; None: ``lake`` in the view's own folder. Only that one can be rebuilt.
+        lake: folder of the Delta table, or its place in an object store, as ``s3://bucket/lake``; None: ``lake`` in the
+            view's own folder. Only that one can be rebuilt.
+        storage_options: settings of the Delta library for the object store, as ``AWS_REGION``.
         topics: names; None: every topic. A lake keeps to its first choice.
         name: tells exports of one store into one table apart.
         interval_ms: the lake grows at most this often. Shorter makes more and smaller files.
@@ -28,6 +30,7 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """
 
     lake: str | None = None
+    storage_options: dict[str, str] = {}
     topics: tuple[str, ...] | None = None
     name: str = "export"
     interval_ms: Positive = 10_000

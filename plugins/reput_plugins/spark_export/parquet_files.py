@@ -9,14 +9,15 @@ before a transaction of the lake names it; what was never named is an orphan, an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from datetime import date, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ import pyarrow.parquet as pq
 from reput.table import LogTable, RowFormat, TableOptions
 from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_parts import TOPIC, RecordParts
+from reput_plugins.spark_export.lake_location import LakeLocation
 
 __all__ = ["PARTITION_COLUMNS", "WrittenFile", "file_format", "lake_schema", "write_range"]
 
@@ -55,6 +57,7 @@ class WrittenFile(msgspec.Struct, frozen=True):
 
     path: str
     size: int
+    written_ms: int
     row_count: int
     partition: dict[str, str | None]
     statistics: str
@@ -71,7 +74,7 @@ def file_format(row_format: RowFormat) -> RowFormat:
     return msgspec.structs.replace(row_format, columns=names)
 
 
-def write_range(lake: Path, store: str, options: TableOptions, begin: int, until: int) -> list[WrittenFile]:
+def write_range(lake: LakeLocation, store: str, options: TableOptions, begin: int, until: int) -> list[WrittenFile]:
     """Write the rows of the records that begin in [begin, until) into files of *lake* and force them to disk.
 
     Raises:
@@ -120,8 +123,9 @@ def by_partition(
 class PartitionWriters:
     """The files of one range, one for each (topic, day), with what waits to be written to them."""
 
-    def __init__(self, lake: Path, file_name: str) -> None:
+    def __init__(self, lake: LakeLocation, file_name: str) -> None:
         self.lake = lake
+        self.filesystem = lake.filesystem()
         self.file_name = file_name
         self.files: dict[tuple[str, int | None], PartitionFile] = {}
         self.buffered_bytes = 0
@@ -130,7 +134,9 @@ class PartitionWriters:
         """Take over rows of one partition."""
         file = self.files.get(partition)
         if file is None:
-            file = self.files[partition] = PartitionFile(self.lake, partition, self.file_name, batch.schema)
+            file = self.files[partition] = PartitionFile(
+                self.lake, self.filesystem, partition, self.file_name, batch.schema
+            )
         file.batches.append(batch)
         self.buffered_bytes += batch.nbytes
         if self.buffered_bytes >= BUFFERED_BYTES_MAX:
@@ -155,17 +161,26 @@ class PartitionWriters:
 class PartitionFile:
     """One Parquet file that is being written."""
 
-    def __init__(self, lake: Path, partition: tuple[str, int | None], file_name: str, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        lake: LakeLocation,
+        filesystem: Any,
+        partition: tuple[str, int | None],
+        file_name: str,
+        schema: pa.Schema,
+    ) -> None:
         topic, day = partition
         self.date = None if day is None else date.fromordinal(EPOCH_DAY + day).isoformat()
         self.topic = topic
         self.name = f"{folder_name('topic', topic)}/{folder_name('date', self.date)}/{file_name}"
-        self.path = lake / self.name
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.lake = lake
+        if lake.folder is not None:
+            (lake.folder / self.name).parent.mkdir(parents=True, exist_ok=True)
+        self.output = filesystem.open_output_stream(self.name)
         self.batches: list[pa.RecordBatch] = []
         self.metadata: list[pq.FileMetaData] = []
         self.writer = pq.ParquetWriter(
-            self.path,
+            self.output,
             schema,
             compression=COMPRESSION,
             compression_level=COMPRESSION_LEVEL,
@@ -185,12 +200,18 @@ class PartitionFile:
         """Close the file and force it to disk."""
         self.write()
         self.writer.close()
-        force_to_disk(self.path)
-        force_to_disk(self.path.parent)
+        size = self.output.tell()
+        # In an object store a file is there, durable and whole, once this returns; before, it is not.
+        self.output.close()
+        if self.lake.folder is not None:
+            path = self.lake.folder / self.name
+            force_to_disk(path)
+            force_to_disk(path.parent)
         (metadata,) = self.metadata
         return WrittenFile(
             self.name,
-            self.path.stat().st_size,
+            size,
+            time.time_ns() // 1_000_000,
             metadata.num_rows,
             {"topic": self.topic, "date": self.date},
             json.dumps(self.statistics(metadata)),
@@ -215,9 +236,12 @@ class PartitionFile:
         }
 
     def abandon(self) -> None:
-        """Remove the file."""
-        self.writer.close()
-        self.path.unlink(missing_ok=True)
+        """Remove the file, also if what it was to be written to refuses the rest of it."""
+        with contextlib.suppress(OSError):
+            self.writer.close()
+        with contextlib.suppress(OSError):
+            self.output.close()
+        self.lake.remove([self.name])
 
 
 def plain(value: Any) -> Any:
@@ -243,7 +267,7 @@ def folder_name(column: str, value: str | None) -> str:
     return encoded[: FOLDER_NAME_SIZE_MAX - len(digest)].decode("utf-8", "ignore") + digest
 
 
-def force_to_disk(path: Path) -> None:
+def force_to_disk(path: os.PathLike[str]) -> None:
     """Force a file or folder to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

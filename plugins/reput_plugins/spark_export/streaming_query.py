@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reput_hooks import replace_durably
-from reput_plugins.spark_export.lake_sink import LakeSink, SinkPlan
+from reput_plugins.spark_export.lake_sink import PLAN_OPTION, LakeSink, SinkPlan
 from reput_plugins.spark_export.spark_errors import from_spark
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class StreamingQuery:
         self.query = (
             ranges.writeStream.format("reput_lake")
             .queryName(f"reput {plan.export_name} {plan.store}")
-            .option("plan", msgspec.json.encode(plan).decode())
+            .option(PLAN_OPTION, msgspec.json.encode(plan).decode())
             .option("checkpointLocation", (scratch / "checkpoint").as_uri())
             .trigger(processingTime=f"{interval_ms} milliseconds")
             .start()

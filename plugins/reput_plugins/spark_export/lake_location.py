@@ -1,0 +1,127 @@
+"""LakeLocation: where a lake lies, in a folder or in an object store, and how its files are made and removed there.
+
+An object store is reached by the Delta library alone, with that library's settings (``storage_options``), so the files
+of a lake and its transactions go the same way and need the same rights.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+
+from reput.errors import ConfigError, DispatcherError
+
+__all__ = ["LAKE_ADVICE", "LakeLocation", "one_line"]
+
+LAKE_ADVICE = "Make room, or give the right to write; the next run goes on where the table ends."
+ERROR_LETTERS_MAX = 400
+# What its errors are coloured and drawn with.
+DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
+
+
+class LakeLocation(msgspec.Struct, frozen=True):
+    """Where one lake lies.
+
+    Attributes:
+        address: absolute path of a folder, or the address of a place in an object store, as ``s3://bucket/lake``.
+        storage_options: settings of the Delta library for that object store; they may hold secrets.
+    """
+
+    address: str
+    storage_options: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, lake: Path | str, storage_options: Mapping[str, str] | None = None) -> LakeLocation:
+        """Return the location that a user named.
+
+        Raises:
+            ConfigError: the address names no place, or a folder is given settings of an object store.
+        """
+        text, options = os.fspath(lake), dict(storage_options or {})
+        scheme, separator, _ = text.partition("://")
+        if separator and scheme != "file":
+            if not urlsplit(text).netloc:
+                raise ConfigError(f"the lake's address names no bucket: lake={text}", "Write s3://bucket/lake.")
+            return cls(text.rstrip("/"), options)
+        if options:
+            raise ConfigError(
+                f"settings of an object store do nothing for a folder: lake={text} storage_options={','.join(options)}",
+                "Name a place in an object store, as s3://bucket/lake.",
+            )
+        return cls(str(Path(unquote(urlsplit(text).path) if separator else text).absolute()))
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the lake; None in an object store."""
+        return None if "://" in self.address else Path(self.address)
+
+    def open(self) -> DeltaTable | None:
+        """Return the table as it is now, None if there is none yet.
+
+        Raises:
+            DispatcherError: nobody can tell: a file lies there, an object store does not answer or refuses.
+        """
+        if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
+            raise DispatcherError(
+                f"the lake is no folder: lake={self.address}", "Name a folder; it is made if need be."
+            )
+        try:
+            return DeltaTable(self.address, storage_options=self.storage_options)
+        except TableNotFoundError:
+            return None
+        except (OSError, DeltaError) as error:
+            raise DispatcherError(
+                f"the lake cannot be read: lake={self.address} error={one_line(error)}",
+                "Look at its address, its settings and its rights; the next run goes on where the table ends.",
+            ) from None
+
+    def table(self) -> DeltaTable:
+        """Return the table, which is there.
+
+        Raises:
+            DispatcherError: it is not, or cannot be read.
+        """
+        table = self.open()
+        if table is None:
+            raise DispatcherError(
+                f"the lake is gone: lake={self.address}", "Was it moved or removed? The next start makes it anew."
+            )
+        return table
+
+    def filesystem(self) -> Any:
+        """Return the lake as a file system of Arrow's; names are relative to it."""
+        if self.folder is not None:
+            return pa.fs.SubTreeFileSystem(self.address, pa.fs.LocalFileSystem())
+        return pa.fs.PyFileSystem(DeltaStorageHandler(self.address, self.storage_options))
+
+    def remove(self, names: list[str]) -> None:
+        """Remove files; those that are gone already are no error."""
+        if self.folder is not None:
+            for name in names:
+                (self.folder / name).unlink(missing_ok=True)
+            return
+        store = self.filesystem()
+        for name in names:
+            store.delete_file(name)
+
+    def file_names(self, table: DeltaTable) -> set[str]:
+        """Return the names, relative to the lake, of the files that *table* has."""
+        # As the transactions have them: escaped, because they are addresses.
+        return {unquote(path) for path in pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()}
+
+
+def one_line(error: Exception) -> str:
+    """Return what the Delta library tells, over many lines and with colours, as one line."""
+    text = " ".join(DECORATION.sub(" ", str(error)).split())
+    return text if len(text) <= ERROR_LETTERS_MAX else f"{text[:ERROR_LETTERS_MAX]}…"

@@ -1,0 +1,154 @@
+"""A lake in an object store: the same transactions, files and sentences as in a folder, over an S3 in this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")
+pytest.importorskip("pyspark")
+pytest.importorskip("moto")
+
+from deltalake import DeltaTable
+
+import reput.table
+from reput.errors import ConfigError, DispatcherError
+from reput.store.epochs import read_epochs
+from reput.table import LogTable, TableOptions
+from reput_hooks import Cursor
+from reput_plugins.spark_export import export
+from reput_plugins.spark_export.lake import Lake
+from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, remove_files, write_ranges
+from reput_plugins.spark_export.maintenance import Maintenance
+from reput_plugins.spark_export.parquet_files import lake_schema
+from spark.ports import free_port
+from written_log import START_MS, WrittenLog
+
+SECONDS_MAX = 60
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(scope="module")
+def storage_options() -> Iterator[dict[str, str]]:
+    """Return the settings that reach an S3 with a bucket named ``lakes``."""
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    # In a process of its own: the Delta library keeps the interpreter while it waits for an answer.
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        end = time.monotonic() + SECONDS_MAX
+        while True:
+            try:
+                urllib.request.urlopen(urllib.request.Request(f"{address}/lakes", method="PUT"), timeout=5).close()
+                break
+            except OSError:
+                assert server.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        yield {
+            "AWS_ENDPOINT_URL": address,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "not shown",
+        }
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> WrittenLog:
+    """Return a log of 40 records in two topics, whose names folders escape, over two days."""
+    log = WrittenLog(tmp_path / "store")
+    for number in range(40):
+        topic = ("%RETRY%a|b", "订单")[number % 2].encode()
+        log.append(b"%d" % number * 10, topic=topic, store_timestamp=START_MS + DAY_MS * number // 20)
+    log.save()
+    return log
+
+
+def offsets_of(location: LakeLocation) -> list[int]:
+    """Return the commit-log offsets in a lake, ascending."""
+    found: list[int] = location.table().to_pyarrow_table()["commitLogOffset"].to_pylist()
+    return sorted(found)
+
+
+def names_in(location: LakeLocation) -> set[str]:
+    """Return the Parquet files that are there, named by a transaction or not."""
+    import pyarrow.fs
+
+    found = location.filesystem().get_file_info(pyarrow.fs.FileSelector("", recursive=True))
+    return {entry.path for entry in found if entry.path.endswith(".parquet")}
+
+
+def test_batches_are_kept_once_merged_and_cut(storage_options: dict[str, str], log: WrittenLog):
+    """A batch that comes again, files of one that failed, small files, a cut: as in a folder."""
+    location = LakeLocation.of("s3://lakes/a lake/", storage_options)
+    epochs = read_epochs(log.store, LogTable(log.store).store_id)
+    options = TableOptions()
+    lake = Lake(location, "export", epochs)
+    lake.create(lake_schema(options.row_format), None)
+    plan = SinkPlan(str(log.store), location, "export", options)
+    ends = [*log.offsets, log.end]
+
+    def write(begin: int, until: int) -> Any:
+        import pyarrow as pa
+
+        return write_ranges(plan, iter([pa.record_batch({"begin": [ends[begin]], "until": [ends[until]]})]))
+
+    for begin in range(0, 40, 10):
+        commit_ranges(plan, [write(begin, begin + 4), write(begin + 4, begin + 10)])
+    commit_ranges(plan, [write(30, 40)])
+    assert offsets_of(location) == log.offsets
+    assert names_in(location) == location.file_names(location.table())
+    remove_files(plan, [write(0, 40)])
+    assert names_in(location) == location.file_names(location.table())
+    found = location.table().to_pyarrow_table().sort_by("commitLogOffset")
+    expected = reput.table.read(log.store)
+    assert found.select(expected.column_names).cast(expected.schema).equals(expected)
+    assert Maintenance(location, interval_ms=1, vacuum_hours=1).run(lambda: None) > 0
+    assert offsets_of(location) == log.offsets
+    cut = Lake(location, "export", epochs.begin(ends[25], 0))
+    cut.truncate(Cursor(epochs.store_id, cut.epochs.epoch, ends[25], 0))
+    assert offsets_of(location) == log.offsets[:25]
+
+
+@pytest.mark.spark
+def test_an_export_goes_to_an_object_store(
+    spark: Any, storage_options: dict[str, str], log: WrittenLog, tmp_path: Path
+):
+    """Workers write there with the settings that the driver was given; a second run adds nothing."""
+    first = export(log.store, "s3://lakes/exported", storage_options=storage_options, until=log.offsets[10])
+    second = export(log.store, "s3://lakes/exported", storage_options=storage_options)
+    third = export(log.store, "s3://lakes/exported", storage_options=storage_options)
+    assert (first.records, second.records, third.records) == (10, 30, 0)
+    assert offsets_of(LakeLocation.of("s3://lakes/exported", storage_options)) == log.offsets
+    assert DeltaTable("s3://lakes/exported", storage_options=storage_options).version() == third.table_version
+    assert not list(tmp_path.glob("**/*.parquet"))
+    assert "s3:" not in os.listdir()
+
+
+def test_what_an_object_store_refuses_is_one_sentence(storage_options: dict[str, str], log: WrittenLog):
+    """Before Spark is started; keys are in none of the sentences."""
+    with pytest.raises(
+        DispatcherError, match=r"the lake cannot be read: lake=s3://absent/lake error=.*NoSuchBucket"
+    ) as it:
+        export(log.store, "s3://absent/lake", storage_options=storage_options)
+    assert "\n" not in str(it.value)
+    assert "not shown" not in str(it.value)
+    with pytest.raises(ConfigError, match="names no bucket"):
+        export(log.store, "s3:///lake", storage_options=storage_options)
