@@ -26,7 +26,7 @@ from reput.store.consumer_filter_manager import ConsumerFilterManager
 from reput.store.files import Files
 from reput.store.filters_in_use import FILTERS_IN_USE, FiltersInUse
 from reput.store.identity import was_clean_when_adopted
-from reput.store.properties import decode_properties
+from reput.store.properties import decode_properties, filled_properties
 from reput.store.sealed_file import read_sealed, seal
 from reput.store.shortages import retry_on_shortage
 from reput.store.topic_config_manager import TopicConfigManager
@@ -126,7 +126,9 @@ class ConsumeQueueExtDispatcher(CommitLogDispatcher):
     def bit_map(self, request: DispatchRequest) -> bytes | None:
         """Return the bits of the filters that match a record, None where its topic has no filter."""
         bit_map = self.filters.bit_maps.get(request.topic)
-        return None if bit_map is None else bit_map.calculate(filled_properties(request.properties or b""))
+        if bit_map is None:
+            return None
+        return bit_map.calculate(filled_properties(decode_properties(request.properties or b"")))
 
     def flush(self) -> Cursor | None:
         if self.end is not None:
@@ -241,11 +243,6 @@ def compiled(expression: str) -> SqlFilter | None:
         return parse(expression)
     except FilterSyntaxError:
         return None
-
-
-def filled_properties(data: bytes) -> dict[str, str]:
-    """Return the properties as RocketMQ reads them: one without a value is none."""
-    return {name: value for name, value in decode_properties(data).items() if value}
 
 
 def no_bit_map(request: DispatchRequest) -> bytes | None:

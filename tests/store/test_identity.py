@@ -133,6 +133,7 @@ def test_a_store_is_what_has_a_log_or_an_identity(tmp_path):
         (["reput/", "reput/views/"], False),
         (["commitlog/", "commitlog/old/"], False),
         (["consumequeue/"], False),
+        (["lock", "abort", "checkpoint", "commitlog/", "consumequeue/", "config/", "config/topics.json"], True),
     ],
 )
 def test_what_the_making_of_a_store_leaves_is_told_from_other_things(tmp_path, names, unfinished):
@@ -152,3 +153,25 @@ def test_files_with_bytes_are_never_left_overs(tmp_path):
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / f"{0:020d}").write_bytes(b"\0")
     assert not is_unfinished(tmp_path)
+
+
+def test_queues_without_a_log_are_no_store_that_was_never_used(tmp_path):
+    """RocketMQ's checkpoint lies there, and so do units: their log is lost, and nobody may begin anew over them."""
+    (tmp_path / "checkpoint").write_bytes(bytes(4096))
+    queue = tmp_path / "consumequeue" / "orders" / "0"
+    queue.mkdir(parents=True)
+    assert is_unfinished(tmp_path)
+    (queue / f"{0:020d}").write_bytes(bytes(20))
+    assert not is_unfinished(tmp_path)
+
+
+def test_a_store_that_rocketmq_began_and_never_used_is_written_to(tmp_path):
+    """It has a checkpoint and its configuration, but no segment before the first message."""
+    (tmp_path / "checkpoint").write_bytes(bytes(4096))
+    (tmp_path / "lock").write_text("lock")
+    (tmp_path / "abort").touch()
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text("{}")
+    store = open_store(tmp_path)
+    assert store.put(Message("orders", b"first")).commit_log_offset == 0
+    store.close(views_complete=True)

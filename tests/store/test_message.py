@@ -35,6 +35,11 @@ def test_what_was_given_is_what_is_read(properties, tags, keys):
     assert data == b"" or data.endswith(b"\x02")
 
 
+def test_a_property_without_a_value_replaces_none_that_has_one():
+    """To RocketMQ it is no property; alone it is kept."""
+    assert decode_properties(b"a\x011\x02b\x01\x02a\x01\x02c\x01\x02c\x012\x02") == {"a": "1", "b": "", "c": "2"}
+
+
 def test_keys_may_be_one_string_of_words():
     """As RocketMQ has them."""
     assert message_properties(Message("t", b"", keys="k1 k2"))[0] == b"KEYS\x01k1 k2\x02"

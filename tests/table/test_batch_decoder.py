@@ -103,13 +103,13 @@ def test_bodies_that_unpack_to_much_come_in_several_batches(tmp_path: Path):
 def test_properties_as_json_and_as_stored(tmp_path: Path):
     """Properties come as a map, as one JSON object, or as the string that lies in the log."""
     log = WrittenLog(tmp_path)
-    log.append(properties=b"a\x011\x02b\x01\x02a\x012\x02c\x01=\x01x")
+    log.append(properties=b"a\x011\x02b\x01\x02a\x012\x02a\x01\x02c\x01=\x01x")
     store = log.save()
     of_format = {name: reput.table.read(store, properties_format=name) for name in ("map", "json", "string")}
     values = {name: table["properties"][0].as_py() for name, table in of_format.items()}
     assert values["map"] == [("a", "2"), ("b", ""), ("c", "=\x01x")]
     assert json.loads(values["json"]) == {"a": "2", "b": "", "c": "=\x01x"}
-    assert values["string"] == "a\x011\x02b\x01\x02a\x012\x02c\x01=\x01x"
+    assert values["string"] == "a\x011\x02b\x01\x02a\x012\x02a\x01\x02c\x01=\x01x"
 
 
 def test_rows_of_kafkas_schema(tmp_path: Path):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reput.store.message import MessageExtBrokerInner
+from reput.store.properties import filled_properties
 from reput.store.record import CRC_PROPERTY_NAME, encode_address
 from reput_hooks import Record
 
@@ -23,7 +24,7 @@ CRC_NAME = CRC_PROPERTY_NAME.decode().rstrip("\x01")
 
 def carried_properties(record: Record) -> dict[str, str]:
     """Return the properties of *record* that go with it, in stored order."""
-    return {name: value for name, value in record.properties.items() if value and name != CRC_NAME}
+    return {name: value for name, value in filled_properties(record.properties).items() if name != CRC_NAME}
 
 
 def carried_message(

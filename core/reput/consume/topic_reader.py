@@ -13,6 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from reput.filter import SqlFilter, TagFilter
 from reput.store.message_reader import GetMessageResult
+from reput.store.properties import filled_properties
 from reput_hooks import Record
 
 __all__ = ["Beginning", "MessageSource", "TopicReader", "first_queue_offset"]
@@ -94,7 +95,7 @@ class TopicReader:
         """Return whether a message with *properties* passes the filters."""
         if self.tag_filter is not None and not self.tag_filter.matches_tag(properties.get("TAGS")):
             return False
-        return self.sql_filter is None or self.sql_filter.matches(properties)
+        return self.sql_filter is None or self.sql_filter.matches(filled_properties(properties))
 
 
 class QueueReader:

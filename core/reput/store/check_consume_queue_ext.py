@@ -22,6 +22,7 @@ from reput.store.consume_queue_ext import ConsumeQueueExt
 from reput.store.consumer_filter_manager import ConsumerFilterData
 from reput.store.file_name import parse_file_name
 from reput.store.open_files import OpenFiles
+from reput.store.properties import filled_properties
 from reput.store.record_columns import RecordColumns
 
 __all__ = ["ConsumeQueueExtCheck"]
@@ -61,7 +62,7 @@ class ConsumeQueueExtCheck:
             filters = self.filters.get(topic.decode("utf-8", "replace"))
             if filters:
                 store_timestamp = int(columns.store_timestamp[number])
-                properties = columns.properties(number)
+                properties = filled_properties(columns.properties(number))
                 bits = 0
                 for known in filters:
                     if known.born_time < store_timestamp and known.sql_filter.matches(properties):

@@ -32,6 +32,8 @@ __all__ = [
 
 LAYOUT_VERSION = 1
 FIRST_BYTES = 64
+# The log, and what RocketMQ derives from it.
+ROCKETMQ_DATA_FOLDERS = ("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index")
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
@@ -123,8 +125,11 @@ def is_store(store_directory: Path) -> bool:
 def is_unfinished(directory: Path) -> bool:
     """Tell whether all that *directory* holds is what the making of a store leaves when it is interrupted early.
 
-    An empty directory is such a one. There is no record in it, nor anything that is not ours.
+    An empty directory is such a one. There is no record in it, nor anything that is not ours or of a RocketMQ that has
+    not got a message yet.
     """
+    if is_unused_rocketmq(directory):
+        return True
     for entry in directory.iterdir():
         if entry.name == "lock" and entry.is_file() and entry.stat().st_size <= len(b"lock"):
             continue
@@ -135,6 +140,19 @@ def is_unfinished(directory: Path) -> bool:
             if not inner.is_file() or not ours:
                 return False
     return True
+
+
+def is_unused_rocketmq(directory: Path) -> bool:
+    """Tell whether RocketMQ has begun a store in *directory* and got no message yet: no log, and no view of one.
+
+    It makes its checkpoint at the first start, and a segment only for the first message. Views without a log are what
+    is left of a store that has lost it.
+    """
+    return (directory / "checkpoint").is_file() and not any(
+        path.is_file() and path.stat().st_size > 0
+        for folder in ROCKETMQ_DATA_FOLDERS
+        for path in (directory / folder).rglob("*")
+    )
 
 
 def require_store(store_directory: Path) -> None:

@@ -30,6 +30,7 @@ from reput.store.file_name import file_name
 from reput.store.index_file import Index
 from reput.store.nearest_offset import QueueFile, nearest_offset
 from reput.store.open_files import DirectoryStamp, OpenFiles
+from reput.store.properties import filled_properties
 from reput.store.record import (
     BORN_HOST_V6_FLAG,
     MESSAGE_MAGIC_CODE,
@@ -727,7 +728,7 @@ def choose(data: bytes, queue_offset: int, numbers: list[int] | None, count_max:
 
 def matches_record(message_filter: MessageFilter, data: bytes) -> bool:
     """Ask a filter with a record at hand."""
-    return message_filter.is_matched_by_commit_log(decode_record(data).properties or None)
+    return message_filter.is_matched_by_commit_log(filled_properties(decode_record(data).properties) or None)
 
 
 def empty_status(queue_offset: int, low: int, high: int) -> GetMessageStatus | None:

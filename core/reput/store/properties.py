@@ -14,6 +14,7 @@ __all__ = [
     "PROPERTY_SEPARATOR",
     "decode_properties",
     "encode_properties",
+    "filled_properties",
 ]
 
 NAME_VALUE_SEPARATOR = "\x01"
@@ -28,13 +29,19 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
-    """Return name → value in stored order; empty values are kept, the later of two equal names wins.
+    """Return name → value in stored order; of equal names the last one with a value wins, in the place of the first.
 
-    Pieces without a separator or without a name are no properties to any reader, RocketMQ's included.
+    Pieces without a separator or without a name are no properties to any reader, RocketMQ's included. Empty values are
+    kept where nothing else has their name: to RocketMQ they are none, so they replace no other.
     """
     properties: dict[str, str] = {}
     for piece in data.decode("utf-8", "replace").split(PROPERTY_SEPARATOR):
         name, separator, value = piece.partition(NAME_VALUE_SEPARATOR)
-        if separator and name:
+        if separator and name and (value or name not in properties):
             properties[name] = value
     return properties
+
+
+def filled_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return *properties* as RocketMQ reads them, its filters included: one without a value is none."""
+    return {name: value for name, value in properties.items() if value}

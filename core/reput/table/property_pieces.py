@@ -2,8 +2,8 @@
 
 The strings lie one behind the other in one buffer. Separators are found by numpy over the whole buffer, names and
 values are then one Arrow ``take`` each. The rules are those of `reput.store.properties.decode_properties`: the first
-0x01 of a piece parts name and value, a piece without a name is no property, the later of two equal names wins in the
-place of the first.
+0x01 of a piece parts name and value, a piece without a name is no property, of equal names the last one with a value
+wins in the place of the first.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from reput.table.row_format import HEADERS_TYPE
 
@@ -91,13 +92,15 @@ class PropertyPieces:
         return bool((np.add.reduceat(bits, filled) != np.bitwise_or.reduceat(bits, filled)).any())
 
     def keep_the_later(self) -> None:
-        """Leave each record one property of a name: the last value, in the first one's place."""
+        """Leave each record one property of a name: the last value that is not empty, in the first one's place."""
         row = self.rows()
         key = row * len(self.distinct) + self.codes
-        order = np.argsort(key, kind="stable")
+        filled = pc.binary_length(self.values).to_numpy() > 0
+        # Those without a value come first in their group.
+        order = np.lexsort((filled, key))
         begins_group = np.append(True, key[order][1:] != key[order][:-1])
         group = np.flatnonzero(begins_group)
-        first, last = order[group], order[np.append(group[1:], len(order)) - 1]
+        first, last = np.minimum.reduceat(order, group), order[np.append(group[1:], len(order)) - 1]
         place = np.argsort(first)
         first, last = first[place], last[place]
         self.names = self.names.take(pa.array(first))
