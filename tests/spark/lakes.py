@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["lake_rows", "offsets_in"]
+__all__ = ["lake_rows", "offsets_by_reader", "offsets_in"]
 
 
 def lake_rows(lake: Path) -> pa.Table:
@@ -21,3 +23,24 @@ def offsets_in(lake: Path) -> list[int]:
     """Return the commit-log offsets in the lake, ascending."""
     offsets: list[int] = lake_rows(lake)["commitLogOffset"].to_pylist()
     return offsets
+
+
+def offsets_by_reader(lake: Path, spark: Any = None) -> dict[str, list[int]]:
+    """Return the same, as each kind of reader finds them that is there: every one reads every row with its own code."""
+    from deltalake import DeltaTable
+
+    files = DeltaTable(lake).file_uris()
+    found = {"deltalake": offsets_in(lake)}
+    if find_spec("duckdb"):
+        import duckdb
+
+        rows = duckdb.sql(f"select commitLogOffset, body from read_parquet({files!r})").fetchall()
+        found["duckdb"] = sorted(row[0] for row in rows)
+    if find_spec("polars"):
+        import polars
+
+        found["polars"] = sorted(polars.read_delta(str(lake))["commitLogOffset"].to_list())
+    if spark is not None:
+        frame = spark.read.option("basePath", str(lake)).parquet(*files)
+        found["spark"] = sorted(row["commitLogOffset"] for row in frame.select("commitLogOffset", "body").collect())
+    return found

@@ -1,0 +1,54 @@
+"""An exporter for tests that kill it: what Spark has workers and driver do, in one process and as fast as it goes."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from reput.table import LogTable, TableOptions
+from reput_plugins.spark_export.lake import Lake
+from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, write_ranges
+from reput_plugins.spark_export.maintenance import Maintenance
+from reput_plugins.spark_export.parquet_files import lake_schema
+
+__all__ = ["export_log", "lake_of", "merge"]
+
+
+def lake_of(store: str, lake: str) -> Lake:
+    """Return the lake of a store, made if there is none."""
+    from reput.store.epochs import read_epochs
+
+    found = Lake(LakeLocation.of(lake), "export", read_epochs(Path(store), LogTable(store).store_id))
+    found.create(lake_schema(TableOptions().row_format), None)
+    return found
+
+
+def export_log(store: str, lake: str, batch_bytes: int, merging: bool, begun: Any) -> None:
+    """Bring a lake up to the log's end, batch by batch of two tasks; *merging*: with its files merged after each."""
+    log, target = LogTable(store), lake_of(store, lake)
+    plan = SinkPlan(store, target.location, "export", TableOptions())
+    maintenance = Maintenance(target.location, interval_ms=1, vacuum_hours=0)
+    begun.set()
+    begin, end = target.committed(target.location.table()) or 0, log.find_durable_end()
+    while begin < end:
+        cuts = [begin, *(log.next_record(begin + part * batch_bytes // 2, end) for part in (1, 2))]
+        tasks = [
+            write_ranges(plan, iter([pa.record_batch({"begin": [low], "until": [high]})]))
+            for low, high in itertools.pairwise(cuts)
+            if low < high
+        ]
+        commit_ranges(plan, tasks)
+        begin = cuts[-1]
+        if merging:
+            maintenance.run(lambda: None)
+
+
+def merge(lake: str, begun: Any) -> None:
+    """Merge the files of a lake."""
+    maintenance = Maintenance(LakeLocation.of(lake), interval_ms=1, vacuum_hours=0)
+    begun.set()
+    maintenance.run(lambda: None)

@@ -1,0 +1,115 @@
+"""``kill -9`` of what writes, commits and merges a lake: no row is missing, twice or unreadable."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")
+pytest.importorskip("pyspark")
+
+from deltalake import DeltaTable
+
+from spark.exporting import export_log, lake_of, merge
+from spark.lakes import offsets_by_reader, offsets_in
+from written_log import START_MS, WrittenLog
+
+pytestmark = pytest.mark.processes
+
+SECONDS_MAX = 60
+KILLS = 10
+DAY_MS = 86_400_000
+# Its children have the libraries loaded, and none of the threads of this process.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["spark.exporting"])
+
+
+def written_log(store: Path, count: int, topic_count: int) -> WrittenLog:
+    """Return a log of two days."""
+    log = WrittenLog(store, segment_size=1 << 16)
+    for number in range(count):
+        topic = (f"%RETRY%{number % topic_count}").encode()
+        log.append(b"%d" % number * 9, topic=topic, store_timestamp=START_MS + 2 * DAY_MS * number // count)
+    log.save()
+    return log
+
+
+@contextmanager
+def running(target: Callable[..., None], *arguments: Any) -> Iterator[Any]:
+    """Run *target* in a process, lend it once it has begun, and kill it."""
+    begun = FORKS.Event()
+    process = FORKS.Process(target=target, args=(*arguments, begun))
+    process.start()
+    try:
+        assert begun.wait(SECONDS_MAX)
+        yield process
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+
+
+def names_on_disk(lake: Path) -> set[str]:
+    """Return the Parquet files that are there, in the table or not."""
+    return {str(path.relative_to(lake)) for path in lake.rglob("*.parquet")}
+
+
+def wait_for_files(lake: Path, count: int) -> None:
+    """Wait until so many files are there, as closely as can be."""
+    end = time.monotonic() + SECONDS_MAX
+    while len(names_on_disk(lake)) < count:
+        assert time.monotonic() < end
+
+
+def test_an_exporter_that_is_killed_at_any_time_loses_and_repeats_nothing(tmp_path: Path):
+    """Ten times, each time it is somewhere else in writing, committing or merging; then it is let go to the end."""
+    log = written_log(tmp_path / "store", 600, 3)
+    store, lake = str(log.store), str(tmp_path / "lake")
+    kept = lake_of(store, lake)
+    times = random.Random(6)
+    ends = [*log.offsets, log.end]
+    for _ in range(KILLS):
+        with running(export_log, store, lake, 4096, True):
+            time.sleep(times.uniform(0, 0.2))
+        committed = kept.committed(DeltaTable(lake)) or 0
+        assert offsets_in(Path(lake)) == log.offsets[: ends.index(committed)]
+    with running(export_log, store, lake, 16384, True) as last:
+        last.join(SECONDS_MAX)
+        assert last.exitcode == 0
+    found = offsets_by_reader(Path(lake))
+    assert found == dict.fromkeys(found, log.offsets)
+
+
+@pytest.mark.spark
+def test_merging_that_is_killed_changes_no_row(spark: Any, tmp_path: Path):
+    """In the middle, with some of its files written and none in the table; later it is done, and orphans go."""
+    log = written_log(tmp_path / "store", 400, 20)
+    store, lake = str(log.store), tmp_path / "lake"
+    kept = lake_of(store, str(lake))
+    export_log(store, str(lake), 16384, False, threading.Event())
+    version = DeltaTable(lake).version()
+    for count in (1, 6, 12):
+        wanted = len(names_on_disk(lake)) + count
+        with running(merge, str(lake)):
+            wait_for_files(lake, wanted)
+        assert DeltaTable(lake).version() == version
+        assert offsets_in(lake) == log.offsets
+    with running(merge, str(lake)) as last:
+        last.join(SECONDS_MAX)
+        assert last.exitcode == 0
+    table = DeltaTable(lake)
+    assert table.version() > version
+    assert kept.location.file_names(table) < names_on_disk(lake)
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert names_on_disk(lake) == kept.location.file_names(table)
+    found = offsets_by_reader(lake, spark)
+    assert found == dict.fromkeys(found, log.offsets)
+    assert kept.committed(table) == log.end
