@@ -342,3 +342,9 @@ def test_a_broken_escape_is_refused(write: Callable[[str, str], Path]):
 def test_the_names_of_fields_are_unambiguous():
     """No field can be reached by another's name."""
     assert len(set(FIELDS)) == len(FIELDS)
+
+
+def test_a_configuration_without_end_is_refused():
+    """A device is read no further than any configuration could be."""
+    with pytest.raises(ConfigError, match="config=/dev/zero"):
+        load_settings(Path("/dev/zero"))

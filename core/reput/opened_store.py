@@ -45,6 +45,7 @@ from reput.store.message_reader import GetMessageResult, MessageReader
 from reput.store.message_store import MessageStore
 from reput.store.publisher import Publisher
 from reput.store.retention_plan import SegmentFate
+from reput.store.shortages import tell_store_error
 from reput.store.store_checkpoint import write_checkpoint
 from reput.store.topic_config_manager import TopicConfigManager
 from reput_hooks import Record
@@ -116,10 +117,13 @@ def open(
         ConfigError: a setting, a dispatcher or one of its options is wrong.
         NotAStore: the directory holds something else; with *read_only*, or holds nothing.
         StoreLocked: another process writes the store.
+        StoreFull: the disk has no room for the store's own files.
         DamagedStore: the log is damaged, and nobody has decided about that yet.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(f"path is no path: path={path!r}", "Give a str or a pathlib.Path.")
+    if not os.fspath(path):
+        raise ConfigError("path is empty: path=''", "Name the store's directory; the current one is called '.'.")
     directory = Path(path)
     if mode not in ("processes", "inline"):
         raise ConfigError(f"mode is unknown: mode={mode!r} known=processes,inline", "Give one of the known ones.")
@@ -704,7 +708,7 @@ class Store(Reading):
         """Drain the dispatchers, force everything to disk, and leave a store that RocketMQ opens as cleanly shut down.
 
         Raises:
-            StoreError: the disk refused; what was durable before is safe.
+            StoreError: the disk refused; what was durable before is safe. StoreFull, if it has no room.
         """
         if self.closed:
             return
@@ -712,6 +716,11 @@ class Store(Reading):
         opened_here.discard(self)
         with self.grown:
             self.grown.notify_all()
+        with tell_store_error(f"the store could not be closed cleanly: store={self.directory}"):
+            self.close_everything()
+
+    def close_everything(self) -> None:
+        """Do what `close` promises; whatever fails, all is given back."""
         complete = False
         try:
             self.close_services()
@@ -826,6 +835,13 @@ class ReadOnlyStore(Reading):
         from reput.process.stopped_status import stopped_status
 
         return stopped_status(self.directory, self.settings)
+
+    def view_behind(self, view: str) -> int | None:
+        """Return up to which commit-log offset *view* goes, if it is known to be behind the log; else None."""
+        row = next((row for row in self.status().dispatchers if row.name == view), None)
+        if row is None or not row.lag_bytes:
+            return None
+        return row.durable_cursor if row.progress is None else row.progress
 
     def close(self) -> None:
         """Close the files."""

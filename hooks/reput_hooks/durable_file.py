@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["replace_durably"]
+__all__ = ["named", "replace_durably"]
 
 
 def replace_durably(path: Path, data: bytes) -> None:
     """Replace *path* by *data* as a whole: draft, fsync, rename, fsync of the directory.
 
     Raises:
-        OSError: the old file is still there, unless it was the directory that could not be forced to disk.
+        OSError: the old file is still there, unless it was the directory that could not be forced to disk. It names
+            the file.
     """
     draft = path.with_name(path.name + ".draft")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -21,11 +22,22 @@ def replace_durably(path: Path, data: bytes) -> None:
         while view:
             view = view[os.write(descriptor, view) :]
         os.fsync(descriptor)
+    except OSError as error:
+        raise named(error, draft) from None
     finally:
         os.close(descriptor)
     os.rename(draft, path)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
+    except OSError as error:
+        raise named(error, path.parent) from None
     finally:
         os.close(directory)
+
+
+def named(error: OSError, path: Path) -> OSError:
+    """Return *error*, which says *path* now if it said no file: calls on a descriptor do not know its name."""
+    if error.filename is None:
+        error.filename = str(path)
+    return error

@@ -126,7 +126,7 @@ def test_a_group_whose_messages_are_gone_is_cleaned(group, store):
         (("create", "STORE", "a b"), "illegal character"),
         (("create", "STORE", "x" * 256), "too long"),
         (("reset", "STORE", "billing", "absent", "--to", "latest"), "absent"),
-        (("reset", "STORE", "billing", "orders", "--to", "yesterday"), "'--to'"),
+        (("reset", "STORE", "billing", "orders", "--to", "yesterday"), "--to=yesterday"),
         (("reset", "STORE", "billing", "orders", "--to", "latest", "--queue-id", "9"), "queue_id=9"),
     ],
 )

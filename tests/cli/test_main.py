@@ -33,11 +33,19 @@ def test_the_version_is_the_distribution_s(capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence", "advice"),
     [
-        (["explode"], "No such command 'explode'", "See reput --help."),
-        (["--colour"], "No such option: --colour", "See reput --help."),
-        (["plugin", "list", "--colour"], "No such option: --colour", "See reput plugin list --help."),
-        (["plugin", "list", "--format", "xml"], "'--format'", "See reput plugin list --help."),
-        (["plugin"], "Missing command", "See reput plugin --help."),
+        (["explode"], "no such command: command=explode", "See reput --help."),
+        (["--colour"], "no such option: option=--colour", "See reput --help."),
+        (["plugin", "list", "--colour"], "no such option: option=--colour", "See reput plugin list --help."),
+        (
+            ["plugin", "list", "--format", "xml"],
+            "--format is not one of 'text', 'json': --format=xml",
+            "See reput plugin list --help.",
+        ),
+        (["get", "store", "orders"], "an argument is missing: argument=QUEUE_ID", "See reput get --help."),
+        (["get", "store", "orders", "x", "0"], "on: QUEUE_ID=x", "See reput get --help."),
+        (["get", "store", "orders", "0", "0", "0"], "arguments=0", "See reput get --help."),
+        (["check", ""], "STORE is empty", "See reput check --help."),
+        (["plugin"], "missing command", "See reput plugin --help."),
     ],
 )
 def test_a_wrong_request_is_two_lines_and_exit_code_2(arguments, sentence, advice, capsys):
@@ -49,6 +57,20 @@ def test_a_wrong_request_is_two_lines_and_exit_code_2(arguments, sentence, advic
     assert first.startswith("reput: ")
     assert sentence in first
     assert second.strip() == advice
+
+
+@pytest.mark.parametrize(
+    ("closed", "exit_code", "said"),
+    [("<&-", 0, "nothing was sent"), (">&-", 3, "stdout is closed: descriptor=1"), ("2>&-", 2, "")],
+)
+def test_a_closed_standard_stream_takes_no_file_s_place(closed, exit_code, said, tmp_path):
+    """The next file that is opened would get its number, and what is printed would go into it."""
+    arguments = "send store orders --nonsense" if closed == "2>&-" else "send store orders"
+    ended = subprocess.run(
+        ["bash", "-c", f"{REPUT} {arguments} {closed}"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == exit_code
+    assert said in ended.stdout + ended.stderr
 
 
 def test_a_traceback_comes_only_when_it_is_asked_for():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 
 import pytest
 
@@ -55,3 +56,22 @@ def current_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_an_error_names_the_file(tmp_path):
+    """The system's calls on a descriptor do not know it."""
+    path = tmp_path / "0"
+    Files().create(path, 4096)
+    written = Files().open(path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as refused:
+            written.write(b"x", 4096)
+        with pytest.raises(OSError, match="File too large") as not_replaced:
+            Files().replace(tmp_path / "1", bytes(8192))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        written.close()
+    assert refused.value.filename == str(path)
+    assert not_replaced.value.filename == str(tmp_path / "1.draft")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -794,3 +795,28 @@ def test_a_batch_that_a_full_disk_cuts_says_how_much_of_it_is_stored(tmp_path):
     files.create_error = None
     store.close(views_complete=False)
     assert refused.value.stored_count == appended // 1000 > 0
+
+
+class NoRoomFor(FailingFiles):
+    """A disk that has no room for a small file whose name begins so."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def replace(self, path: Path, data: bytes) -> None:
+        if path.name.startswith(self.name):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        super().replace(path, data)
+
+
+def test_a_store_whose_own_files_have_no_room_is_not_opened_and_says_which(tmp_path):
+    """With room it opens, and everything is there."""
+    opened = open_store(tmp_path / "store")
+    offset = opened.put(message_of_size(300)).next_commit_log_offset
+    opened.close(views_complete=True)
+    with pytest.raises(StoreFull, match=r"opened for writing: .*error=No space.* path=.*/reput/epochs"):
+        open_store(tmp_path / "store", files=NoRoomFor("epochs"))
+    opened = open_store(tmp_path / "store")
+    assert opened.appended == offset
+    opened.close(views_complete=True)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from reput.store.store_lock import is_claimed
+import pytest
+
+from reput.errors import StoreLocked
+from reput.store.store_lock import StoreLock, is_claimed
 from small_store import drop, message_of_size, open_store
 
 
@@ -38,3 +42,14 @@ def test_a_rocketmq_after_a_crash_is_noticed_by_the_claim(tmp_path):
     assert opened.epochs.history[-1].start_offset == marked
     assert opened.appended > marked
     opened.close(views_complete=True)
+
+
+def test_who_has_just_taken_the_lock_is_named(tmp_path):
+    """Its name is not written yet; that of the last writer, which may live on, would be the wrong one."""
+    first = StoreLock(tmp_path)
+    try:
+        with pytest.raises(StoreLocked, match=f"pid={os.getpid()}"):
+            StoreLock(tmp_path)
+    finally:
+        first.close()
+    assert StoreLock.holder(tmp_path) is None

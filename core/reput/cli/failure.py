@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 
 import typer
 from msgspec import Struct
@@ -28,6 +29,11 @@ ADVICE_OF_ERRNO = {
     errno.EPERM: "You may not use it; see its owner and mode.",
     errno.EMFILE: "Raise the limit of open files: ulimit -n.",
 }
+# What the parser of the arguments says.
+NO_SUCH_COMMAND = re.compile(r"No such command '(.*?)'(?:\..*?'(.*?)'.*)?")
+TOO_MANY = re.compile(r"Got unexpected extra argument\(?s?\)? \((.*)\)")
+WITH_ITS_VALUE = re.compile(r"Option '(.*)' (requires an argument|does not take a value)")
+ABOUT_A_VALUE = re.compile(r"'(.*)' ((?:is|has|does|lies|takes) .*)")
 OTHER_ADVICE = "See that the path exists and that you may use it."
 
 
@@ -42,9 +48,7 @@ class Failure(Struct, frozen=True):
 def failure_of(error: Exception) -> Failure:
     """Return what to say of *error*, whatever it is."""
     if isinstance(error, UsageError):
-        # "Value error, " is how the library that checks types for typer begins.
-        sentence = error.format_message().removesuffix(".").replace(": Value error, ", ": ")
-        return Failure(sentence, usage_advice(error), WRONG_REQUEST)
+        return Failure(usage_sentence(error), usage_advice(error), WRONG_REQUEST)
     if isinstance(error, FilterSyntaxError):
         return Failure(f"the filter does not parse: {one_line(error)}", "Correct it at that position.", WRONG_REQUEST)
     if isinstance(error, ReputError):
@@ -74,6 +78,35 @@ def exit_code(error: ReputError) -> int:
 def one_line(error: Exception) -> str:
     """Return the error's text without line breaks."""
     return " ".join(str(error).split())
+
+
+def usage_sentence(error: typer.BadParameter) -> str:
+    """Return what is wrong with the arguments, with ``name=value`` as in every other sentence."""
+    message = error.format_message().removesuffix(".")
+    option = getattr(error, "option_name", None)
+    if message.startswith("No such option"):
+        near = getattr(error, "possibilities", None)
+        return f"no such option: option={option}" + (f" near={','.join(sorted(near))}" if near else "")
+    if refused := NO_SUCH_COMMAND.fullmatch(message):
+        return f"no such command: command={refused[1]}" + (f" near={refused[2]}" if refused[2] else "")
+    if refused := TOO_MANY.fullmatch(message):
+        return f"there are arguments too many: arguments={refused[1]}"
+    if refused := WITH_ITS_VALUE.fullmatch(message):
+        return f"the option {refused[2]}: option={refused[1]}"
+    # "Value error, " is how the library that checks types for typer begins.
+    reason = error.message.removesuffix(".").removeprefix("Value error, ")
+    parameter, hint = getattr(error, "param", None), getattr(error, "param_hint", None)
+    if parameter is not None:
+        name = parameter.opts[-1] if parameter.opts[-1].startswith("-") else parameter.metavar or parameter.name
+    elif isinstance(hint, str):
+        name = hint.strip("'")
+    else:
+        return reason[:1].lower() + reason[1:]
+    if message.startswith("Missing"):
+        return f"an argument is missing: argument={name}"
+    if refused := ABOUT_A_VALUE.fullmatch(reason):
+        return f"{name} {refused[2]}: {name}={refused[1]}"
+    return f"{name} is wrong: {reason}"
 
 
 def usage_advice(error: typer.BadParameter) -> str:

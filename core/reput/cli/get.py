@@ -45,10 +45,13 @@ def get(
 
     Exit code 1: there is none.
     """
+    from reput.cli.behind import note_if_behind
     from reput.opened_store import ReadOnlyStore
 
     with ReadOnlyStore(store, settings_of(store, config, assignments).settings) as opened:
         found = opened.get(topic, queue_id, queue_offset, count)
+        if not found.records:
+            note_if_behind(opened, "consume_queue")
     printer = RecordPrinter(output_format, body)
     for record in found.records:
         printer.record(record)

@@ -69,7 +69,16 @@ def whole_number(low: int = 0) -> Callable[[str], int]:
     return parse
 
 
-StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="A store directory.", show_default=False)]
+def given_path(text: str) -> Path:
+    """Return a path; one without a letter is the variable that a script forgot to set, and not where we are."""
+    if not str(text):
+        raise typer.BadParameter("'' is empty")
+    return Path(text)
+
+
+StoreArgument = Annotated[
+    Path, typer.Argument(metavar="STORE", parser=given_path, help="A store directory.", show_default=False)
+]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of a topic.", show_default=False)]
 QueueIdArgument = Annotated[
     int, typer.Argument(metavar="QUEUE_ID", parser=whole_number(), help="Number of a queue of the topic.")

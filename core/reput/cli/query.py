@@ -47,6 +47,7 @@ def query(
 
     A time is a number of milliseconds since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there is none.
     """
+    from reput.cli.behind import note_if_behind
     from reput.opened_store import ReadOnlyStore
 
     settings = settings_of(store, config, assignments).settings
@@ -58,6 +59,7 @@ def query(
             begin=begin or 0,
             end=TIMESTAMP_MAX if end is None else end,
         )
+        note_if_behind(opened, "index")
     printer = RecordPrinter(output_format, body)
     for record in found:
         printer.record(record)

@@ -10,6 +10,7 @@ import typer
 
 from reput.cli.failure import INTERRUPTED, failure_of
 from reput.cli.output import OutputClosed
+from reput.errors import ReputError
 
 __all__ = ["run"]
 
@@ -27,6 +28,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if wants_traceback:
         words.remove(TRACEBACK)
     try:
+        take_standard_streams()
         from reput.cli.application import application
 
         code = application(words, prog_name="reput", standalone_mode=False)
@@ -44,3 +46,23 @@ def run(arguments: Sequence[str] | None = None) -> int:
         print(f"reput: {failure.sentence}", f"       {failure.advice}", sep="\n", file=sys.stderr)
         return failure.exit_code
     return code if isinstance(code, int) else 0
+
+
+def take_standard_streams() -> None:
+    """Have all three standard streams open: a file opened later would get the number of one that is closed, and be
+    written to by whoever prints or logs.
+
+    Raises:
+        ReputError: stdout is closed.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        raise ReputError("stdout is closed: descriptor=1", "Redirect it to /dev/null if nobody is to read it.")
+    if sys.stdin is None:
+        sys.stdin = open(0)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w")  # noqa: SIM115

@@ -88,6 +88,7 @@ def send(
     Text says how many went where; JSON has one row per message. Ctrl-C, SIGTERM and SIGHUP end it between two messages,
     and close the store; the exit code is 128 and the signal's number.
     """
+    from reput.errors import MessageIllegal
     from reput.opened_store import Store
     from reput.store.message import Message, check_topic, message_properties
 
@@ -99,6 +100,8 @@ def send(
     # A store that is not there is made by opening it; a message that nobody can send should not make one.
     check_topic(topic)
     message_properties(template)
+    if count and size > settings.max_message_size:
+        raise MessageIllegal(f"body is too long: body_size={size} max_message_size={settings.max_message_size}")
     bodies = stdin_lines() if count is None else generated_bodies(count, size)
     printer = Printer(output_format, str)
     results: list[PutMessageResult] = []
@@ -140,7 +143,7 @@ def split_property(text: str) -> tuple[str, str]:
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise typer.BadParameter(f"--property takes K=V: {text!r}")
+        raise typer.BadParameter(f"--property takes K=V: --property={text}")
     return name, value
 
 

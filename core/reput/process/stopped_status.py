@@ -39,6 +39,7 @@ def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
     # Somebody who writes without a group that could be asked: an inline one, or RocketMQ.
     holder = StoreLock.holder(store_directory)
     cursors = read_dispatcher_cursors(store_directory)
+    end = find_log_end(store_directory, segments)
     return GroupStatus(
         store=str(store_directory),
         store_id=store_id,
@@ -46,19 +47,24 @@ def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
         started=None,
         writer=WriterRow(
             pid=holder,
-            appended=find_log_end(store_directory, segments),
+            appended=end,
             durable=epochs.clean_end,
             commit_log_offset_min=segments.offset_min,
             epoch=epochs.epoch,
             state="STOPPED" if holder is None else "RUNNING",
             reason=None,
         ),
-        dispatchers=[stopped_row(store_directory, name, cursors.get(name)) for name in settings.dispatchers],
+        dispatchers=[
+            stopped_row(store_directory, name, cursors.get(name), epochs.clean_end) for name in settings.dispatchers
+        ],
     )
 
 
-def stopped_row(store_directory: Path, name: str, durable_cursor: int | None) -> DispatcherRow:
-    """Return the row of a dispatcher of which only files are there; *durable_cursor* as it was noted last."""
+def stopped_row(store_directory: Path, name: str, durable_cursor: int | None, clean_end: int | None) -> DispatcherRow:
+    """Return the row of a dispatcher of which only files are there; *durable_cursor* as it was noted last.
+
+    After a close that was the end of it: what it is behind by, up to *clean_end*, is known. After a kill it is not.
+    """
     try:
         entry = installed_dispatchers().get(name)
     except ConfigError:
@@ -72,7 +78,7 @@ def stopped_row(store_directory: Path, name: str, durable_cursor: int | None) ->
         state=State.STOPPED.name,
         progress=None,
         durable_cursor=durable_cursor,
-        lag_bytes=None,
+        lag_bytes=None if durable_cursor is None or clean_end is None else max(clean_end - durable_cursor, 0),
         lag_messages=None,
         lag_seconds=None,
         restart_count=None,

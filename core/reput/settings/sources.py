@@ -30,6 +30,8 @@ from reput.settings.java_properties import parse_properties
 
 __all__ = ["Assignment", "read_assignments", "read_config", "read_mapping"]
 
+CONFIG_SIZE_MAX = 16 << 20
+
 
 class Assignment(msgspec.Struct, frozen=True):
     """One name and its value, before either is checked.
@@ -52,12 +54,19 @@ def read_config(path: Path) -> list[Assignment]:
         ConfigError: the file cannot be read or parsed.
     """
     try:
-        data = path.read_bytes()
+        # With a bound: a device may never end.
+        with path.open("rb") as file:
+            data = file.read(CONFIG_SIZE_MAX + 1)
     except OSError as error:
         raise ConfigError(
             f"the configuration cannot be read: config={path} reason={error.strerror}",
             "Give the path of a TOML file or of a broker's .properties file.",
         ) from None
+    if len(data) > CONFIG_SIZE_MAX:
+        raise ConfigError(
+            f"the configuration is too large: config={path} size_max={CONFIG_SIZE_MAX}",
+            "Give the path of a TOML file or of a broker's .properties file.",
+        )
     if path.suffix == ".toml":
         return read_mapping(parse_toml(data, path), source=str(path))
     try:

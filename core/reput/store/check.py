@@ -10,7 +10,7 @@ it goes as far as the log went when it began, and a view may be behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +20,9 @@ from reput.store.check_consume_queue import ConsumeQueueCheck
 from reput.store.check_consume_queue_ext import ConsumeQueueExtCheck
 from reput.store.check_fields import FieldsCheck
 from reput.store.check_index import IndexCheck
-from reput.store.check_report import CheckReport, LogRange, Ranges
+from reput.store.check_report import CheckReport, LogRange, Ranges, ViewReport, held_to_cursor
 from reput.store.delay_level import DelayLevels
+from reput.store.dispatcher_cursors import read_dispatcher_cursors
 from reput.store.files import Clock
 from reput.store.identity import require_store
 from reput.store.index_sizes import IndexSizes
@@ -124,10 +125,14 @@ class StoreCheck:
             self.judge_end(tail)
         self.damage += self.fields.finish()
         self.add_known_damage()
+        cursors = {} if self.writer is not None else read_dispatcher_cursors(self.store_directory)
         views = {
-            "consume_queue": self.consume_queue.finish(log_end),
-            "consume_queue_ext": self.ext.finish(log_end),
-            "index": self.index.finish(log_end),
+            name: held_to_cursor(report, log_end, cursors.get(name))
+            for name, report in (
+                ("consume_queue", self.consume_queue.finish(log_end)),
+                ("consume_queue_ext", self.ext.finish(log_end)),
+                ("index", self.index.finish(log_end)),
+            )
         }
         return CheckReport(
             ok=not self.damage and not any(view.state == "different" for view in views.values()),
@@ -139,7 +144,7 @@ class StoreCheck:
             damage=self.damage,
             stale=self.stale,
             views=views,
-            notes=self.notes(log_end),
+            notes=[*self.notes(log_end), *absent_notes(views, cursors)],
         )
 
     def take(self, columns: RecordColumns, end: int, requests: DispatchColumns | None) -> None:
@@ -183,3 +188,14 @@ class StoreCheck:
                 f"topic has a batch consume queue (RocketMQ 5, queue.type=BatchCQ), which is left alone: topic={topic}"
             )
         return notes
+
+
+def absent_notes(views: Mapping[str, ViewReport], cursors: Mapping[str, int | None]) -> list[str]:
+    """Return a sentence for each view that a dispatcher was to build and of which there is nothing."""
+    return [
+        f"there is nothing of the view of an enabled dispatcher: view={name} "
+        f"durable_cursor={'unknown' if cursors[name] is None else cursors[name]}; "
+        "it is built when the store is opened for writing"
+        for name, report in views.items()
+        if report.state == "absent" and name in cursors
+    ]

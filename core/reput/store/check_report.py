@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-__all__ = ["CheckReport", "Findings", "LogRange", "Ranges", "ViewReport", "points_into"]
+__all__ = ["CheckReport", "Findings", "LogRange", "Ranges", "ViewReport", "held_to_cursor", "points_into"]
 
 Array = np.ndarray[Any, Any]
 Ranges = list[tuple[int, int]]
@@ -142,3 +142,16 @@ def points_into(offsets: Array, ranges: Ranges) -> Array:
     for begin, end in ranges:
         inside |= (offsets >= begin) & (offsets < end)
     return inside
+
+
+def held_to_cursor(report: ViewReport, log_end: int, durable_cursor: int | None) -> ViewReport:
+    """Return *report*, different if the view has less than its dispatcher had on disk when it was closed.
+
+    Args:
+        durable_cursor: as it was noted, None where nothing was.
+    """
+    first_missing = log_end - report.behind_bytes
+    if report.state != "behind" or durable_cursor is None or first_missing >= durable_cursor:
+        return report
+    lost = f"view has lost what was on disk: first_missing={first_missing} durable_cursor={durable_cursor}"
+    return msgspec.structs.replace(report, state="different", difference_count=1, differences=[lost])

@@ -25,6 +25,7 @@ from reput.errors import MessageIllegal, StoreError, StoreFull
 from reput.store.file_name import file_name
 from reput.store.files import Buffer, Files, Mapping, Threads
 from reput.store.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
+from reput.store.shortages import NO_ROOM
 
 __all__ = ["CommitLog"]
 
@@ -250,7 +251,7 @@ class CommitLog:
     @staticmethod
     def refusal(error: OSError, text: str) -> StoreError:
         """Return the error that says what the system refused."""
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        full = error.errno in NO_ROOM
         kind = StoreFull if full else StoreError
         advice = "Free room on the disk and put again; nothing was stored." if full else ""
         return kind(f"{text} error={error.strerror}", advice)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from reput_hooks import replace_durably
+from reput_hooks.durable_file import named, replace_durably
 
 __all__ = ["Buffer", "Clock", "Files", "Mapping", "StartedThread", "Threads", "WrittenFile"]
 
@@ -77,8 +77,10 @@ class Mapping:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             self.mapped = mmap.mmap(self.descriptor, size)
-        except BaseException:
+        except BaseException as error:
             os.close(self.descriptor)
+            if isinstance(error, OSError):
+                named(error, path)
             raise
         self.memory = memoryview(self.mapped)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.mapped))
@@ -89,7 +91,10 @@ class Mapping:
         Raises:
             OSError: ENOSPC when it has none.
         """
-        os.posix_fallocate(self.descriptor, at, size)
+        try:
+            os.posix_fallocate(self.descriptor, at, size)
+        except OSError as error:
+            raise named(error, self.path) from None
 
     def populate(self, at: int, size: int) -> None:
         """Have these pages in memory before they are written; no harm where the kernel cannot.
@@ -116,11 +121,14 @@ class Mapping:
         """
         if mlock(ctypes.c_void_p(self.address), ctypes.c_size_t(len(self.mapped))):
             number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+            raise OSError(number, os.strerror(number), str(self.path))
 
     def force(self) -> None:
         """Force the file's bytes to disk. `os.fdatasync` lets other threads run, `mmap.flush` does not."""
-        os.fdatasync(self.descriptor)
+        try:
+            os.fdatasync(self.descriptor)
+        except OSError as error:
+            raise named(error, self.path) from None
 
     def has_name(self) -> bool:
         """Tell whether the file is still in a directory; what is written to one that is not, nobody finds again."""
@@ -179,11 +187,15 @@ class WrittenFile:
     """One file that is written by position, so that a full disk is an error of the write and no SIGBUS."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def read(self, size: int, at: int) -> bytes:
         """Return up to *size* bytes."""
-        return os.pread(self.descriptor, size, at)
+        try:
+            return os.pread(self.descriptor, size, at)
+        except OSError as error:
+            raise named(error, self.path) from None
 
     def write(self, data: bytes, at: int) -> None:
         """Write all of *data*.
@@ -191,9 +203,12 @@ class WrittenFile:
         Raises:
             OSError: a part of it may have been written.
         """
-        written = os.pwrite(self.descriptor, data, at)
-        while written < len(data):
-            written += os.pwrite(self.descriptor, data[written:], at + written)
+        try:
+            written = os.pwrite(self.descriptor, data, at)
+            while written < len(data):
+                written += os.pwrite(self.descriptor, data[written:], at + written)
+        except OSError as error:
+            raise named(error, self.path) from None
 
     def used_ranges(self, at: int) -> Iterator[tuple[int, int]]:
         """Yield (begin, end) of what the file system keeps behind *at*; everything else reads as zero."""
@@ -220,7 +235,10 @@ class WrittenFile:
 
     def force(self) -> None:
         """Force the file's bytes to disk."""
-        os.fdatasync(self.descriptor)
+        try:
+            os.fdatasync(self.descriptor)
+        except OSError as error:
+            raise named(error, self.path) from None
 
     def close(self) -> None:
         """Close the descriptor."""
@@ -228,7 +246,7 @@ class WrittenFile:
 
 
 class Files:
-    """The file calls of the writer. Every one raises OSError as the system does."""
+    """The file calls of the writer. Every one raises OSError as the system does, with the file's name."""
 
     def create(self, path: Path, size: int) -> None:
         """Make a sparse file of *size* zero bytes, which must not exist yet.
@@ -248,6 +266,10 @@ class Files:
             if nameless:
                 # With a directory to start from, though the path is absolute: only then Python has the link followed.
                 os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+        except OSError as error:
+            # The link's error names what stands for the descriptor.
+            error.filename = None
+            raise named(error, path) from None
         finally:
             os.close(descriptor)
 
@@ -268,6 +290,8 @@ class Files:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            raise named(error, path) from None
         finally:
             os.close(descriptor)
 

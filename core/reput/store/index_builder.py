@@ -157,7 +157,7 @@ class IndexBuilder:
         """Make files with room for so many keys.
 
         Raises:
-            OSError: there is no room, and none of them is left.
+            OSError: there is no room, and none of them is left. It names the directory.
         """
         made: list[IndexMapping] = []
         name = self.names[-1] if self.names else ""
@@ -170,7 +170,10 @@ class IndexBuilder:
                 self.files.create(path, index_file_size(self.slot_count, self.entry_count))
                 made.append(IndexMapping(path, self.slot_count, self.entry_count, self.files))
                 made[-1].reserve(count)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError):
+                # Of the file nothing is left, and the next try gives it another name.
+                error.filename = str(self.directory)
             for file in made:
                 file.close()
             for path_made in {file.path for file in made} | ({path} if path is not None and path.exists() else set()):

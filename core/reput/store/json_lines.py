@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from reput_hooks.durable_file import named
+
 __all__ = ["JsonLines"]
 
 Row = TypeVar("Row", bound=msgspec.Struct)
@@ -45,6 +47,8 @@ class JsonLines(Generic[Row]):
             os.ftruncate(descriptor, size)
             os.pwrite(descriptor, msgspec.json.encode(row) + b"\n", size)
             os.fsync(descriptor)
+        except OSError as error:
+            raise named(error, self.path) from None
         finally:
             os.close(descriptor)
         if new:

@@ -10,7 +10,6 @@ Source: RocketMQ store, DefaultMessageStore, CommitLog.asyncPutMessage and async
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import threading
@@ -80,6 +79,7 @@ from reput.store.record import (
 from reput.store.retention import Retention
 from reput.store.sealed_file import seal
 from reput.store.segments import Segments
+from reput.store.shortages import NO_ROOM, tell_store_error
 from reput.store.store_checkpoint import write_checkpoint
 from reput.store.store_lock import StoreLock, Writer, not_writable, process_start_time
 from reput.store.topic_deletions import TopicDeletion, TopicDeletions
@@ -177,6 +177,7 @@ class MessageStore:
             NotAStore: the directory has files in it, but no commit log.
             StoreReadOnly: this user may not write there, or nobody may.
             StoreLocked: another process writes it.
+            StoreFull: the disk has no room for the store's own files.
             DamagedStore: the log is damaged before its end and nobody has accepted that.
             ConfigError: the settings do not fit the store's files.
         """
@@ -193,14 +194,16 @@ class MessageStore:
             )
         self.own = directory / "reput"
         self.topic_deletions = TopicDeletions(directory)
-        try:
-            self.make_own_directory()
-        except OSError as error:
-            raise not_writable(self.own, error) from None
+        with tell_store_error(f"the store's directories cannot be made: store={directory}"):
+            try:
+                self.make_own_directory()
+            except OSError as error:
+                raise not_writable(self.own, error) from None
         with contextlib.ExitStack() as undo:
             self.store_lock = StoreLock(directory)
             undo.callback(self.store_lock.close)
-            self.open(settings, undo)
+            with tell_store_error(f"the store cannot be opened for writing: store={directory}"):
+                self.open(settings, undo)
             undo.pop_all()
 
     def make_own_directory(self) -> None:
@@ -911,7 +914,7 @@ class MessageStore:
             try:
                 self.topic_deletions.add(TopicDeletion(self.clock.now_ms(), appended, topic))
             except OSError as error:
-                kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+                kind = StoreFull if error.errno in NO_ROOM else StoreError
                 raise kind(
                     f"the deletion cannot be kept, so the topic is there still: topic={topic} error={error.strerror} "
                     f"path={self.topic_deletions.lines.path}"

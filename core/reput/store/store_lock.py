@@ -12,6 +12,7 @@ Source: RocketMQ store, DefaultMessageStore.start (``lock`` bytes [0, 1)).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -119,9 +120,15 @@ class StoreLock:
         if pid > 0:
             return int(pid)
         writer = read_writer(store_directory)
-        if writer is None:
-            return None
-        return writer.pid if process_start_time(writer.pid) == writer.start_time else None
+        lock = os.stat(store_directory / "lock")
+        if writer is not None and locks(str(writer.pid), lock):
+            return writer.pid
+        # Whoever has just taken the lock has not written its name yet; the file still says who wrote last.
+        for process in os.listdir("/proc"):
+            if process.isdigit() and locks(process, lock):
+                return int(process)
+        # Of a process of another user one does not see what it holds.
+        return writer.pid if writer is not None and process_start_time(writer.pid) == writer.start_time else None
 
     def claim(self) -> None:
         """Have it known from now on that reput wrote this store last."""
@@ -133,6 +140,21 @@ class StoreLock:
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def locks(process: str, lock: os.stat_result) -> bool:
+    """Tell whether a process, by its number, holds an open-file-description lock on the file *lock* is of."""
+    try:
+        for descriptor in os.listdir(f"/proc/{process}/fd"):
+            # What was closed meanwhile, or may not be looked at, is not it.
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(f"/proc/{process}/fd/{descriptor}"), lock):
+                    facts = Path(f"/proc/{process}/fdinfo/{descriptor}").read_text()
+                    if "OFDLCK" in facts:
+                        return True
+    except OSError:
+        pass
+    return False
 
 
 def not_writable(path: Path, error: OSError) -> Exception:

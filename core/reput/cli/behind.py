@@ -1,0 +1,20 @@
+"""note_if_behind: who asks a view that has not caught up with the log is told so, on stderr."""
+
+from __future__ import annotations
+
+import sys
+
+from reput.opened_store import ReadOnlyStore
+
+__all__ = ["note_if_behind"]
+
+
+def note_if_behind(opened: ReadOnlyStore, view: str) -> None:
+    """Say so if what was put last may not be in *view* yet, so that "there is none" is not taken for an answer."""
+    progress = opened.view_behind(view)
+    if progress is not None:
+        print(
+            f"reput: the view is behind the log, messages put last may not be found yet: view={view} "
+            f"progress={progress} log_end={opened.log_end()}",
+            file=sys.stderr,
+        )
