@@ -125,7 +125,7 @@ class CommitLog:
         """
         return self.appended
 
-    def append(self, size_word: bytes, rest: bytes) -> int:
+    def append(self, size_word: bytes | memoryview, rest: bytes | memoryview) -> int:
         """Write records at the end and return where the log ends now. *rest* is all behind the first size word.
 
         The caller has made sure with `room` that they fit. One copy, no system call.

@@ -90,7 +90,6 @@ __all__ = ["MessageStore", "Prepared"]
 logger = logging.getLogger("reput.store")
 
 PROPERTIES_SIZE = Struct(">h")
-SIZE = Struct(">i")
 INT_MAX = 2**31 - 1
 INT_MIN = -(2**31)
 TAGS_CODES_MAX = 100_000
@@ -124,7 +123,7 @@ class RecordHead(msgspec.Struct, frozen=True):
     """What a record says besides its message: one for all messages of this program, others for `MessageExtBrokerInner`.
 
     Attributes:
-        pack: packs fields 2 to 15 of the record, the size word apart: it is written last.
+        pack: packs fields 1 to 15 of the record.
         record_size_min: bytes of the record up to its body.
         born_timestamp: None stands for the store time.
     """
@@ -620,8 +619,8 @@ class MessageStore:
             before = commit_log.appended
             begin = commit_log.room(prepared.record_size)
             timestamp = self.now()
-            rest, row, queue_offset = self.place(prepared, begin, timestamp, 0)
-            end = commit_log.append(SIZE.pack(prepared.record_size), rest)
+            header, after_body, row, queue_offset = self.place(prepared, begin, timestamp, 0)
+            end = commit_log.append(header[:4], b"".join((header[4:], prepared.body, after_body)))
             self.ordinal += 1
             queue_id = prepared.queue_id
             queues = prepared.topic.queues.get(queue_id)
@@ -729,70 +728,74 @@ class MessageStore:
     def put_run(self, run: list[Prepared], size: int, timestamp: int) -> list[PutMessageResult]:
         """Append *run*, which takes *size* bytes, into one segment and publish it as one frame."""
         before = self.commit_log.appended
-        begin = self.commit_log.room(size)
-        status = PutMessageStatus.PUT_OK
+        at = self.commit_log.room(size)
+        place, status = self.place, PutMessageStatus.PUT_OK
         results: list[PutMessageResult] = []
         number_of: dict[tuple[str, int], int] = {}
         pieces: list[bytes] = []
         rows: list[bytes] = []
         texts: list[bytes] = []
-        last_queue: tuple[Topic, int] | None = None
-        at = begin
+        last_topic, last_queue_id, queue_index = None, -1, 0
         for prepared in run:
-            queue_id, record_size = prepared.queue_id, prepared.record_size
-            if last_queue != (prepared.topic, queue_id):
-                last_queue = (prepared.topic, queue_id)
+            queue_id = prepared.queue_id
+            if queue_id != last_queue_id or prepared.topic is not last_topic:
+                last_topic, last_queue_id = prepared.topic, queue_id
                 queue_index = number_of.setdefault((prepared.topic.name, queue_id), len(number_of))
-            rest, row, queue_offset = self.place(prepared, at, timestamp, queue_index)
-            pieces.append(SIZE.pack(record_size))
-            pieces.append(rest)
+            header, after_body, row, queue_offset = place(prepared, at, timestamp, queue_index)
+            pieces += (header, prepared.body, after_body)
             rows.append(row)
             texts.append(prepared.texts)
-            begun, at = at, at + record_size
+            record_size = prepared.record_size
+            end = at + record_size
             results.append(
                 PutMessageResult(
-                    status, begun, at, record_size, queue_id, queue_offset, timestamp, prepared.head.store_host
+                    status, at, end, record_size, queue_id, queue_offset, timestamp, prepared.head.store_host
                 )
             )
-        self.commit_log.append(pieces[0], b"".join(pieces[1:]))
+            at = end
+        records = memoryview(b"".join(pieces))
+        self.commit_log.append(records[:4], records[4:])
         self.ordinal += len(run)
         self.publisher.publish(before, at, timestamp, self.ordinal, list(number_of), b"".join(rows), b"".join(texts))
         return results
 
-    def place(self, prepared: Prepared, at: int, timestamp: int, queue_index: int) -> tuple[bytes, bytes, int]:
+    def place(self, prepared: Prepared, at: int, timestamp: int, queue_index: int) -> tuple[bytes, bytes, bytes, int]:
         """Give one record its place at *at*. Under the put lock.
 
         Returns:
-            the record behind its size word, its row, its queue offset.
+            what stands before the body, what stands behind it, its row, its queue offset.
         """
-        topic = prepared.topic
         queue_id = prepared.queue_id
+        topic = prepared.topic
         offsets = topic.offsets
         queue_offset = offsets.get(queue_id, 0)
         record_size = prepared.record_size
         head = prepared.head
-        body = prepared.body
+        sys_flag = head.sys_flag
+        prepared_transaction_offset = head.prepared_transaction_offset
+        born_timestamp = head.born_timestamp
         header = head.pack(
+            record_size,
             topic.magic_code,
             prepared.crc,
             queue_id,
             prepared.flag,
             queue_offset,
             at,
-            head.sys_flag,
-            timestamp if head.born_timestamp is None else head.born_timestamp,
+            sys_flag,
+            timestamp if born_timestamp is None else born_timestamp,
             head.born_host,
             timestamp,
             head.store_host,
             head.reconsume_times,
-            head.prepared_transaction_offset,
-            len(body),
+            prepared_transaction_offset,
+            len(prepared.body),
         )
-        rest = b"".join((header, body, prepared.after_body))
+        after_body = prepared.after_body
         if self.appends_crc:
-            covered = rest[:-CRC_PROPERTY_SIZE]
-            crc = crc32(covered, crc32(SIZE.pack(record_size))) & 0x7FFFFFFF
-            rest = covered + crc_property(crc)
+            after_body = after_body[:-CRC_PROPERTY_SIZE]
+            crc = crc32(after_body, crc32(prepared.body, crc32(header))) & 0x7FFFFFFF
+            after_body += crc_property(crc)
         offsets[queue_id] = queue_offset + 1
         tags_code = prepared.tags_code
         if prepared.deliver_after >= 0:
@@ -803,17 +806,17 @@ class MessageStore:
             queue_offset,
             tags_code,
             timestamp,
-            head.prepared_transaction_offset,
+            prepared_transaction_offset,
             record_size,
             queue_index,
-            head.sys_flag,
+            sys_flag,
             len(prepared.texts),
             prepared.uniq_key_size,
             prepared.keys_size,
             -1,
             prepared.properties_size,
         )
-        return rest, row, queue_offset
+        return header, after_body, row, queue_offset
 
     def now(self) -> int:
         """Return the store time of the next record, which never goes back within a log. Under the put lock."""
@@ -1021,7 +1024,7 @@ def record_head(
     header = headers(len(born_host), len(store_host))
     return RecordHead(
         header.pack,
-        4 + header.size,
+        header.size,
         sys_flag,
         born_timestamp,
         born_host,
@@ -1033,8 +1036,8 @@ def record_head(
 
 @cache
 def headers(born_host_size: int, store_host_size: int) -> Struct:
-    """Return fields 2 to 15 of a record whose hosts have these sizes."""
-    return Struct(f">IIiiqqiq{born_host_size}sq{store_host_size}siqi")
+    """Return fields 1 to 15 of a record whose hosts have these sizes."""
+    return Struct(f">iIIiiqqiq{born_host_size}sq{store_host_size}siqi")
 
 
 def plain_bytes(body: object) -> bytes:
