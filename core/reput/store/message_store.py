@@ -81,7 +81,7 @@ from reput.store.sealed_file import seal
 from reput.store.segments import Segments
 from reput.store.shortages import NO_ROOM, tell_store_error
 from reput.store.store_checkpoint import write_checkpoint
-from reput.store.store_lock import StoreLock, Writer, not_writable, process_start_time
+from reput.store.store_lock import StoreLock, Writer, process_start_time
 from reput.store.topic_deletions import TopicDeletion, TopicDeletions
 from reput_hooks.dispatch import ROW
 
@@ -194,10 +194,7 @@ class MessageStore:
         self.own = directory / "reput"
         self.topic_deletions = TopicDeletions(directory)
         with tell_store_error(f"the store's directories cannot be made: store={directory}"):
-            try:
-                self.make_own_directory()
-            except OSError as error:
-                raise not_writable(self.own, error) from None
+            self.make_own_directory()
         with contextlib.ExitStack() as undo:
             self.store_lock = StoreLock(directory)
             undo.callback(self.store_lock.close)

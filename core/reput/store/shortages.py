@@ -6,14 +6,16 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from reput.errors import StoreError, StoreFull
+from reput.errors import StoreError, StoreFull, StoreReadOnly
 from reput_hooks import RetryLater
 
 __all__ = ["NO_ROOM", "retry_on_shortage", "tell_store_error"]
 
+NOT_ALLOWED = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 SHORTAGES = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+MAY_NOT_WRITE = "Open it with read_only=True, or mend its owner, mode or mount; verbs that only read work as it is."
 
 
 @contextmanager
@@ -37,6 +39,7 @@ def tell_store_error(what: str) -> Iterator[None]:
 
     Raises:
         StoreFull: the disk has no room.
+        StoreReadOnly: this user may not write there, or nobody may.
         StoreError: anything else that the system refused.
     """
     try:
@@ -45,4 +48,6 @@ def tell_store_error(what: str) -> Iterator[None]:
         text = f"{what}: error={error.strerror} path={error.filename}"
         if error.errno in NO_ROOM:
             raise StoreFull(text, "Make room on the disk; nothing that was stored is lost.") from error
+        if error.errno in NOT_ALLOWED:
+            raise StoreReadOnly(text, MAY_NOT_WRITE) from None
         raise StoreError(text) from error

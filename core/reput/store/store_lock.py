@@ -21,9 +21,10 @@ from pathlib import Path
 
 import msgspec
 
-from reput.errors import StoreLocked, StoreReadOnly
+from reput.errors import StoreLocked
+from reput.store.shortages import tell_store_error
 
-__all__ = ["StoreLock", "Writer", "is_claimed", "not_writable", "process_start_time", "read_writer"]
+__all__ = ["StoreLock", "Writer", "is_claimed", "process_start_time", "read_writer"]
 
 F_OFD_GETLK = 36
 F_OFD_SETLK = 37
@@ -82,10 +83,8 @@ class StoreLock:
             StoreReadOnly: this user may not write there, or nobody may.
         """
         self.path = store_directory / "lock"
-        try:
+        with tell_store_error(f"the store cannot be locked for writing: store={store_directory}"):
             self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise not_writable(self.path, error) from None
         try:
             fcntl.fcntl(self.descriptor, F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
         except OSError as error:
@@ -155,13 +154,3 @@ def locks(process: str, lock: os.stat_result) -> bool:
     except OSError:
         pass
     return False
-
-
-def not_writable(path: Path, error: OSError) -> Exception:
-    """Return the error that says that nothing may be written at *path*; *error* itself if it means something else."""
-    if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return error
-    return StoreReadOnly(
-        f"the store may not be written: path={path} error={error.strerror}",
-        "Open it with read_only=True, or mend its owner, mode or mount; verbs that only read work as it is.",
-    )
