@@ -6,8 +6,10 @@ what lies behind is zeroed and comes again: units are written at their own place
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from reput.errors import DamagedStore
 from reput.store.consume_queue_adoption import adopt_queues
@@ -56,7 +58,9 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
         self.ext_folder = ext_folder = folder.with_name(EXT_FOLDER)
         ext_directory = context.directory.with_name("consume_queue_ext")
         ext_file_size = shown_queue_file_size(ext_folder) or context.settings["mapped_file_size_consume_queue_ext"]
-        self.ext_generation_file = ext_directory / "generation"
+        self.ext_path = str(ext_directory)
+        self.addresses = ExtAddresses(ext_directory / "addresses", ext_folder, ext_file_size)
+        self.ext_generation_path = str(ext_directory / "generation")
         self.ext_generation: str | None = None
         self.ext_generation_stamp = -1
         self.builder = ConsumeQueueBuilder(
@@ -65,7 +69,6 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
             files=self.files,
             has_batch_queue=self.has_batch_queue,
             refuse=self.reject,
-            addresses=ExtAddresses(ext_directory / "addresses", ext_folder, ext_file_size),
         )
         self.end: Cursor | None = None
 
@@ -103,10 +106,15 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
 
     def dispatch(self, batch: DispatchBatch) -> None:
         self.batch = batch
-        self.follow_ext()
+        # One look for each batch: mostly there are no ext files.
+        ext_is_there = os.access(self.ext_path, os.F_OK)
+        if ext_is_there:
+            self.follow_ext()
+        self.builder.addresses = self.addresses if ext_is_there else None
         with retry_on_shortage("units cannot be written"):
             self.builder.put(batch)
-        self.left_alone.value = self.builder.left_alone_count
+        if self.left_alone.value != self.builder.left_alone_count:
+            self.left_alone.value = self.builder.left_alone_count
         self.end = batch.end
 
     def flush(self) -> Cursor | None:
@@ -153,11 +161,11 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
             RebuildNeeded: they were.
         """
         try:
-            stamp = self.ext_generation_file.stat().st_mtime_ns
+            stamp = os.stat(self.ext_generation_path).st_mtime_ns
         except FileNotFoundError:
             return
         if stamp != self.ext_generation_stamp:
-            generation = self.ext_generation_file.read_text()
+            generation = Path(self.ext_generation_path).read_text()
             if self.ext_generation not in (None, generation):
                 self.context.logger.warning("the ext files were made anew, and so are the queues that lead to them")
                 raise RebuildNeeded

@@ -72,3 +72,20 @@ def test_a_loop_that_waits_for_room_to_start_can_be_stopped(store):
     member.loop.request_stop(Stop.DRAIN)
     store.work(member, 1)
     assert member.loop.finished
+
+
+@pytest.mark.parametrize(
+    ("row_count", "asked_for", "gathers"), [(1, True, False), (1, False, True), (4, True, True), (4, False, True)]
+)
+def test_frames_gather_where_they_come_in_numbers_or_nobody_looks(store, monkeypatch, row_count, asked_for, gathers):
+    """A view whose progress is asked for is brought up record by record; one that nobody looks at is not."""
+    member = store.member("consume_queue")
+    store.work(member, 8)
+    while not member.loop.following:
+        store.work(member, 1)
+    monkeypatch.setattr(type(member.cell), "is_asked_for", lambda cell: asked_for)
+    for _ in range(row_count):
+        store.put()
+    assert member.loop.do_work() == 1
+    assert (member.loop.gather_ms > 0) is gathers
+    assert member.loop.is_current()

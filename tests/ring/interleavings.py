@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-__all__ = ["Choose", "Fence", "Load", "Peek", "Signal", "Sleep", "Store", "Take", "Violation", "explore"]
+__all__ = ["Choose", "Fence", "Load", "Signal", "Sleep", "Store", "Take", "Violation", "explore"]
 
 
 class Load(NamedTuple):
@@ -53,19 +53,13 @@ class Take(NamedTuple):
     name: str
 
 
-class Peek(NamedTuple):
-    """Whether the eventfd is readable; it stays so."""
-
-    name: str
-
-
 class Choose(NamedTuple):
     """Go on with each of the numbers below *count*."""
 
     count: int
 
 
-Operation = Load | Store | Fence | Signal | Sleep | Take | Peek | Choose
+Operation = Load | Store | Fence | Signal | Sleep | Take | Choose
 Program = Callable[[], Generator[Operation, Any, None]]
 Local = int
 State = tuple[tuple[int, ...], frozenset[str], tuple[tuple[Local, tuple[tuple[int, int], ...]], ...]]
@@ -168,8 +162,6 @@ def explore(initial: dict[str, int], **programs: Program) -> int:
                     go(index, f"signals {name}", None, readable | {name})
                 case Take(name) if not buffer:
                     go(index, f"empties {name}", name in readable, readable - {name})
-                case Peek(name) if not buffer:
-                    go(index, f"looks at {name}", name in readable, readable)
                 case Sleep(name, may_time_out) if not buffer:
                     if name in readable:
                         go(index, f"is woken by {name}", True, readable)

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
-from ring.interleavings import Choose, Fence, Load, Operation, Peek, Program, Signal, Sleep, Store, Take
+from ring.interleavings import Choose, Fence, Load, Operation, Program, Signal, Sleep, Store, Take
 
 __all__ = [
     "LATCH_WORDS",
@@ -153,20 +153,21 @@ def ring_reader(frame_count: int, steps: Steps) -> Program:
                     position = yield Load("TAIL")
                     continue
                 woken = yield Sleep("wake", timeouts < steps.timeouts)
+                if woken:
+                    # Edge-triggered: what was reported is not reported again.
+                    yield Take("wake")
             if not woken:
                 timeouts += 1
                 if steps.blame_while_parked:
                     announced = yield Load("ANNOUNCED")
-                    woken = yield Peek("wake")
+                    woken = yield Take("wake")
                     assert woken or announced <= position, "a back-stop found work"
             parking += 1
             yield Store("PARKED", parking)
             if not woken and not steps.blame_while_parked:
                 announced = yield Load("ANNOUNCED")
-                woken = yield Peek("wake")
+                woken = yield Take("wake")
                 assert woken or announced <= position, "a back-stop found work"
-            if woken:
-                yield Take("wake")
 
     return program
 

@@ -13,7 +13,8 @@ import pytest
 
 from reput.errors import RingError
 from reput.ring import Cell, ProgressWaiter, RingMemory, RingReader, RingWriter, WaitOutcome
-from reput.ring.layout import AWAITED, CELL_WORDS, NEVER, RESTING
+from reput.ring import progress as progress_module
+from reput.ring.layout import ASKED_NS, AWAITED, CELL_WORDS, NEVER, RESTING
 
 SOON = 10.0  # seconds; what is woken comes at once, what is not fails the test
 
@@ -273,3 +274,69 @@ def test_frames_do_not_end_a_rest(memory: RingMemory, writer: RingWriter, reader
     reader.rest(20)
     assert time.monotonic() - begun >= 0.019
     assert reader.read() == [b"frame"]
+
+
+def test_a_view_that_comes_at_once_wakes_nobody(
+    waiter: ProgressWaiter, cell: Cell, memory: RingMemory, monkeypatch: pytest.MonkeyPatch
+):
+    """A thread looks for a moment before it parks, and meanwhile leaves its processor to the dispatcher."""
+    cell.set_progress(0, 0)
+    drain(memory.progress_descriptors[1])
+    monkeypatch.setattr(progress_module, "SPINS", True)
+    monkeypatch.setattr(progress_module, "SPIN_S", SOON)
+    monkeypatch.setattr(os, "sched_yield", lambda: cell.set_progress(10, 1))
+    assert waiter.wait(1, 10, 2 * SOON) is WaitOutcome.REACHED
+    assert memory.words[AWAITED + 1] == NEVER
+    assert not drain(memory.progress_descriptors[1])
+
+
+def test_a_view_that_does_not_come_is_looked_for_less_and_less(
+    waiter: ProgressWaiter, cell: Cell, monkeypatch: pytest.MonkeyPatch
+):
+    """A dispatcher that is paused or far behind costs those who wait for it no processor time to speak of."""
+    cell.set_progress(0, 0)
+    looks: list[None] = []
+    looked = []
+    monkeypatch.setattr(progress_module, "SPINS", True)
+    monkeypatch.setattr(os, "sched_yield", lambda: looks.append(None))
+    for number in range(64):
+        looks.clear()
+        assert waiter.wait(1, 10, 0.001) is WaitOutcome.TIMEOUT
+        if looks:
+            looked.append(number)
+    assert set(looked) <= {0, 2, 6, 14, 30, 62}
+
+
+def test_a_dispatcher_knows_whether_anybody_looks_at_its_progress(
+    waiter: ProgressWaiter, cell: Cell, memory: RingMemory
+):
+    """Waiting counts, in threads and tasks, looking does, and what was a second ago does not any more."""
+    cell.set_progress(0, 0)
+    assert not cell.is_asked_for()
+    for ask in (
+        lambda: waiter.note(1),
+        lambda: waiter.wait(1, 1, 0),
+        lambda: asyncio.run(waiter.wait_async(1, 1, 0)),
+    ):
+        ask()
+        assert cell.is_asked_for()
+        memory.words[ASKED_NS + 1] = time.monotonic_ns() - 1_000_000_000
+        assert not cell.is_asked_for()
+
+
+def test_a_dispatcher_knows_of_those_that_come_after_it(cell: Cell, other: RingMemory):
+    """A successor that waits for its progress takes notice of it."""
+    successor = other.open_cell(2)
+    successor.begin_parking(frames=False, durable=None, predecessors=1 << 1, progress=10)
+    cell.set_progress(9, 1)
+    assert not cell.is_asked_for()
+    cell.set_progress(10, 1)
+    assert cell.is_asked_for()
+
+
+def drain(descriptor: int) -> bool:
+    """Empty an eventfd; whether there was something in it."""
+    try:
+        return os.eventfd_read(descriptor) > 0
+    except BlockingIOError:
+        return False

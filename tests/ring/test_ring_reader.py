@@ -182,10 +182,10 @@ def test_a_wake_up_that_was_forgotten_is_counted(memory: RingMemory, reader: Rin
     class PublishingPoll:
         """Publishes while the reader sleeps."""
 
-        def poll(self, wait_ms: int) -> list[tuple[int, int]]:
-            if wait_ms:
+        def poll(self, timeout: float, count_max: int) -> list[tuple[int, int]]:
+            if timeout:
                 writer.publish(b"frame", 1, 1)
-            return poll.poll(0)
+            return poll.poll(0, count_max)
 
     reader._poll = PublishingPoll()
     assert reader.park() == []
@@ -199,11 +199,11 @@ def test_a_writer_that_is_late_is_not_blamed(writer: RingWriter, reader: RingRea
     class LatePoll:
         """Publishes while the reader sleeps, but has it see the eventfd only later."""
 
-        def poll(self, wait_ms: int) -> list[tuple[int, int]]:
-            if wait_ms:
+        def poll(self, timeout: float, count_max: int) -> list[tuple[int, int]]:
+            if timeout:
                 writer.publish(b"frame", 1, 1)
                 return []
-            return poll.poll(0)
+            return poll.poll(0, count_max)
 
     reader._poll = LatePoll()
     assert reader.park() == []

@@ -179,3 +179,19 @@ def test_units_of_one_file_come_at_once(queue):
 def test_a_unit_counts_if_its_record_ends_at_or_before_the_progress(found, expected):
     """Progress 100."""
     assert counts(found, 100) is expected
+
+
+def test_units_by_which_the_end_was_found_are_not_read_again(queue, monkeypatch):
+    """Who follows a queue reads each new unit once, and never takes what it saw earlier for what is there now."""
+    units = [unit(number) for number in range(6)]
+    queue.write(0, units)
+    queue.end(2 * RECORD_SIZE)
+    queue.end(3 * RECORD_SIZE)
+    monkeypatch.delattr(OpenFiles, "read")
+    assert queue.queue.counted_unit_bytes(2, 1) == UNIT.pack(*units[2])
+    monkeypatch.undo()
+    assert queue.queue.counted_unit_bytes(0, 3) == b"".join(UNIT.pack(*found) for found in units[:3])
+    queue.end(3 * RECORD_SIZE)
+    monkeypatch.delattr(OpenFiles, "read")
+    with pytest.raises(AttributeError):
+        queue.queue.counted_unit_bytes(2, 1)

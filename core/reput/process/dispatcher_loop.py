@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -53,8 +54,8 @@ PARK_S = 0.1
 IDLE_S = 0.1
 BATCH_ROWS_MAX = 8192
 # After a batch of so many rows the loop rests for a while, in which more gather: fewer and larger batches are
-# dispatched, and the writer need not wake the loop for each record. Fewer rows come singly, more are a backlog, which
-# goes on.
+# dispatched, and the writer need not wake the loop for each record. Fewer rows come singly, and it rests only if nobody
+# takes notice of the view; more are a backlog, which goes on.
 GATHER_ROWS_MIN = 3
 GATHER_ROWS_MAX = 1024
 GATHER_MS = 2
@@ -278,8 +279,12 @@ class DispatcherLoop:
             self.flush(dispatcher)
         return 0
 
+    def is_current(self) -> bool:
+        """Whether all frames that had come were dispatched, so that there is nothing to do until more come."""
+        return self.following and not self.pending and self.retry is None and self.stop is None
+
     def waiting(self) -> Waiting:
-        """Return what the loop waits for after `do_work` returned 0."""
+        """Return what the loop waits for after `do_work` returned 0, or while it `is_current`."""
         timeout = PARK_S
         now = self.now()
         flush_at = max(self.flush_at, self.flushed_at + self.flush_interval_s)
@@ -587,7 +592,10 @@ class DispatcherLoop:
         if end > begin:
             cursor = Cursor(self.cursor.store_id, epoch, end, store_timestamp)
             self.dispatch(dispatcher, DispatchBatch(begin, cursor, parts), ordinal)
-            if GATHER_ROWS_MIN <= row_count < GATHER_ROWS_MAX:
+            if row_count < GATHER_ROWS_MIN and self.cell.is_asked_for():
+                # Who waits for the view may be waiting for this very processor.
+                os.sched_yield()
+            elif row_count < GATHER_ROWS_MAX:
                 self.gather_ms = GATHER_MS
             return 1
         if hole:

@@ -173,10 +173,11 @@ class DispatcherProcess:
         announce_running(self.log, self.entry.name)
         do_work, waiting, park = loop.do_work, loop.waiting, reader.park
         while not loop.finished:
-            if do_work():
-                if loop.gather_ms:
-                    reader.rest(loop.gather_ms)
-            else:
+            work = do_work()
+            if loop.gather_ms:
+                reader.rest(loop.gather_ms)
+            elif not work or loop.is_current():
+                # Parking looks for frames itself, so another look before would cost those who have the processor next.
                 wait = waiting()
                 park(
                     wait.timeout,

@@ -374,7 +374,9 @@ class ProcessGroup:
 
     def progress(self, name: str) -> int | None:
         """Return the commit-log offset up to which the view is readable, None if that is not known."""
-        return self.cell(name).progress
+        cell = self.cell(name)
+        self.progress_waiter.note(cell.slot)
+        return cell.progress
 
     def durable_timestamp(self, name: str) -> int | None:
         """Return the store time (ms) of the last record that the view has on disk, None if that is not known."""

@@ -200,6 +200,10 @@ class InlineCell:
     def forget_progress(self) -> None:
         self.progress = self.ordinal_dispatched = None
 
+    def is_asked_for(self) -> bool:
+        """Return True: this loop need not be woken, so there is nothing to be gained from letting frames gather."""
+        return True
+
     def raise_generation(self) -> int:
         self.generation += 1
         return self.generation

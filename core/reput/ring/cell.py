@@ -36,6 +36,8 @@ __all__ = ["Cell", "CellCounter", "CellView", "DurableCursor"]
 
 CURSOR = Struct("=QQQ")
 assert CURSOR.size == layout.CURSOR_SIZE
+# Who has asked for a view's progress will ask again within this time, or is not in a hurry.
+ASKED_LATELY_NS = 1_000_000_000
 
 
 class DurableCursor(NamedTuple):
@@ -203,7 +205,16 @@ class Cell(CellView):
     the number is not known any more.
     """
 
-    __slots__ = ("__weakref__", "_awaited_index", "_barrier", "_memory", "_page", "_progress_descriptor")
+    __slots__ = (
+        "__weakref__",
+        "_asked_index",
+        "_awaited_index",
+        "_barrier",
+        "_memory",
+        "_page",
+        "_progress_descriptor",
+        "_woke_successors_ns",
+    )
 
     def __init__(self, memory: RingMemory, slot: int) -> None:
         page = mmap.mmap(
@@ -218,6 +229,8 @@ class Cell(CellView):
         self._page = page
         self._memory = memory
         self._awaited_index = layout.AWAITED + slot
+        self._asked_index = layout.ASKED_NS + slot
+        self._woke_successors_ns = 0
         self._progress_descriptor = memory.progress_descriptors[slot]
         self._barrier = Lock()
 
@@ -307,6 +320,12 @@ class Cell(CellView):
         for slot, mask in enumerate(memory.predecessors_awaited.tolist()):
             if mask & bit and commit_log_offset >= memory.cell_words[slot * CELL_WORDS + PROGRESS_AWAITED]:
                 os.eventfd_write(memory.wake_descriptors[slot], 1)
+                self._woke_successors_ns = time.monotonic_ns()
+
+    def is_asked_for(self) -> bool:
+        """Whether anybody takes notice of this dispatcher's progress: the owner's readers, or those that come after."""
+        asked_ns = max(self._memory.words[self._asked_index], self._woke_successors_ns)
+        return time.monotonic_ns() - asked_ns < ASKED_LATELY_NS
 
     def set_durable_cursor(self, commit_log_offset: int, epoch: int, store_timestamp: int) -> None:
         """Say up to where the view survives a power cut. The three numbers are seen together or not at all."""

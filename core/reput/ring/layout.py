@@ -20,6 +20,7 @@ The ring's memfd, in 8-byte words of the machine. Only the writer stores here, e
       20  CLOSED                     1: no frame will follow
       21  OWNER_BACKSTOP_COUNT       back-stop wake-ups in the owner that found work; each is a bug
       64  AWAITED, one per slot      smallest progress that somebody in the owner waits for, NEVER: nobody
+      96  ASKED_NS, one per slot     CLOCK_MONOTONIC when somebody in the owner last asked for the slot's progress
      512  data                       CAPACITY bytes
 
 TAIL to ANNOUNCED share a cache line: a publication moves one line to the readers' processor and back.
@@ -80,6 +81,7 @@ from __future__ import annotations
 __all__ = [
     "ANNOUNCED",
     "APPENDED",
+    "ASKED_NS",
     "AWAITED",
     "BACKSTOP_COUNT",
     "BATCH_COUNT",
@@ -167,6 +169,7 @@ EPOCH = 19
 CLOSED = 20
 OWNER_BACKSTOP_COUNT = 21
 AWAITED = 64
+ASKED_NS = 96
 HEADER_WORDS = 512
 HEADER_SIZE = HEADER_WORDS * WORD_SIZE
 
@@ -220,7 +223,8 @@ def latch_size(capacity: int) -> int:
     return WORD_SIZE + 2 * (WORD_SIZE + capacity)
 
 
-assert AWAITED + SLOTS_MAX <= HEADER_WORDS
+assert AWAITED + SLOTS_MAX <= ASKED_NS
+assert ASKED_NS + SLOTS_MAX <= HEADER_WORDS
 assert TAIL // 8 == ANNOUNCED // 8, "one cache line"
 assert CAPACITY_MIN & (CAPACITY_MIN - 1) == 0
 assert CURSOR_AT >= (COUNTER_COUNT + 1) * WORD_SIZE

@@ -5,6 +5,10 @@ The parking of the ring's readers, the other way round: the owner says in the ri
 progress eventfd; the dispatcher stores its progress, passes a full barrier, looks at that word, and writes to the
 eventfd if it has come so far. Whoever wakes up serves all who wait: of the threads one leads and polls while the others
 sleep on locks of their own; an event loop has one reader and one timer per slot, whatever the number of its tasks.
+
+Before it parks, a thread looks for a moment: a dispatcher that is awake publishes within some 50 µs, and parking and
+waking would cost both sides about as much again. The processor is yielded at each look: it may be the very one that the
+dispatcher waits for. A view that does not come so soon is looked for less and less often, until it does.
 """
 
 from __future__ import annotations
@@ -29,6 +33,12 @@ if TYPE_CHECKING:
 __all__ = ["ProgressWaiter", "WaitOutcome"]
 
 BACKSTOP_S = 0.1
+# For how long a thread looks before it parks: twice what a running dispatcher takes for one record.
+SPIN_S = 0.0001
+# After so many spins in vain, in a row, one wait in two to this power spins.
+SPIN_DOUBLINGS_MAX = 6
+# On a single processor nothing is published while somebody looks.
+SPINS = len(os.sched_getaffinity(0)) > 1
 # Waiters that gave up stay in the heap until they are more than this and more than half of it.
 ABANDONED_MAX = 64
 
@@ -63,6 +73,9 @@ class ProgressWaiter:
         gate = self._gates[slot]
         if gate.reached(offset):
             return WaitOutcome.REACHED
+        gate.note()
+        if (timeout is None or timeout > SPIN_S) and gate.spin(offset):
+            return WaitOutcome.REACHED
         waiter = ThreadWaiter(offset, gate.generation() if generation is None else generation)
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
@@ -79,6 +92,10 @@ class ProgressWaiter:
             outcome = gate.remove(waiter)
         return outcome
 
+    def note(self, slot: int) -> None:
+        """Have the dispatcher of *slot* know that somebody looks at its progress without waiting."""
+        self._gates[slot].note()
+
     async def wait_async(
         self, slot: int, offset: int, timeout: float | None = None, *, generation: int | None = None
     ) -> WaitOutcome:
@@ -86,6 +103,7 @@ class ProgressWaiter:
         gate = self._gates[slot]
         if gate.reached(offset):
             return WaitOutcome.REACHED
+        gate.note()
         # Here, because supervisor and dispatchers import this package, too, and have no use for the module's 4 MiB.
         from asyncio import get_running_loop
 
@@ -187,6 +205,7 @@ class SlotGate:
         self._words = memory.words
         self._cells = memory.cell_words
         self._awaited_index = AWAITED + slot
+        self._asked_index = layout.ASKED_NS + slot
         self._progress_index = slot * CELL_WORDS + PROGRESS
         self._announced_index = slot * CELL_WORDS + PROGRESS_ANNOUNCED
         self._generation_index = slot * CELL_WORDS + GENERATION
@@ -208,6 +227,9 @@ class SlotGate:
         self._leader: ThreadWaiter | None = None
         self._nudge: int | None = None
         self._loops: dict[asyncio.AbstractEventLoop, LoopWatch] = {}
+        self._spinning = False
+        self._spins_in_vain = 0
+        self._waits_without_spin = 0
 
     def generation(self) -> int:
         """Return the number of the view that the slot has now."""
@@ -218,6 +240,38 @@ class SlotGate:
         """Whether the view is readable up to *offset*."""
         progress: int = self._cells[self._progress_index]
         return progress >= offset and progress != UNKNOWN
+
+    def note(self) -> None:
+        """Have the dispatcher know that somebody takes notice of its progress."""
+        self._words[self._asked_index] = time.monotonic_ns()
+
+    def spin(self, offset: int) -> bool:
+        """Look for a moment whether the view comes to *offset*, and say whether it did.
+
+        One thread at a time: two would only take the interpreter from each other. The flags are no lock; what two
+        threads do to them at once costs a spin or leaves one out.
+        """
+        if self._waits_without_spin > 0:
+            self._waits_without_spin -= 1
+            return False
+        if self._spinning or not SPINS:
+            return False
+        self._spinning = True
+        try:
+            if self._cells[self._resting_index]:
+                os.eventfd_write(self._wake_descriptor, 1)
+            deadline = time.monotonic() + SPIN_S
+            while time.monotonic() < deadline:
+                # Lets go of the interpreter, too.
+                os.sched_yield()
+                if self.reached(offset):
+                    self._spins_in_vain = 0
+                    return True
+        finally:
+            self._spinning = False
+        self._spins_in_vain = min(self._spins_in_vain + 1, SPIN_DOUBLINGS_MAX)
+        self._waits_without_spin = (1 << self._spins_in_vain) - 1
+        return False
 
     def add(self, waiter: Waiter, current: asyncio.AbstractEventLoop | None) -> None:
         """Let *waiter* wait; it gets its outcome at once if there is nothing to wait for."""

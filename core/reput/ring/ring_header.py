@@ -32,27 +32,32 @@ class RingHeader:
     @property
     def appended(self) -> int | None:
         """Commit-log offset up to which records are readable."""
-        return self._known(layout.APPENDED)
+        word: int = self._words[layout.APPENDED]
+        return None if word == UNKNOWN else word
 
     @property
     def ordinal(self) -> int | None:
         """Number of records since the log's birth, up to `appended`."""
-        return self._known(layout.ORDINAL)
+        word: int = self._words[layout.ORDINAL]
+        return None if word == UNKNOWN else word
 
     @property
     def durable(self) -> int | None:
         """Commit-log offset up to which the log is forced to disk."""
-        return self._known(layout.DURABLE)
+        word: int = self._words[layout.DURABLE]
+        return None if word == UNKNOWN else word
 
     @property
     def commit_log_offset_min(self) -> int | None:
         """First byte of the log that still exists."""
-        return self._known(layout.COMMIT_LOG_OFFSET_MIN)
+        word: int = self._words[layout.COMMIT_LOG_OFFSET_MIN]
+        return None if word == UNKNOWN else word
 
     @property
     def epoch(self) -> int | None:
         """Number of the log's history."""
-        return self._known(layout.EPOCH)
+        word: int = self._words[layout.EPOCH]
+        return None if word == UNKNOWN else word
 
     @property
     def closed(self) -> bool:
@@ -67,7 +72,3 @@ class RingHeader:
     def _load(self, index: int) -> int:
         word: int = self._words[index]
         return word
-
-    def _known(self, index: int) -> int | None:
-        word: int = self._words[index]
-        return None if word == UNKNOWN else word

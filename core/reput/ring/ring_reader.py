@@ -6,7 +6,6 @@ was overwritten before it came - stands in the commit log.
 
 from __future__ import annotations
 
-import os
 import select
 from collections.abc import Iterable
 from threading import Lock
@@ -34,6 +33,9 @@ from reput.ring.ring_header import RingHeader
 from reput.ring.ring_memory import RingMemory
 
 __all__ = ["Joined", "RingReader"]
+
+# Of the descriptors that are ready so many are taken at once.
+EVENTS_MAX = 8
 
 
 class Joined(NamedTuple):
@@ -66,7 +68,6 @@ class RingReader:
         "_mask",
         "_memory",
         "_poll",
-        "_rest_poll",
         "_wake_descriptor",
         "_words",
         "header",
@@ -83,10 +84,9 @@ class RingReader:
         self._barrier = Lock()
         self._end_was_said = False
         self._wake_descriptor = memory.wake_descriptors[cell.slot]
-        self._rest_poll = select.poll()
-        self._rest_poll.register(self._wake_descriptor, select.POLLIN)
-        self._poll = select.poll()
-        self._poll.register(self._wake_descriptor, select.POLLIN)
+        # Edge-triggered: each wake-up is reported once, and nobody has to empty the eventfd for that.
+        self._poll = select.epoll()
+        self._poll.register(self._wake_descriptor, select.EPOLLIN | select.EPOLLET)
         self.header: RingHeader = memory.header
         self.position = 0
         # The process that had the slot before may have died while it was parked.
@@ -155,7 +155,7 @@ class RingReader:
 
     def watch(self, descriptor: int) -> None:
         """Have `park` return when *descriptor* is readable or hung up, too."""
-        self._poll.register(descriptor, select.POLLIN)
+        self._poll.register(descriptor, select.EPOLLIN)
 
     def unwatch(self, descriptor: int) -> None:
         """Take back `watch`."""
@@ -192,17 +192,14 @@ class RingReader:
         self._barrier.acquire(blocking=False)
         self._barrier.release()
         ready_already = self._has_work(frames, durable, below, progress) or (asked and not below)
-        wait_ms = 0 if ready_already else max(0, round(timeout * 1000))
-        ready = self._poll.poll(wait_ms)
+        wait_s = 0.0 if ready_already else max(0.0, timeout)
+        ready = self._poll.poll(wait_s, EVENTS_MAX)
         # Before the flag is taken back, after which nobody needs to wake this reader.
-        if wait_ms and not ready and self._was_forgotten(frames, durable, below, progress):
+        if wait_s and not ready and self._was_forgotten(frames, durable, below, progress):
             cell.add_backstop()
         cell.end_parking()
-        descriptors = [descriptor for descriptor, _ in ready]
-        if self._wake_descriptor in descriptors:
-            descriptors.remove(self._wake_descriptor)
-            self._drain()
-        return descriptors
+        wake_descriptor = self._wake_descriptor
+        return [descriptor for descriptor, _ in ready if descriptor != wake_descriptor]
 
     def rest(self, milliseconds: int) -> None:
         """Let frames gather for so long, unless somebody in the owner waits for this dispatcher's progress.
@@ -215,8 +212,8 @@ class RingReader:
         # says what it awaits and looks who rests, at least one sees the other.
         self._barrier.acquire(blocking=False)
         self._barrier.release()
-        if self._words[AWAITED + cell.slot] == NEVER and self._rest_poll.poll(milliseconds):
-            self._drain()
+        if self._words[AWAITED + cell.slot] == NEVER:
+            self._poll.poll(milliseconds / 1000, EVENTS_MAX)
         cell.set_resting(False)
 
     def _reached(self, slot: int, progress: int) -> bool:
@@ -244,11 +241,7 @@ class RingReader:
             reached = cells[slot * CELL_WORDS + PROGRESS_ANNOUNCED]
             announced = announced or (reached != UNKNOWN and reached >= progress)
         # Last: what was announced after this look is not blamed on anybody.
-        return bool(announced) and self._wake_descriptor not in [descriptor for descriptor, _ in self._poll.poll(0)]
-
-    def _drain(self) -> None:
-        try:
-            os.eventfd_read(self._wake_descriptor)
-        except BlockingIOError:
-            # Somebody else who shares the descriptor was faster; what matters is that it is empty now.
-            return
+        if not announced:
+            return False
+        # A wake-up that this finds is not reported again, and need not be: the caller looks for work now.
+        return self._wake_descriptor not in [descriptor for descriptor, _ in self._poll.poll(0, EVENTS_MAX)]

@@ -69,6 +69,20 @@ class ConsumeQueue:
         self.known_log_min = -1
         # (queue offset, what is wrong) of a place at or behind the end that holds neither a unit nor zeros.
         self.garbage: tuple[int, str] | None = None
+        # (queue offset of the first, bytes) of the units that the last `end` looked at on its way.
+        self.looked_at = (0, b"")
+
+    def counted_unit_bytes(self, queue_offset: int, count: int) -> bytes:
+        """Return what `unit_bytes` would; all of these units lie before the `end` that was asked for just now.
+
+        Who follows a queue wants what that has just read.
+        """
+        first, looked_at = self.looked_at
+        begin = (queue_offset - first) * UNIT_SIZE
+        end = begin + count * UNIT_SIZE
+        if begin >= 0 and end <= len(looked_at):
+            return looked_at[begin:end]
+        return self.unit_bytes(queue_offset, count)
 
     def unit_bytes(self, queue_offset: int, count: int) -> bytes:
         """Return the bytes of up to *count* whole units of one file, whatever they hold."""
@@ -103,11 +117,14 @@ class ConsumeQueue:
 
     def end(self, progress: int, agrees: Callable[[int, Unit], bool]) -> int:
         """Return the queue offset behind the last unit whose record ends at or before *progress*; 0 without one."""
+        self.looked_at = (0, b"")
         if progress == self.known_progress:
             return self.known_end
         if progress > self.known_progress and self.known_last is not None:
-            units = self.units(self.known_end - 1, FORWARD_COUNT)
+            data = self.unit_bytes(self.known_end - 1, FORWARD_COUNT)
+            units = list(UNIT.iter_unpack(data))
             if units and units[0] == self.known_last:
+                self.looked_at = (self.known_end - 1, data)
                 end, last = self.forward(self.known_end, units, progress)
             else:
                 # Truncated, and grown again to something else.
@@ -152,6 +169,7 @@ class ConsumeQueue:
         self.files.forget(self.prefix)
         self.known_log_min = -1
         self.garbage = None
+        self.looked_at = (0, b"")
         for begin in reversed(self.begins()):
             first = begin // UNIT_SIZE
             low, high = first, first + self.file_size // UNIT_SIZE

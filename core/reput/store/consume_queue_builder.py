@@ -132,15 +132,17 @@ class ConsumeQueueBuilder:
             OSError: the units of some queues were not written; the same batch may be put again.
         """
         touched: dict[ConsumeQueueFiles, None] = {}
-        if len(batch) < BULK_ROWS_MIN or (self.addresses is not None and self.addresses.exist()):
-            self.take_rows(batch, touched)
+        addresses = self.addresses if self.addresses is not None and self.addresses.exist() else None
+        if addresses is not None or len(batch) < BULK_ROWS_MIN:
+            self.take_rows(batch, touched, addresses)
         else:
             self.take_columns(batch, touched)
         self.write_all(touched)
 
-    def take_rows(self, batch: DispatchBatch, touched: dict[ConsumeQueueFiles, None]) -> None:
+    def take_rows(
+        self, batch: DispatchBatch, touched: dict[ConsumeQueueFiles, None], addresses: AddressFinder | None = None
+    ) -> None:
         """Take in a batch row by row."""
-        addresses = self.addresses if self.addresses is not None and self.addresses.exist() else None
         for part in batch.parts:
             names = part.queues
             at = 0

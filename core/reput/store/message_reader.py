@@ -243,6 +243,8 @@ class MessageReader:
         self.queues_stamp = DirectoryStamp(store_directory / "consumequeue")
         self.index = Index(store_directory / "index", settings.max_hash_slot_num, settings.max_index_num, self.files)
         self.file_sizes: tuple[int, int] | None = None
+        # Queue, queue offset, unit and bytes of the newest record, if the present get has compared it with its unit.
+        self.agreed: tuple[QueueReader, int, Unit, bytes] | None = None
 
     def close(self) -> None:
         """Close the files."""
@@ -375,7 +377,7 @@ class MessageReader:
         while at < end and not full and len(taken) < count_max:
             count = len(taken)
             wanted = end - at if message_filter is not None else min(end - at, count_max - count)
-            data = queue.units.unit_bytes(at, wanted)
+            data = queue.units.counted_unit_bytes(at, wanted)
             if not data:
                 if not taken:
                     status = GetMessageStatus.OFFSET_FOUND_NULL
@@ -537,6 +539,7 @@ class QueueReader:
 
     def range(self) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
+        self.reader.agreed = None
         self.log_min = self.reader.log().offset_min
         end = self.units.end(self.reader.progress("consume_queue"), self.agrees)
         return self.units.min(self.log_min, end), end
@@ -555,7 +558,10 @@ class QueueReader:
             return True
         try:
             data = self.reader.read_log(unit[0], unit[1])
-            return self.is_record(data, 0, queue_offset, unit)
+            if not self.is_record(data, 0, queue_offset, unit):
+                return False
+            self.reader.agreed = (self, queue_offset, unit, data)
+            return True
         except (DamagedStore, OffsetOutOfRange):
             return False
 
@@ -638,8 +644,13 @@ class QueueReader:
 
     def read_run(self, run: list[Place], begin: int, end: int, records: list[bytes], places: list[Place]) -> None:
         """Append the bytes of records that lie one behind the other in [begin, end), and the places of checked ones."""
+        agreed = self.reader.agreed
         try:
-            data = self.reader.read_log(begin, end - begin)
+            if agreed is not None and len(run) == 1 and agreed[:3] == (self, *run[0]):
+                # Who follows a queue wants the record by which its end was found.
+                data = agreed[3]
+            else:
+                data = self.reader.read_log(begin, end - begin)
         except OffsetOutOfRange:
             # Two segments, or the log was trimmed just now.
             if len(run) > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 
 from reput.errors import StoreError, StoreFull, StoreReadOnly
 from reput_hooks import RetryLater
@@ -18,19 +19,26 @@ SHORTAGES = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 MAY_NOT_WRITE = "Open it with read_only=True, or mend its owner, mode or mount; verbs that only read work as it is."
 
 
-@contextmanager
-def retry_on_shortage(what: str) -> Iterator[None]:
+class retry_on_shortage:
     """Turn a shortage into `RetryLater`, which says *what* could not be done.
 
     Not around the force of a `flush`, which goes on where it is: a force that failed must not be tried again. What
     begins again from the durable cursor may.
     """
-    try:
-        yield
-    except OSError as error:
-        if error.errno in SHORTAGES:
-            raise RetryLater(f"{what}: error={error.strerror} path={error.filename}") from error
-        raise
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError) and error.errno in SHORTAGES:
+            raise RetryLater(f"{self.what}: error={error.strerror} path={error.filename}") from error
 
 
 @contextmanager
