@@ -9,7 +9,6 @@ This is where the parts meet: `reput.store` writes and reads bytes, `reput.ring`
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import threading
@@ -26,14 +25,11 @@ from reput.arguments import require_messages, require_seconds, require_text, req
 from reput.consume.arrivals import ArrivalPublisher
 from reput.consume.schedule_service import DelayLevelRow, ScheduleService
 from reput.consume.topics import is_system_topic
-from reput.durable_waits import DurableWaits
 from reput.errors import ConfigError, DispatcherError, MessageIllegal, StoreClosed
-from reput.grouped_puts import GroupedPuts
 from reput.process.configuration import Configuration
 from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
-from reput.process.inline import InlineGroup, InlineRing
 from reput.process.messages import GroupStatus, RebuiltView, WriterRow
 from reput.process.publisher import FramePublisher
 from reput.settings import Settings, load_settings
@@ -53,6 +49,8 @@ from reput_hooks import Record
 if TYPE_CHECKING:
     from reput.consume import Beginning, Consumer, ConsumeServices, Filter
     from reput.consume.transaction_service import TransactionService
+    from reput.grouped_puts import GroupedPuts
+    from reput.process.inline import InlineGroup
 
 __all__ = ["ReadOnlyStore", "Store", "open"]
 
@@ -336,6 +334,8 @@ class Store(Reading):
             )
             self.publisher = FramePublisher(self.ring.writer, writer.epochs.epoch, self.tell_read_only)
         else:
+            from reput.process.inline import InlineGroup, InlineRing
+
             inline_ring = InlineRing(capacity=self.settings.ring_size, **positions(writer))
             self.group = InlineGroup(context, inline_ring)
             self.publisher = self.group.publisher()
@@ -461,6 +461,12 @@ class Store(Reading):
 
     def grouped_puts(self) -> GroupedPuts:
         """Return what the running event loop puts and waits for the disk with."""
+        # Who opens a store without a coroutine is ready sooner without asyncio.
+        import asyncio
+
+        from reput.durable_waits import DurableWaits
+        from reput.grouped_puts import GroupedPuts
+
         loop = asyncio.get_running_loop()
         puts: GroupedPuts | None = getattr(self.here, "puts", None)
         if puts is None or puts.loop is not loop:

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from reput.errors import DamagedStore
-from reput.store.consume_queue_adoption import adopt_queues
 from reput.store.consume_queue_builder import (
     ConsumeQueueBuilder,
     ConsumeQueueState,
@@ -83,6 +82,9 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
                 return self.end
             store = self.context.store_directory
             if was_clean_when_adopted(store):
+                # Loads numpy, which all other starts do without.
+                from reput.store.consume_queue_adoption import adopt_queues
+
                 table, complete_to = adopt_queues(self.builder.directory, store, self.builder.file_size)
                 if complete_to:
                     self.builder.restore(table)

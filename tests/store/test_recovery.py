@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -423,3 +425,19 @@ def test_what_a_killed_writer_did_not_force_is_forced_before_it_counts_as_durabl
     before = log_bytes(tmp_path / "store")
     files.cut(random.Random(1))
     assert log_bytes(tmp_path / "store") == before
+
+
+def test_a_store_that_was_closed_opens_without_numpy(tmp_path):
+    """Nothing is scanned, so whoever only puts need not wait for it."""
+    program = """if True:
+        import sys, reput
+        for count in (1, 2):
+            with reput.open(sys.argv[1], mode="inline", dispatchers=[]) as store:
+                store.put(reput.Message("orders", b"two shirts"))
+                assert store.put_totals() == {"orders": count}
+            assert "numpy" not in sys.modules
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "store"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr

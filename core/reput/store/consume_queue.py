@@ -38,6 +38,8 @@ assert UNIT.size == UNIT_SIZE
 PRE_BLANK_SIZE = 0x7FFFFFFF
 # Units that are looked at in one go when the end of the queue has moved, mostly by a few.
 FORWARD_COUNT = 4
+# Units that are read at once where pre-blank ones are passed over.
+BLANK_COUNT = 4096
 
 # No segment of RocketMQ's default size holds more.
 RECORD_SIZE_MAX = 1 << 30
@@ -246,14 +248,17 @@ class ConsumeQueue:
 
     def first_real(self, queue_offset: int, end: int) -> int | None:
         """Return the first queue offset below *end*, from *queue_offset* on, of a unit that is no pre-blank."""
+        # Few queues have a pre-blank, and those have thousands.
+        count = 1
         while queue_offset < end:
-            units = self.units(queue_offset, end - queue_offset)
+            units = self.units(queue_offset, min(count, end - queue_offset))
             if not units:
                 return None
             for unit in units:
                 if unit[1] != PRE_BLANK_SIZE:
                     return queue_offset
                 queue_offset += 1
+            count = BLANK_COUNT
         return None
 
     def points_behind(self, queue_offset: int, commit_log_offset_min: int) -> bool:

@@ -18,7 +18,6 @@ One walker, read-only. The same walk serves recovery, `reput check` and `reput d
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -26,7 +25,6 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.store.queue_offsets import QueueOffsets
 from reput.store.record import (
     INNER_BATCH_FLAG,
@@ -36,13 +34,13 @@ from reput.store.record import (
     TRANSACTION_ROLLBACK_TYPE,
 )
 from reput.store.record_columns import RecordColumns, locate_records
+from reput.store.segment_reader import CHUNK_SIZE, SegmentReader
 from reput.store.segments import Segment, Segments
 from reput.store.topic_deletions import TopicDeletion
 from reput_hooks import DispatchColumns
 
 __all__ = ["Extent", "LogWalk"]
 
-CHUNK_SIZE = 4 << 20
 MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2))
 MAGIC_AT = 4
 SIZE_AND_MAGIC_SIZE = 8
@@ -62,7 +60,7 @@ class Extent(msgspec.Struct, frozen=True):
     requests: DispatchColumns | None = None
 
 
-class LogWalk:
+class LogWalk(SegmentReader):
     """Walks the log of *segments* and keeps what it learns of the queues on the way.
 
     Attributes:
@@ -96,7 +94,7 @@ class LogWalk:
             unforced_from: the power was cut, and what lies from this commit-log offset on is not known to have been on
                 disk; see `log_tail.find_unforced`. None: nothing is.
         """
-        self.segments = segments
+        super().__init__(segments)
         self.queue_offsets = queue_offsets or QueueOffsets()
         self.store_timestamp = store_timestamp
         self.verify = verify
@@ -106,8 +104,6 @@ class LogWalk:
         self.record_count = record_count
         self.last_record_offset: int | None = None
         self.log_end = segments.offset_min
-        self.path = ""
-        self.descriptor = -1
 
     def walk(self, begin: int | None = None) -> Iterator[Extent]:
         """Yield the extents from *begin* on, which must be where a record or a blank begins."""
@@ -269,67 +265,6 @@ class LogWalk:
         data = self.pread(segment, commit_log_offset, size)
         columns, _ = locate_records(data, commit_log_offset, segment.end - commit_log_offset)
         return columns if len(columns) == 1 and columns.first_bad_record() is None else None
-
-    def last_data(self, at: int) -> int:
-        """Return where the bytes from *at* on that are not zero end; *at* if there are none."""
-        last = at
-        segment = self.segments.find(at) or self.segments.following(at)
-        while segment is not None:
-            position = max(at - segment.begin, 0)
-            while (position := self.seek_data(segment, position)) < segment.size:
-                data = self.pread(segment, segment.begin + position, CHUNK_SIZE)
-                used = len(data.rstrip(b"\0"))
-                if used:
-                    last = segment.begin + position + used
-                position += len(data)
-            segment = self.segments.following(segment.begin + 1)
-        return last
-
-    def seek_data(self, segment: Segment, at: int) -> int:
-        """Return the next place in *segment* from *at* on that the file system does not know to be zero."""
-        self.open(segment)
-        try:
-            return os.lseek(self.descriptor, at, os.SEEK_DATA)
-        except OSError:
-            # ENXIO: nothing but a hole up to the end.
-            return segment.size
-
-    def pread(self, segment: Segment, commit_log_offset: int, size: int) -> bytes:
-        """Read from *segment*.
-
-        Raises:
-            DamagedStore: the disk cannot read these bytes.
-        """
-        self.open(segment)
-        try:
-            return os.pread(self.descriptor, size, commit_log_offset - segment.begin)
-        except OSError as error:
-            raise DamagedStore(
-                f"the disk cannot read the log: commit_log_offset={commit_log_offset} size={size} "
-                f"path={segment.path} error={error.strerror}"
-            ) from None
-
-    def open(self, segment: Segment) -> None:
-        """Have *segment* open; one file is open at a time.
-
-        Raises:
-            OffsetOutOfRange: it was removed since the segments were listed.
-        """
-        if str(segment.path) != self.path:
-            self.close()
-            try:
-                self.descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                raise OffsetOutOfRange(
-                    f"the log was trimmed while it was read: segment={segment.path}", "Ask again."
-                ) from None
-            self.path = str(segment.path)
-
-    def close(self) -> None:
-        """Close the open file."""
-        if self.path:
-            os.close(self.descriptor)
-            self.path = ""
 
 
 def texts_of_last(columns: RecordColumns) -> bytes:

@@ -1,6 +1,6 @@
 """Recovery: what a store's log holds, before its writer goes on.
 
-closed by us and untouched since   → it ends where we left it; nothing is scanned
+closed by us and untouched since   → it ends where we left it; nothing is scanned, and numpy is not loaded
 closed by us, then written by RocketMQ → a new epoch begins where its bytes differ from ours; all behind is scanned
 not closed                         → every record behind the last snapshot is checked as a whole; the log ends at
                                      the first that fails, unless it goes on behind (see `log_walk`, and `log_tail`
@@ -13,20 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from reput.errors import DamagedStore
 from reput.store.consume_queue_builder import queue_directories
 from reput.store.epochs import Epochs, mark_holds, read_epochs
-from reput.store.log_tail import find_unforced, judge_tail, known_durable
-from reput.store.log_walk import Extent, LogWalk
-from reput.store.queue_file_ends import next_offset_of_files
-from reput.store.queue_offsets import QueueOffsets, read_queue_offsets
+from reput.store.queue_offsets import QueueOffsets, QueueOffsetsSnapshot, read_queue_offsets
 from reput.store.sealed_file import read_sealed
+from reput.store.segment_reader import SegmentReader
 from reput.store.segments import Segments
 from reput.store.store_lock import is_claimed
 from reput.store.topic_deletions import TopicDeletions, last_deletions, move_deletion
+
+if TYPE_CHECKING:
+    from reput.store.log_walk import Extent
 
 __all__ = ["DamageList", "DamagedRange", "RecoveredLog", "read_damage", "recover"]
 
@@ -86,6 +88,13 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
     """
     epochs = read_epochs(store_directory, store_id)
     snapshot = read_queue_offsets(store_directory)
+    untouched = as_it_was_closed(store_directory, segments, epochs, snapshot)
+    if untouched is not None:
+        return untouched
+    # Whatever has records in it is walked with numpy, which takes longer to load than a log that has none to recover.
+    from reput.store.log_tail import find_unforced, judge_tail, known_durable
+    from reput.store.log_walk import LogWalk
+
     ours_before = (store_directory / "reput" / "epochs").exists()
     aborted = (store_directory / "abort").exists()
     begin: int | None = None
@@ -148,6 +157,44 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
     )
 
 
+def as_it_was_closed(
+    store_directory: Path, segments: Segments, epochs: Epochs, snapshot: QueueOffsetsSnapshot | None
+) -> RecoveredLog | None:
+    """Return the log as the last writer left it, None if anything has to be found out.
+
+    It was closed by us, ends where that was, has the bytes there that it had, and nothing but zeros behind; no damage
+    is known, and no topic was deleted that late.
+    """
+    if snapshot is None or snapshot.epoch != epochs.epoch or (store_directory / "abort").exists():
+        return None
+    end = snapshot.commit_log_offset
+    held = [mark.offset for mark in epochs.marks if mark_holds(segments, mark)]
+    if epochs.clean_end != end or end not in held or max(mark.offset for mark in epochs.marks) != end:
+        return None
+    if read_damage(store_directory).ranges:
+        return None
+    deletions = TopicDeletions(store_directory).following(segments.offset_min)
+    if any(deletion.commit_log_offset >= end for deletion in deletions):
+        return None
+    reader = SegmentReader(segments)
+    try:
+        if reader.last_data(end) > end:
+            return None
+    finally:
+        reader.close()
+    return RecoveredLog(
+        end=end,
+        known_durable=end,
+        lost=None,
+        queue_offsets=QueueOffsets(snapshot.queues),
+        store_timestamp=snapshot.store_timestamp,
+        ordinal=snapshot.ordinal,
+        epochs=epochs,
+        damage=DamageList(),
+        common_end=end,
+    )
+
+
 def refuse_unaccepted(damage: list[DamagedRange], log_end: int, store_directory: Path) -> None:
     """Leave the decision about damage to the operator."""
     for damaged in damage:
@@ -171,6 +218,8 @@ def raise_from_queue_files(
     they are of a history that was cut, whose dispatcher has not come to take them back. Not those of topics that were
     *deleted* since the log's beginning: their files may just not be gone yet.
     """
+    from reput.store.queue_file_ends import next_offset_of_files
+
     for topic, queue_id, directory in queue_directories(store_directory / "consumequeue"):
         if topic not in deleted and queue_offsets.next_offset(topic, queue_id) == 0:
             next_offset = next_offset_of_files(directory, gone)
