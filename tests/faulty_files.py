@@ -57,11 +57,11 @@ class KilledFiles(Files):
         if self.count():
             raise Killed
 
-    def create(self, path: Path, size: int) -> None:
+    def create(self, path: Path, size: int, data: bytes = b"") -> None:
         if self.count():
             path.touch()
             raise Killed
-        super().create(path, size)
+        super().create(path, size, data)
 
     def open(self, path: Path) -> WrittenFile:
         return CountedFile(path, self.count)
@@ -128,8 +128,8 @@ class PowerCutFiles(Files):
     def forced(self, path: Path) -> None:
         self.durable[path] = path.read_bytes()
 
-    def create(self, path: Path, size: int) -> None:
-        super().create(path, size)
+    def create(self, path: Path, size: int, data: bytes = b"") -> None:
+        super().create(path, size, data)
         self.durable[path] = bytes(size)
         self.unsure_names.add(path)
 
@@ -188,9 +188,9 @@ class FullDisk(Files):
             raise OSError(28, "No space left on device")
         self.room -= 1
 
-    def create(self, path: Path, size: int) -> None:
+    def create(self, path: Path, size: int, data: bytes = b"") -> None:
         self.take()
-        super().create(path, size)
+        super().create(path, size, data)
 
     def open(self, path: Path) -> WrittenFile:
         return FullDiskFile(path, self.take)

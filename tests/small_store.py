@@ -123,10 +123,10 @@ class FailingFiles(UnforcedFiles):
         self.create_error: int | None = None
         self.before_force: Callable[[], None] = lambda: None
 
-    def create(self, path: Path, size: int) -> None:
+    def create(self, path: Path, size: int, data: bytes = b"") -> None:
         if self.create_error is not None:
             raise OSError(self.create_error, os.strerror(self.create_error))
-        super().create(path, size)
+        super().create(path, size, data)
 
     def map(self, path: Path, size: int) -> Mapping:
         mapping = FailingMapping(path, size)

@@ -156,13 +156,13 @@ class ProcessFiles(Files):
         self.opened.append(file)
         return file
 
-    def create(self, path: Path, size: int) -> None:
+    def create(self, path: Path, size: int, data: bytes = b"") -> None:
         self.take_room()
         if self.is_last_call():
             path.touch()
             self.disk.new_names.add(path)
             raise Killed
-        super().create(path, size)
+        super().create(path, size, data)
         self.disk.durable[path] = bytes(size)
         self.disk.new_names.add(path)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from faulty_files import Killed
 from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue, counts
+from reput.store.consume_queue_files import ConsumeQueueFiles
 from reput.store.file_name import file_name
+from reput.store.files import Files
 from reput.store.open_files import OpenFiles
 
 UNITS_PER_FILE = 8
@@ -195,3 +200,24 @@ def test_units_by_which_the_end_was_found_are_not_read_again(queue, monkeypatch)
     monkeypatch.delattr(OpenFiles, "read")
     with pytest.raises(AttributeError):
         queue.queue.counted_unit_bytes(2, 1)
+
+
+def test_a_queue_file_has_its_first_unit_when_it_gets_its_name(tmp_path):
+    """A builder that is killed leaves no file of zeros: RocketMQ takes the first of them for a unit of the queue."""
+
+    class KilledAtSecondFile(Files):
+        def create(self, path: Path, size: int, data: bytes = b"") -> None:
+            super().create(path, size, data)
+            if not path.name.endswith("0" * 20):
+                raise Killed
+
+    queue = ConsumeQueueFiles(tmp_path, 2 * UNIT_SIZE, KilledAtSecondFile())
+    for number in range(4):
+        queue.put(100 * number, 100, 7, number)
+    with pytest.raises(Killed):
+        queue.write()
+    queue.close()
+    assert [path.read_bytes()[:UNIT_SIZE] for path in sorted(tmp_path.iterdir())] == [
+        UNIT.pack(0, 100, 7),
+        UNIT.pack(200, 100, 7),
+    ]

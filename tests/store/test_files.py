@@ -28,6 +28,21 @@ def test_a_file_has_its_size_before_it_has_its_name(tmp_path, monkeypatch):
     assert path.stat().st_mode & 0o777 == 0o644 & ~current_umask()
 
 
+def test_a_file_is_made_with_its_first_bytes(tmp_path, monkeypatch):
+    """It has no name while they are not all in it: RocketMQ takes the zeros of a new queue file for a unit."""
+    names = []
+    write = os.pwrite
+
+    def look_and_write_a_part(descriptor: int, data: bytes, at: int) -> int:
+        names.append(os.listdir(tmp_path))
+        return write(descriptor, data[:2], at)
+
+    monkeypatch.setattr(os, "pwrite", look_and_write_a_part)
+    Files().create(tmp_path / "0", 4096, b"data")
+    assert names == [[], []]
+    assert (tmp_path / "0").read_bytes() == b"data" + bytes(4092)
+
+
 def test_a_file_that_exists_is_not_made_again(tmp_path):
     """What is in it stays."""
     path = tmp_path / "0"

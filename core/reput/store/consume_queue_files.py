@@ -146,9 +146,10 @@ class ConsumeQueueFiles:
             begin = at - at % self.file_size
             size = min(end, begin + self.file_size) - at
             if at == begin:
-                self.make_file(begin)
+                self.make_file(begin, data[:size])
                 made = True
-            self.open(begin).write(data[:size], at - begin)
+            else:
+                self.open(begin).write(data[:size], at - begin)
             self.dirty.add(begin)
             data = data[size:]
             at += size
@@ -161,13 +162,13 @@ class ConsumeQueueFiles:
         self.pending.clear()
         self.end, self.last, self.max_physic_offset = self.written
 
-    def make_file(self, begin: int) -> None:
-        """Make the file that begins at *begin*; one that a failed write has left is made anew."""
+    def make_file(self, begin: int, data: bytes) -> None:
+        """Make the file that begins at *begin*, with *data* in it; one that a failed write has left is made anew."""
         self.files.make_directory(self.directory)
         path = self.directory / file_name(begin)
         if path.exists():
             self.remove(begin)
-        self.files.create(path, self.file_size)
+        self.files.create(path, self.file_size, data)
 
     # The files.
 

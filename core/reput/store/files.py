@@ -183,6 +183,17 @@ def populate_pages(address: int, at: int, size: int) -> None:
     madvise(ctypes.c_void_p(address + begin), ctypes.c_size_t(at + size - begin), MADV_POPULATE_WRITE)
 
 
+def write_all(descriptor: int, data: bytes, at: int) -> None:
+    """Write all of *data*.
+
+    Raises:
+        OSError: a part of it may have been written.
+    """
+    written = os.pwrite(descriptor, data, at)
+    while written < len(data):
+        written += os.pwrite(descriptor, data[written:], at + written)
+
+
 class WrittenFile:
     """One file that is written by position, so that a full disk is an error of the write and no SIGBUS."""
 
@@ -204,9 +215,7 @@ class WrittenFile:
             OSError: a part of it may have been written.
         """
         try:
-            written = os.pwrite(self.descriptor, data, at)
-            while written < len(data):
-                written += os.pwrite(self.descriptor, data[written:], at + written)
+            write_all(self.descriptor, data, at)
         except OSError as error:
             raise named(error, self.path) from None
 
@@ -248,10 +257,11 @@ class WrittenFile:
 class Files:
     """The file calls of the writer. Every one raises OSError as the system does, with the file's name."""
 
-    def create(self, path: Path, size: int) -> None:
-        """Make a sparse file of *size* zero bytes, which must not exist yet.
+    def create(self, path: Path, size: int, data: bytes = b"") -> None:
+        """Make a sparse file of *size* bytes, *data* and then zeros, which must not exist yet.
 
-        It has its size before it has its name: RocketMQ 4 refuses a store in which a file is too short.
+        It has its size and its data before it has its name: RocketMQ 4 refuses a store in which a file is too short,
+        and both versions take the zeros at the begin of a queue's last file for a unit.
         """
         try:
             descriptor = os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
@@ -263,6 +273,8 @@ class Files:
             nameless = False
         try:
             os.ftruncate(descriptor, size)
+            if data:
+                write_all(descriptor, data, 0)
             if nameless:
                 # With a directory to start from, though the path is absolute: only then Python has the link followed.
                 os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
