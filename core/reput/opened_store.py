@@ -441,7 +441,7 @@ class Store(Reading):
         try:
             if not writer.sync_flush:
                 return writer.append(message)
-            prepared = writer.admit(message)
+            message, prepared = writer.admit(message)
         except (AttributeError, TypeError):
             require_messages([message])
             raise

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import msgspec
 import pytest
 
 import reput
-from reput.errors import ConfigError
+from reput.errors import ConfigError, MessageIllegal
 from reput.store.message_store import MessageStore
 from reput_hooks import hookimpl
 
@@ -77,6 +78,57 @@ def test_a_hook_that_fails_behind_a_put_costs_nothing_but_a_line(tmp_path, audit
         assert store.put(reput.Message("orders", b"a")).queue_offset == 0
     assert "a hook failed behind a put" in caplog.text
     assert "nobody listens" in caplog.text
+
+
+class Append:
+    """A hook that puts a message with a longer body in the place of each, but for empty ones."""
+
+    def __init__(self, letter: bytes) -> None:
+        self.letter = letter
+
+    @hookimpl
+    def reput_before_put(self, message):
+        return msgspec.structs.replace(message, body=message.body + self.letter) if message.body else None
+
+
+def test_a_hook_before_a_put_replaces_the_message(tmp_path, audit):
+    """Each hook sees what the one before it left; what is stored is what the last left, and that is told behind."""
+    with open_hooked(tmp_path, audit, Append(b"2"), Append(b"1")) as store:
+        store.put(reput.Message("orders", b"a"))
+        store.put_batch([reput.Message("orders", b""), reput.Message("orders", b"b")])
+        stored = [record.body for record in store.records()]
+    assert stored == [b"a12", b"", b"b12"]
+    assert audit.before == stored
+    assert [body for body, _ in audit.after] == stored
+
+
+@pytest.mark.parametrize(
+    ("replacement", "reason"), [(b"bytes", "type=bytes"), (reput.Message("a/../b", b"x"), "topic")]
+)
+def test_a_replacement_that_is_no_legal_message_is_refused(tmp_path, replacement, reason):
+    """As if it had been put; nothing is stored."""
+
+    class Replace:
+        @hookimpl
+        def reput_before_put(self):
+            return replacement
+
+    with open_hooked(tmp_path, Replace()) as store:
+        with pytest.raises(MessageIllegal, match=reason):
+            store.put(reput.Message("orders", b"a"))
+        assert store.appended == 0
+
+
+def test_a_wrapper_before_a_put_is_refused(tmp_path):
+    """There is no one call to wrap: the message goes from hook to hook."""
+
+    class Wrapper:
+        @hookimpl(wrapper=True)
+        def reput_before_put(self):
+            return (yield)
+
+    with pytest.raises(ConfigError, match="wrapper"):
+        open_hooked(tmp_path / "store", Wrapper())
 
 
 @pytest.mark.parametrize("hooks", [object(), Audit, "audit", 3])

@@ -670,8 +670,8 @@ class MessageStore:
                 raise
         return results
 
-    def admit(self, message: Message) -> Prepared:
-        """Check and encode *message*, to be stored by `append_each`.
+    def admit(self, message: Message) -> tuple[Message, Prepared]:
+        """Check and encode *message*, to be stored by `append_each`; return what is stored, and that encoded.
 
         Raises:
             MessageIllegal: it breaks a limit.
@@ -679,7 +679,7 @@ class MessageStore:
         """
         if self.page_cache.busy:
             raise self.busy_refusal()
-        return self.prepare(message)
+        return message, self.prepare(message)
 
     def append_each(self, puts: Sequence[tuple[Message, Prepared]]) -> list[PutMessageResult | StoreError]:
         """Store messages that were admitted, each as a put of its own, under one lock, without waiting for the disk.

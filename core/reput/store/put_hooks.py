@@ -10,7 +10,7 @@ from typing import Any
 import pluggy
 
 import reput_hooks.store_hooks
-from reput.errors import ConfigError, StoreError
+from reput.errors import ConfigError, MessageIllegal, StoreError
 from reput.settings import Settings
 from reput.store.message import Message, PutMessageResult
 from reput.store.message_store import MessageStore, Prepared
@@ -32,29 +32,28 @@ class HookedMessageStore(MessageStore):
             As `MessageStore`.
         """
         self.hook = load_hooks(hooks)
+        # One after the other, each with what the one before has left; pluggy would give all of them the same.
+        self.before_put = self.hook.reput_before_put.get_hookimpls()[::-1]
         super().__init__(directory, settings)
 
     def append(self, message: Message) -> PutMessageResult:
         """Store one message as `put` does, without waiting for the disk."""
-        self.hook.reput_before_put(message=message)
+        message = self.to_store(message)
         result = super().append(message)
         self.tell_stored(message, result)
         return result
 
     def append_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
         """Store *messages* as `put_batch` does, without waiting for the disk."""
-        batch = list(messages)
-        for message in batch:
-            self.hook.reput_before_put(message=message)
+        batch = [self.to_store(message) for message in messages]
         results = super().append_batch(batch)
         for message, result in zip(batch, results, strict=True):
             self.tell_stored(message, result)
         return results
 
-    def admit(self, message: Message) -> Prepared:
-        """Check and encode *message*, to be stored by `append_each`."""
-        self.hook.reput_before_put(message=message)
-        return super().admit(message)
+    def admit(self, message: Message) -> tuple[Message, Prepared]:
+        """Check and encode *message*, to be stored by `append_each`; return what is stored, and that encoded."""
+        return super().admit(self.to_store(message))
 
     def append_each(self, puts: Sequence[tuple[Message, Prepared]]) -> list[PutMessageResult | StoreError]:
         """Store messages that were admitted, each as a put of its own, without waiting for the disk."""
@@ -63,6 +62,26 @@ class HookedMessageStore(MessageStore):
             if isinstance(outcome, PutMessageResult):
                 self.tell_stored(message, outcome)
         return outcomes
+
+    def to_store(self, message: Message) -> Message:
+        """Return what the hooks before a put leave of *message*.
+
+        Raises:
+            MessageIllegal: one of them has put something else in its place than a message.
+            Whatever a hook raises, to refuse the put.
+        """
+        for hook in self.before_put:
+            replacement = hook.function(*[message for _ in hook.argnames])
+            if replacement is None:
+                continue
+            if not isinstance(replacement, Message):
+                raise MessageIllegal(
+                    f"a hook put something in the place of a message that is none: type={type(replacement).__name__} "
+                    f"hook={hook.plugin!r}",
+                    "reput_before_put returns a reput.Message, or None to leave the message as it is.",
+                )
+            message = replacement
+        return message
 
     def tell_stored(self, message: Message, result: PutMessageResult) -> None:
         """Call what comes after a put; the message is there, whatever that raises."""
@@ -97,5 +116,11 @@ def load_hooks(hooks: Sequence[object]) -> Any:
             raise ConfigError(
                 f"there is no hook in it: hooks={plugin!r}",
                 "Mark reput_before_put or reput_after_put with reput_hooks.hookimpl.",
+            )
+    for hook in manager.hook.reput_before_put.get_hookimpls():
+        if hook.wrapper or hook.hookwrapper:
+            raise ConfigError(
+                f"a hook before a put cannot be a wrapper: hooks={hook.plugin!r}",
+                "Look at the message in reput_before_put, and at what came of it in reput_after_put.",
             )
     return manager.hook
