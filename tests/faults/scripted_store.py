@@ -28,6 +28,7 @@ class ScriptedStore(Simulation):
     """A store in *directory*, not open yet."""
 
     recovery_kill_share = 0.0
+    ext_share = 0.0
 
     def __init__(self, directory: Path, seed: int = 1) -> None:
         super().__init__(seed, directory, Counter())

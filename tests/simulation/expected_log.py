@@ -5,6 +5,7 @@ A plain list, and comparisons of bytes; none of the store's own readers is trust
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from struct import Struct
 
@@ -12,12 +13,15 @@ import msgspec
 
 from reput.filter.string_hash import string_hash
 
-__all__ = ["ExpectedLog", "ExpectedRecord", "Violation"]
+__all__ = ["ExpectedLog", "ExpectedRecord", "ExtFiles", "Violation"]
 
 UNIT = Struct(">qiq")
 INDEX_HEADER = Struct(">qqqqii")
 SLOT = Struct(">i")
 ENTRY = Struct(">iqii")
+EXT_UNIT = Struct(">hqqh")
+# What an ext unit's byte offset is added to in a queue's unit.
+ADDRESS_BASE = -(1 << 63)
 BLANK = Struct(">iI")
 PRE_BLANK = (0, 2**31 - 1, 0)
 BLANK_MAGIC = 0xCBD43194
@@ -28,7 +32,11 @@ class Violation(Exception):
 
 
 class ExpectedRecord(msgspec.Struct):
-    """One record as it was put; *data* are its bytes as they lay in the log then."""
+    """One record as it was put; *data* are its bytes as they lay in the log then.
+
+    Attributes:
+        deleted: its topic was deleted behind it; no queue has it, and its queue offset is given again.
+    """
 
     begin: int
     data: bytes
@@ -36,7 +44,9 @@ class ExpectedRecord(msgspec.Struct):
     queue_id: int
     queue_offset: int
     tags_code: int
+    store_timestamp: int
     keys: list[str]
+    deleted: bool = False
 
     @property
     def end(self) -> int:
@@ -63,13 +73,27 @@ class ExpectedLog:
         return self.records[-1].end if self.records else 0
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
-        return sum(record.topic == topic and record.queue_id == queue_id for record in self.records)
+        for record in reversed(self.records):
+            if record.topic == topic and record.queue_id == queue_id:
+                return 0 if record.deleted else record.queue_offset + 1
+        return 0
+
+    def delete_topic(self, topic: str) -> bool:
+        """Have the queues of *topic* begin anew; return whether they had anything.
+
+        Wherever the log may come to end, the deletion holds for what was put before it and is still there.
+        """
+        found = [record for record in self.records if record.topic == topic and not record.deleted]
+        for record in found:
+            record.deleted = True
+        return bool(found)
 
     def queues(self) -> dict[tuple[str, int], list[ExpectedRecord]]:
         """Return the records of each queue; their places in the list are their queue offsets."""
         queues: dict[tuple[str, int], list[ExpectedRecord]] = {}
         for record in self.records:
-            queues.setdefault((record.topic, record.queue_id), []).append(record)
+            if not record.deleted:
+                queues.setdefault((record.topic, record.queue_id), []).append(record)
         return queues
 
     def lose_behind(self, end: int) -> int:
@@ -108,8 +132,8 @@ class ExpectedLog:
         if BLANK.unpack_from(segments[segment], at - segment) != (left, BLANK_MAGIC):
             raise Violation(f"a blank is missing: commit_log_offset={at}")
 
-    def check_queues(self, folder: Path) -> None:
-        """Compare the consume queues below *folder*, unit by unit."""
+    def check_queues(self, folder: Path, ext: ExtFiles | None = None) -> None:
+        """Compare the consume queues below *folder*, unit by unit, and the ext units that they lead to."""
         queues = self.queues()
         for path in folder.glob("*/*"):
             if path.is_dir() and (path.parent.name, int(path.name)) not in queues and any(path.iterdir()):
@@ -122,11 +146,16 @@ class ExpectedLog:
             if live and (not files or first > live[0]):
                 raise Violation(f"a queue lacks its first units: topic={topic} queue_id={queue_id} first={first}")
             found = list(UNIT.iter_unpack(data))
-            wanted = [(record.begin, len(record.data), record.tags_code) for record in records[first:]]
+            if ext is not None:
+                found = [ext.resolve(topic, queue_id, unit) for unit in found]
+            wanted = [unit_of(record, ext is not None) for record in records[first:]]
             # A queue that was built again when the log was trimmed already does not know of older records.
-            for number, record in enumerate(records[first:]):
-                if record.begin < self.offset_min and found[number : number + 1] == [PRE_BLANK]:
-                    wanted[number] = PRE_BLANK
+            # Nor are the ext units there that older ones led to.
+            for number, record in enumerate(records[first : first + len(found)]):
+                if record.begin < self.offset_min and (
+                    found[number] == PRE_BLANK or (ext is not None and found[number][:2] == wanted[number][:2])
+                ):
+                    wanted[number] = found[number]
             if files and (found[: len(wanted)] != wanted or any(map(any, found[len(wanted) :]))):
                 raise Violation(
                     f"a queue is not what the log says: topic={topic} queue_id={queue_id} first={first} "
@@ -160,6 +189,35 @@ class ExpectedLog:
         live = sum(offset >= self.offset_min for _, offset in wanted)
         if len(found) < live or found != wanted[len(wanted) - len(found) :]:
             raise Violation(f"the index is not what the log says: found={found} wanted={wanted}")
+
+
+def unit_of(record: ExpectedRecord, has_ext: bool) -> tuple[int, ...]:
+    """Return the unit of a record, as `ExtFiles.resolve` shows those that lead to an ext unit."""
+    unit = (record.begin, len(record.data), record.tags_code)
+    return (*unit, record.store_timestamp) if has_ext else unit
+
+
+class ExtFiles:
+    """The ext files below *folder*, and what the units of a queue find there."""
+
+    def __init__(self, folder: Path, file_size: int) -> None:
+        self.folder = folder
+        self.file_size = file_size
+
+    def resolve(self, topic: str, queue_id: int, unit: tuple[int, int, int]) -> tuple[int, ...]:
+        """Return a queue's unit with tags code and store time of its ext unit; one that leads to none as it is."""
+        offset = unit[2] - ADDRESS_BASE
+        path = self.folder / topic / str(queue_id) / f"{offset - offset % self.file_size:020d}"
+        if unit == PRE_BLANK or offset >= 1 << 62 or not path.exists():
+            return unit
+        size, tags_code, store_timestamp, _ = EXT_UNIT.unpack_from(path.read_bytes(), offset % self.file_size)
+        return (*unit[:2], tags_code, store_timestamp) if size == EXT_UNIT.size else unit
+
+    def check(self, queues: Collection[tuple[str, int]]) -> None:
+        """Look for ext files of queues that are not there."""
+        for path in self.folder.glob("*/*"):
+            if (path.parent.name, int(path.name)) not in queues:
+                raise Violation(f"ext files belong to no queue: path={path}")
 
 
 def hash_of(text: str) -> int:

@@ -1,6 +1,6 @@
 """Simulation: writer, ring and dispatchers in one thread, on a disk, a clock and a scheduler that one seed drives.
 
-    seed ──▶ operations ──▶ MessageStore ──▶ ring ──▶ DispatcherLoop: consume_queue, index, ledger
+    seed ──▶ operations ──▶ MessageStore ──▶ ring ──▶ DispatcherLoop: consume_queue, index, ledger, in some runs ext
                 │                │                        │
                 └──▶ faults      └────── SimulatedDisk ───┘
 
@@ -33,10 +33,10 @@ from reput.store.message import Message
 from reput.store.message_store import MessageStore
 from reput.store.record import BLANK_MAGIC_CODE, decode_record
 from reput_hooks import CommitLogDispatcher, DispatcherDescription
-from reput_plugins import consume_queue, index
-from simulation.expected_log import ExpectedLog, ExpectedRecord, Violation
+from reput_plugins import consume_queue, consume_queue_ext, index
+from simulation.expected_log import ExpectedLog, ExpectedRecord, ExtFiles, Violation
 from simulation.ledger import DESCRIPTION, Ledger
-from simulation.simulated_disk import ProcessFiles, SimulatedDisk
+from simulation.simulated_disk import ProcessFiles, SimulatedDisk, content
 from simulation.simulated_machine import HeldThreads, SimulatedClock
 
 __all__ = ["FAULTS", "OPERATION_COUNT", "Simulation", "SimulationFailed"]
@@ -45,9 +45,12 @@ OPERATION_COUNT = 200
 SIZE_AND_MAGIC = Struct(">iI")
 SEGMENT_SIZE = 4096
 SLOT_COUNT = 7
+# Three units, and what a file keeps free behind them.
+EXT_FILE_SIZE = 64
 SETTINGS = {
     "mapped_file_size_commit_log": SEGMENT_SIZE,
     "mapped_file_size_consume_queue": 5 * 20,
+    "mapped_file_size_consume_queue_ext": EXT_FILE_SIZE,
     "max_hash_slot_num": SLOT_COUNT,
     "max_index_num": 12,
 }
@@ -76,6 +79,8 @@ FAULTS = (
     "clock back",
     "dispatcher lapped",
     "segment removed",
+    "topic deleted",
+    "ext dispatcher killed",
 )
 
 
@@ -99,8 +104,9 @@ class Member:
 class Simulation:
     """One run. *faults* counts what happened."""
 
-    # How often an opening is killed in a file call.
+    # How often an opening is killed in a file call, and how often there are ext files.
     recovery_kill_share = 0.25
+    ext_share = 0.4
 
     def __init__(self, seed: int, directory: Path, faults: Counter[str]) -> None:
         self.seed = seed
@@ -115,6 +121,9 @@ class Simulation:
             flush_disk_type="SYNC_FLUSH" if self.sync else "ASYNC_FLUSH",
             enabled_append_prop_crc=self.chance.random() < 0.3,
         )
+        self.ext: ExtFiles | None = None
+        if self.chance.random() < self.ext_share:
+            self.ext = ExtFiles(directory / "consumequeue_ext", EXT_FILE_SIZE)
         self.expected = ExpectedLog(SEGMENT_SIZE)
         self.acknowledged = 0
         self.maybe_stored: list[Message] = []
@@ -151,6 +160,7 @@ class Simulation:
             (self.refuse_force, 12),
             (self.jump_clock, 20),
             (self.remove_segment, 60),
+            (self.delete_topic, 12),
             (self.close_and_open, 5),
             (self.verify, 5),
         ]
@@ -209,7 +219,7 @@ class Simulation:
     def start_group(self) -> None:
         """Make the ring and the dispatchers' loops."""
         store = self.store
-        self.memory = RingMemory.create(RING_SIZE, 3)
+        self.memory = RingMemory.create(RING_SIZE, 4)
         self.ring = RingWriter(
             self.memory,
             appended=store.appended,
@@ -219,6 +229,7 @@ class Simulation:
             ordinal=store.ordinal,
         )
         descriptions = {
+            **({"consume_queue_ext": consume_queue_ext.reput_describe_dispatcher()} if self.ext else {}),
             "consume_queue": consume_queue.reput_describe_dispatcher(),
             "index": index.reput_describe_dispatcher(),
             "ledger": DESCRIPTION,
@@ -230,7 +241,8 @@ class Simulation:
             member = Member(name, description, cell)
             self.members.append(member)
             self.start_dispatcher(member)
-        store.attach(FramePublisher(self.ring, store.epochs.epoch), needs_properties=False, reads_durable=True)
+        publisher = FramePublisher(self.ring, store.epochs.epoch)
+        store.attach(publisher, needs_properties=self.ext is not None, reads_durable=True)
 
     def start_dispatcher(self, member: Member) -> None:
         """Begin a loop in a process of its own."""
@@ -254,6 +266,8 @@ class Simulation:
                 cell=member.cell,
                 epoch=lambda: self.store.epochs.epoch,
             )
+            if member.name == "consume_queue_ext":
+                return consume_queue_ext.ConsumeQueueExtDispatcher(member.context, files)
             if member.name == "consume_queue":
                 return consume_queue.ConsumeQueueDispatcher(member.context, files)
             if member.name == "index":
@@ -268,7 +282,7 @@ class Simulation:
             dead_letters=dead_letters,
             reader=RingReader(self.memory, member.cell),
             cell=member.cell,
-            predecessors=[],
+            predecessors=[other.cell for other in self.members if other.name in member.description.after],
             log_feed=LogFeed(self.directory, self.settings),
             load_epochs=lambda: read_epochs(self.directory, self.store.store_id),
             flush_interval_s=0.5,
@@ -346,8 +360,11 @@ class Simulation:
     def take_over(self) -> None:
         """Have the model know what is in the log since it was looked at last; must be what was put, in its order."""
         at = self.expected.end
+        segment, begin = b"", -1
         while at < self.store.committed:
-            segment = self.segment(at)
+            if at - at % SEGMENT_SIZE != begin:
+                begin = at - at % SEGMENT_SIZE
+                segment = content(f"{self.directory}/commitlog/{begin:020d}")
             size, magic_code = SIZE_AND_MAGIC.unpack_from(segment, at % SEGMENT_SIZE)
             if magic_code == BLANK_MAGIC_CODE:
                 at += size
@@ -368,15 +385,12 @@ class Simulation:
             keys = message.keys.split() if isinstance(message.keys, str) else list(message.keys or ())
             tags_code = string_hash(message.tags or "")
             self.expected.records.append(
-                ExpectedRecord(at, data, message.topic, message.queue_id, queue_offset, tags_code, keys)
+                ExpectedRecord(
+                    at, data, message.topic, message.queue_id, queue_offset, tags_code, record.store_timestamp, keys
+                )
             )
             at += size
         self.maybe_stored = []
-
-    def segment(self, commit_log_offset: int) -> bytes:
-        """Return the bytes of the segment that holds this offset."""
-        begin = commit_log_offset - commit_log_offset % SEGMENT_SIZE
-        return (self.directory / "commitlog" / f"{begin:020d}").read_bytes()
 
     def flush(self) -> None:
         """The flusher's thread comes to run."""
@@ -411,13 +425,16 @@ class Simulation:
                 member.loop.do_work()
             except Killed:
                 self.faults["dispatcher killed in a file call"] += 1
+                self.faults["ext dispatcher killed"] += member.name == "consume_queue_ext"
                 self.end_dispatcher(member)
 
     # What goes wrong.
 
     def kill_dispatcher(self) -> None:
-        self.end_dispatcher(self.chance.choice(self.members))
+        member = self.chance.choice(self.members)
+        self.end_dispatcher(member)
         self.faults["dispatcher killed"] += 1
+        self.faults["ext dispatcher killed"] += member.name == "consume_queue_ext"
 
     def kill_dispatcher_in_call(self) -> None:
         member = self.chance.choice(self.members)
@@ -520,6 +537,13 @@ class Simulation:
         self.expected.offset_min = until
         self.faults["segment removed"] += 1
 
+    def delete_topic(self) -> None:
+        """A topic goes with its queues; its records stay, and what is put to it later has queue offsets from 0 on."""
+        topic = self.chance.choice(TOPICS)
+        self.store.delete_topic(topic)
+        if self.expected.delete_topic(topic):
+            self.faults["topic deleted"] += 1
+
     # What must hold.
 
     def check_recovered(self) -> None:
@@ -565,9 +589,11 @@ class Simulation:
         """Let everything come to rest, and compare log and views with what was put."""
         self.catch_up()
         self.expected.check_log(self.directory, self.store.appended)
-        self.expected.check_queues(self.directory / "consumequeue")
+        self.expected.check_queues(self.directory / "consumequeue", self.ext)
+        if self.ext is not None:
+            self.ext.check(self.expected.queues().keys())
         self.expected.check_index(self.directory / "index", SLOT_COUNT)
-        ledger = self.members[2].loop
+        ledger = self.members[-1].loop
         assert ledger is not None
         assert isinstance(ledger.dispatcher, Ledger)
         wanted = [(record.begin, len(record.data), record.queue_offset) for record in self.expected.records]

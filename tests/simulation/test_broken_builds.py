@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reput.process.dispatcher_loop import DispatcherLoop
 from reput.ring import RingReader
 from reput.ring.layout import WORD_SIZE
 from reput.store import cut_log, recovery
@@ -15,6 +16,7 @@ from reput.store.commit_log import CommitLog
 from reput.store.epochs import Epochs
 from reput.store.files import WrittenFile
 from reput.store.message_store import MessageStore
+from reput.store.topic_deletions import TopicDeletions
 from simulation.simulated_disk import ProcessFiles, SimulatedDisk
 from simulation.simulation import Simulation, SimulationFailed
 
@@ -88,6 +90,29 @@ def a_reader_does_not_look_whether_it_was_lapped(patch: pytest.MonkeyPatch) -> N
     patch.setattr(RingReader, "_copy", copy)
 
 
+def the_consume_queue_does_not_wait_for_ext(patch: pytest.MonkeyPatch) -> None:
+    """The barrier of ``after`` is left out."""
+    patch.setattr(DispatcherLoop, "passes_over", lambda loop, predecessor: True)
+
+
+def ext_units_are_not_forced(patch: pytest.MonkeyPatch) -> None:
+    """The ext dispatcher says that its units are durable, and nothing of them reaches the disk."""
+    force = SimulatedDisk.force
+    patch.setattr(
+        SimulatedDisk, "force", lambda disk, path: None if "consumequeue_ext" in path.parts else force(disk, path)
+    )
+
+
+def a_deletion_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A view that reads the log, late or anew, is not told which topics were deleted meanwhile."""
+    patch.setattr(TopicDeletions, "following", lambda deletions, commit_log_offset: [])
+
+
+def a_deletion_stays_behind_the_end_of_a_cut_log(patch: pytest.MonkeyPatch) -> None:
+    """It falls upon records that were put after it."""
+    patch.setattr(TopicDeletions, "move_before", lambda deletions, commit_log_offset, files: None)
+
+
 BUILDS: list[Break] = [
     a_flush_lies,
     durable_moves_first,
@@ -98,6 +123,10 @@ BUILDS: list[Break] = [
     a_power_cut_counts_as_damage,
     a_cut_begins_no_epoch,
     a_reader_does_not_look_whether_it_was_lapped,
+    the_consume_queue_does_not_wait_for_ext,
+    ext_units_are_not_forced,
+    a_deletion_is_forgotten,
+    a_deletion_stays_behind_the_end_of_a_cut_log,
 ]
 
 

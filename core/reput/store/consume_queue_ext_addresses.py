@@ -36,6 +36,18 @@ class ExtAddresses:
 
     def find(self, name: tuple[str, int], queue_offset: int, record: tuple[int, int, int, int]) -> int | None:
         """Return the address of the ext unit of a record, None if it has none; see `AddressFinder`."""
+        address = self.look_up(name, queue_offset, record)
+        if address is None:
+            # The files were opened before the view was made anew, brought back to its cursor, or rid of a topic.
+            addresses, ext = self.queue(name)
+            self.read.pop(name, None)
+            self.files.forget(addresses.prefix)
+            self.files.forget(f"{ext.directory}/")
+            address = self.look_up(name, queue_offset, record)
+        return address if address is not None and is_address(address) else None
+
+    def look_up(self, name: tuple[str, int], queue_offset: int, record: tuple[int, int, int, int]) -> int | None:
+        """Return the third field of the sidecar's entry of a record, None if there is none that can be believed."""
         commit_log_offset, record_size, tags_code, store_timestamp = record
         addresses, ext = self.queue(name)
         first, units = self.read.get(name, (0, []))
@@ -45,16 +57,12 @@ class ExtAddresses:
             self.read[name] = (queue_offset, units)
             number = 0
             if not units or units[0][:2] != (commit_log_offset, record_size):
-                # The view may have been made anew since its files were opened.
-                self.files.forget(addresses.prefix)
-                self.files.forget(f"{ext.directory}/")
                 return None
         address = units[number][2]
-        if not is_address(address):
-            return None
-        unit = ext.get(address)
-        if unit is None or (unit.tags_code, unit.store_timestamp) != (tags_code, store_timestamp):
-            return None
+        if is_address(address):
+            unit = ext.get(address)
+            if unit is None or (unit.tags_code, unit.store_timestamp) != (tags_code, store_timestamp):
+                return None
         return address
 
     def queue(self, name: tuple[str, int]) -> tuple[ConsumeQueue, ConsumeQueueExt]:
