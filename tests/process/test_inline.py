@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import pytest
 
@@ -355,6 +357,31 @@ def test_damage_stops_a_dispatcher_until_it_is_accepted(log, plugins, context, i
     group.drain_and_stop()
     assert saved("probe")["offsets"] == [*log.offsets[:2], *log.offsets[3:]]
     assert group.status()[0].restart_count == 0
+
+
+def test_what_the_disk_cannot_read_stops_a_dispatcher_until_it_can(log, plugins, context, inline, saved, monkeypatch):
+    """It says where it stands and why, is not restarted for it, and goes on by itself."""
+    plugins.add("probe")
+    log.put(5)
+    log.publisher = None
+    pread, broken = os.pread, True
+
+    def failing(descriptor, size, at):
+        if broken and "commitlog" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(descriptor, size, at)
+
+    monkeypatch.setattr(os, "pread", failing)
+    group = inline(context("probe"))
+    cell = group.members["probe"].cell
+    while not (cell.error or "").startswith("the disk cannot read the log: commit_log_offset=0 "):
+        wait_for_change(group)
+    assert group.status()[0].state == "RUNNING"
+    broken = False
+    group.wait_for("probe", log.end, TIMEOUT)
+    group.drain_and_stop()
+    assert saved("probe")["offsets"] == log.offsets
+    assert (group.status()[0].restart_count, group.status()[0].error) == (0, None)
 
 
 def test_positions_come_without_requests(log, plugins, context, inline, events):

@@ -204,9 +204,10 @@ def test_damage_ends_a_rebuild_with_its_place(log, plugins, context, processes):
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(10), TIMEOUT)
     with (log.store_directory / "commitlog" / f"{0:020}").open("r+b") as segment:
-        segment.seek(log.offsets[4])
-        segment.write(b"rubbish!")
-    with pytest.raises(DispatcherError, match=f"commit_log_offset={log.offsets[4]}"):
+        # The first byte of a body, which has a CRC.
+        segment.seek(log.offsets[4] + 88)
+        segment.write(b"!")
+    with pytest.raises(DispatcherError, match=f"CRC does not fit: from={log.offsets[4]} until={log.offsets[5]}"):
         rebuild_in_place(log.store_directory, ["probe"])
     assert running.row("probe").state == "RUNNING"
     assert running.row("probe").error is None

@@ -48,14 +48,15 @@ def test_a_log_that_begins_late_is_counted_from_there(log, plugins, tmp_path):
     assert row.records == 10
 
 
-def test_damage_ends_a_rebuild_with_its_place(log, plugins, tmp_path, capfd):
-    """A view of half the log is not handed out as the whole."""
+@pytest.mark.parametrize(("at", "data"), [(0, b"rubbish!"), (88, b"!")])
+def test_damage_ends_a_rebuild_with_its_place(log, plugins, tmp_path, capfd, at, data):
+    """A view of half the log is not handed out as the whole. A body whose CRC does not fit is damage, too."""
     plugins.add("probe")
     log.put(10)
     with (log.store_directory / "commitlog" / f"{0:020}").open("r+b") as segment:
-        segment.seek(log.offsets[4])
-        segment.write(b"rubbish!")
-    with pytest.raises(DamagedStore, match=f"commit_log_offset={log.offsets[4]}") as caught:
+        segment.seek(log.offsets[4] + at)
+        segment.write(data)
+    with pytest.raises(DamagedStore, match=f"from={log.offsets[4]} until={log.offsets[5]} ") as caught:
         list(rebuild(log.store_directory, ["probe"], tmp_path / "target", load_settings().settings))
     assert "reput repair" in caught.value.advice
     # It is said once, by the error; what the processes say of it stands in the target.

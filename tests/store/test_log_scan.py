@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from golden_sets import CLEAN_SETS
@@ -119,6 +122,31 @@ def test_an_unreadable_byte_is_an_error_that_names_its_offset(log, scan):
     assert len(scan.scan(0, log.end).columns) == 2
     with pytest.raises(DamagedStore, match=f"commit_log_offset={log.offsets[2]}"):
         scan.scan(log.offsets[2], log.end)
+
+
+def test_a_body_that_is_not_what_was_written_is_an_error_where_that_is_looked_at(log, scan):
+    """Only whoever builds a view anew pays for the looking."""
+    overwrite(log.store, log.offsets[2] + 88 + 450, b"?")
+    assert len(scan.scan(0, log.end).columns) > 2
+    verifying = LogScan(log.store, verify=True)
+    assert len(verifying.scan(0, log.end).columns) == 2
+    with pytest.raises(DamagedStore, match=f"CRC does not fit: from={log.offsets[2]} until={log.offsets[3]}"):
+        verifying.scan(log.offsets[2], log.end)
+    verifying.close()
+
+
+def test_what_the_disk_cannot_read_is_an_error_that_names_the_place(log, scan, monkeypatch):
+    """And the file."""
+
+    def failing(descriptor: int, size: int, at: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pread", failing)
+    place = rf"disk cannot read the log: commit_log_offset={SEGMENT_SIZE} .*path=.*/{SEGMENT_SIZE:020d} error=Input"
+    with pytest.raises(DamagedStore, match=place):
+        scan.scan(SEGMENT_SIZE, log.end)
+    with pytest.raises(DamagedStore, match=place):
+        scan.read(SEGMENT_SIZE, 100)
 
 
 def test_a_bound_inside_of_a_record_is_an_error(log, scan):

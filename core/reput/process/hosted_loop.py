@@ -66,6 +66,8 @@ class HostedLoop:
                 context.settings,
                 needs_properties=description.needs_properties,
                 positions=description.feeds == "positions",
+                # What goes into a view once is not looked at again: a rebuild repeats no garbage in silence.
+                verify=builds_anew,
             ),
             load_epochs=lambda: read_epochs(context.store_directory, context.store_id),
             count_from_first=context.target is not None,

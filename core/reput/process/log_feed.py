@@ -37,12 +37,20 @@ class LogFeed:
     """Reads requests, or only positions, from the log of a store. Use it from one thread."""
 
     def __init__(
-        self, store_directory: Path, settings: Settings, *, needs_properties: bool = False, positions: bool = False
+        self,
+        store_directory: Path,
+        settings: Settings,
+        *,
+        needs_properties: bool = False,
+        positions: bool = False,
+        verify: bool = False,
     ) -> None:
+        """*verify*: a record whose CRC does not fit is damage, as it is for a check of the log."""
         self.store_directory = store_directory
         self.settings = settings
         self.needs_properties = needs_properties
         self.positions = positions
+        self.verify = verify
         self.topic_deletions = TopicDeletions(store_directory)
         self.scan: LogScan | None = None
 
@@ -101,6 +109,7 @@ class LogFeed:
             needs_properties=self.needs_properties,
             delay_levels=DelayLevels(self.settings.message_delay_level),
             passed_over=read_damage(self.store_directory).accepted(),
+            verify=self.verify,
         )
         return self.scan
 

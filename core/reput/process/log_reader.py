@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reput.errors import OffsetOutOfRange
 from reput.store.record import decode_record
-from reput.store.segments import Segments
+from reput.store.segments import Segments, disk_cannot_read
 from reput_hooks import DispatchRequest, Record
 
 __all__ = ["CommitLogReader"]
@@ -59,6 +59,7 @@ class CommitLogReader:
 
         Raises:
             OffsetOutOfRange: the log does not hold them all.
+            DamagedStore: the disk cannot read them.
         """
         if self.segments is None:
             self.segments = Segments(self.directory)
@@ -69,7 +70,10 @@ class CommitLogReader:
             self.close()
             self.descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
             self.path = segment.path
-        data = os.pread(self.descriptor, size, commit_log_offset - segment.begin)
+        try:
+            data = os.pread(self.descriptor, size, commit_log_offset - segment.begin)
+        except OSError as error:
+            raise disk_cannot_read(segment.path, commit_log_offset, size, error) from error
         if len(data) < size:
             raise OffsetOutOfRange(
                 f"the segment ends before the record does: commit_log_offset={commit_log_offset} size={size} "

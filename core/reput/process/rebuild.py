@@ -199,18 +199,25 @@ def refuse_damage(store_directory: Path, view: str, progress: int | None, end: i
         DamagedStore: it did.
     """
     from reput.store.log_scan import LogScan
+    from reput.store.log_walk import LogWalk
     from reput.store.recovery import read_damage
 
     if progress is None or progress >= end:
         return
-    scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted())
+    scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted(), verify=True)
     if progress in scan.passed_over:
         return
     try:
         scan.locate(progress, end)
     except DamagedStore as error:
+        walk = LogWalk(scan.segments)
+        try:
+            following = walk.find_record(progress + 1)
+        finally:
+            walk.close()
         raise DamagedStore(
-            f"the log is damaged, so the view ends there: view={view} progress={progress} reason={error}",
+            f"the log is damaged, so the view ends there: view={view} from={progress} "
+            f"until={end if following is None else following} reason={error}",
             "See `reput check STORE` for what is damaged; then decide: `reput repair STORE --cut-at O` or `--accept "
             "FROM..UNTIL`.",
         ) from None

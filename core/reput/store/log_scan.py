@@ -21,7 +21,7 @@ from reput.filter.string_hash import string_hash
 from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
 from reput.store.record import decode_record
 from reput.store.record_columns import RecordColumns, locate_records
-from reput.store.segments import Segments
+from reput.store.segments import Segments, disk_cannot_read
 from reput_hooks import DispatchColumns, Record
 from reput_hooks.dispatch import ROW_FIELDS
 
@@ -54,12 +54,18 @@ class LogScan:
         segment_size: int | None = None,
         delay_levels: DelayLevels | None = None,
         passed_over: Sequence[tuple[int, int]] = (),
+        verify: bool = False,
     ) -> None:
-        """*passed_over*: damaged ranges (from, until) that the operator has accepted, ascending."""
+        """
+        Args:
+            passed_over: damaged ranges (from, until) that the operator has accepted, ascending.
+            verify: compare every body with its CRC, and the whole record where it carries one.
+        """
         self.segments = Segments(store_directory / "commitlog", segment_size)
         self.needs_properties = needs_properties
         self.delay_levels = delay_levels or DelayLevels()
         self.passed_over = dict(passed_over)
+        self.verify = verify
         self.descriptor = -1
         self.open_path: Path | None = None
         self.tags_codes = TagsCodes()
@@ -80,6 +86,7 @@ class LogScan:
 
         Raises:
             OffsetOutOfRange: the log was trimmed since its segments were listed.
+            DamagedStore: the disk cannot read these bytes.
         """
         if path != self.open_path:
             self.close()
@@ -91,7 +98,10 @@ class LogScan:
                     f"the log does not begin so early any more: segment={path.name} offset_min={self.offset_min}"
                 ) from None
             self.open_path = path
-        return os.pread(self.descriptor, size, at)
+        try:
+            return os.pread(self.descriptor, size, at)
+        except OSError as error:
+            raise disk_cannot_read(path, int(path.name) + at, size, error) from error
 
     def scan(self, commit_log_offset: int, until: int, size_max: int = CHUNK_SIZE) -> ScannedRange:
         """Return the requests of whole records from *commit_log_offset* on, blanks passed over, never beyond *until*.
@@ -126,6 +136,8 @@ class LogScan:
             columns, stop = locate_records(
                 self.pread(segment.path, size, at), commit_log_offset, segment.end - commit_log_offset
             )
+            if self.verify:
+                columns = verified(columns)
             if len(columns) or stop is None:
                 return columns, commit_log_offset + columns.end
             if stop.kind == "blank":
@@ -244,6 +256,19 @@ class LogScan:
             + blob[offsets_at[number] : offsets_at[number] + offsets_size[number]]
             for number in np.flatnonzero((names_size > 0) & (offsets_size > 0)).tolist()
         }
+
+
+def verified(columns: RecordColumns) -> RecordColumns:
+    """Return the records up to the first whose CRC does not fit.
+
+    Raises:
+        DamagedStore: that is the first of all.
+    """
+    bad = columns.first_bad_record()
+    if bad == 0:
+        begin = int(columns.header["commit_log_offset"][0])
+        raise DamagedStore(f"a CRC does not fit: from={begin} until={begin + int(columns.header['record_size'][0])}")
+    return columns if bad is None else columns.until(bad)
 
 
 def spans(at: Array, size: Array) -> zip[tuple[int, int]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from reput.errors import DamagedStore, OffsetOutOfRange
-from reput.store.segments import Segment, Segments
+from reput.errors import OffsetOutOfRange
+from reput.store.segments import Segment, Segments, disk_cannot_read
 
 __all__ = ["CHUNK_SIZE", "SegmentReader"]
 
@@ -54,10 +54,7 @@ class SegmentReader:
         try:
             return os.pread(self.descriptor, size, commit_log_offset - segment.begin)
         except OSError as error:
-            raise DamagedStore(
-                f"the disk cannot read the log: commit_log_offset={commit_log_offset} size={size} "
-                f"path={segment.path} error={error.strerror}"
-            ) from None
+            raise disk_cannot_read(segment.path, commit_log_offset, size, error) from None
 
     def open(self, segment: Segment) -> None:
         """Have *segment* open; one file is open at a time.

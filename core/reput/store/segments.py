@@ -12,7 +12,7 @@ import msgspec
 from reput.errors import DamagedStore, NotAStore, OffsetOutOfRange, StoreError
 from reput.store.file_name import parse_file_name
 
-__all__ = ["Segment", "Segments"]
+__all__ = ["Segment", "Segments", "disk_cannot_read"]
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -110,12 +110,17 @@ class Segments:
         try:
             return os.pread(descriptor, size, commit_log_offset - segment.begin)
         except OSError as error:
-            raise DamagedStore(
-                f"the disk cannot read the log: commit_log_offset={commit_log_offset} size={size} "
-                f"path={segment.path} error={error.strerror}"
-            ) from None
+            raise disk_cannot_read(segment.path, commit_log_offset, size, error) from None
         finally:
             os.close(descriptor)
+
+
+def disk_cannot_read(path: Path, commit_log_offset: int, size: int, error: OSError) -> DamagedStore:
+    """Return the error that says where the log cannot be read."""
+    return DamagedStore(
+        f"the disk cannot read the log: commit_log_offset={commit_log_offset} size={size} path={path} "
+        f"error={error.strerror}"
+    )
 
 
 def shown_segment_size(found: list[tuple[int, str, int]]) -> int:

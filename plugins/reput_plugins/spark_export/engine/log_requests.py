@@ -28,7 +28,8 @@ def read_requests(plan: RebuildPlan, begin: int, until: int) -> Iterator[tuple[A
     accepted = read_damage(Path(plan.store)).accepted()
     # A cut inside of such a range was made where something looked like a record. The range before goes on behind it.
     begin = max([begin, *(end for start, end in accepted if start < begin < end)])
-    scan = LogScan(Path(plan.store), delay_levels=DelayLevels(plan.settings.message_delay_level), passed_over=accepted)
+    delay_levels = DelayLevels(plan.settings.message_delay_level)
+    scan = LogScan(Path(plan.store), delay_levels=delay_levels, passed_over=accepted, verify=True)
     try:
         at = begin
         while at < until:
