@@ -161,6 +161,18 @@ class CommitLogDispatcher:
         """
         self.dispatch(batch)
 
+    def prepare_flush(self) -> bool:
+        """Do a part of the work of a flush that takes long; return whether there is more to do before it.
+
+        Called before `flush`, again and again while it returns True, with batches in between, so that readers need not
+        wait for the whole. The `flush` that follows has to make durable only what was dispatched before the first of
+        these calls. Not called at the end, nor before a flush that the host wants at once: that one takes in all.
+
+        Raises:
+            RetryLater: as `flush`.
+        """
+        return False
+
     def flush(self) -> Cursor | None:
         """Make durable what was dispatched and say up to where. Called when idle, at an interval, and at the end.
 

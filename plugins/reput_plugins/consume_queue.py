@@ -38,6 +38,8 @@ __all__ = ["ConsumeQueueDispatcher"]
 
 FOLDER = "consumequeue"
 EXT_FOLDER = "consumequeue_ext"
+# Files that one step of a flush forces.
+FORCES_PER_STEP = 8
 # What the dispatcher of the ext files writes as its generation when it takes over those of a RocketMQ.
 ADOPTED = "adopted"
 
@@ -70,6 +72,8 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
             refuse=self.reject,
         )
         self.end: Cursor | None = None
+        # Up to where the view will be durable when the files that are forced in steps all are.
+        self.end_to_force: Cursor | None = None
 
     def start(self) -> Cursor | None:
         """Go on behind the durable units; of a store that RocketMQ closed, behind the last of its units."""
@@ -119,24 +123,43 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
             self.left_alone.value = self.builder.left_alone_count
         self.end = batch.end
 
+    def prepare_flush(self) -> bool:
+        """Force a few of many files: a thousand take a second or two, in which no unit would be written."""
+        if self.end_to_force is None:
+            if len(self.builder.dirty) <= FORCES_PER_STEP:
+                return False
+            self.builder.begin_force()
+            self.end_to_force = self.end
+        return self.builder.force_some(FORCES_PER_STEP)
+
     def flush(self) -> Cursor | None:
-        if self.end is not None:
-            self.builder.force()
-            self.keep(self.builder.table)
+        end, self.end_to_force = self.end_to_force, None
+        if end is not None and not self.builder.steps:
+            self.builder.end_force()
+            self.keep(end, self.builder.table)
+            return end
+        self.flush_all()
         return self.end
 
-    def keep(self, table: QueueTable) -> None:
-        """Write the cursor and *table* durably."""
-        assert self.end is not None
+    def flush_all(self) -> None:
+        """Make durable all that was dispatched."""
+        self.end_to_force = None
+        if self.end is not None:
+            self.builder.force()
+            self.keep(self.end, self.builder.table)
+
+    def keep(self, end: Cursor, table: QueueTable) -> None:
+        """Write *end* and *table* durably."""
         with retry_on_shortage("the cursor cannot be written"):
-            self.files.replace(self.path, seal(ConsumeQueueState(self.end, table, self.ext_generation)))
+            self.files.replace(self.path, seal(ConsumeQueueState(end, table, self.ext_generation)))
 
     def truncate(self, cursor: Cursor) -> None:
         # The shorter ends are kept before anything is cut: a crash in the middle is then one behind them.
         self.builder.force()
+        self.end_to_force = None
         table = self.builder.table_below(cursor.commit_log_offset)
         self.end = cursor
-        self.keep(table)
+        self.keep(cursor, table)
         with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
             self.builder.restore(table)
 
@@ -144,13 +167,13 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
         expired = self.builder.expire(commit_log_offset_min)
         if expired:
             # Files go only after the ends that do not need them are on disk.
-            self.flush()
+            self.flush_all()
             for path in expired:
                 self.files.remove(path)
 
     def delete_topic(self, topic: str) -> None:
         directories = self.builder.delete_topic(topic)
-        self.flush()
+        self.flush_all()
         self.builder.remove(directories)
 
     def close(self) -> None:

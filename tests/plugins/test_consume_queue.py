@@ -20,6 +20,7 @@ from reput.store.identity import StoreIdentity, read_store_id
 from reput.store.record import INNER_BATCH_FLAG
 from reput.store.sealed_file import seal
 from reput_hooks import Cursor, DispatchBatch, RebuildNeeded, RetryLater
+from reput_plugins import consume_queue
 from reput_plugins.consume_queue import ConsumeQueueDispatcher, reput_create_dispatcher, reput_describe_dispatcher
 from written_log import WrittenLog
 
@@ -110,9 +111,16 @@ def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
     assert view_bytes(root / FOLDER) == expected
 
 
-@pytest.mark.parametrize("size", [14, 40])
-def test_a_kill_at_any_file_call_loses_nothing(size, small_log, tmp_path):
+def flush_in_steps(dispatcher: ConsumeQueueDispatcher) -> None:
+    """Do one step of a flush, as the host does between batches."""
+    if not dispatcher.prepare_flush():
+        dispatcher.flush()
+
+
+@pytest.mark.parametrize(("size", "in_steps"), [(14, False), (6, True)])
+def test_a_kill_at_any_file_call_loses_nothing(size, in_steps, small_log, tmp_path, monkeypatch):
     """Killed in the n-th call, for every n, torn writes included, and started again: the same bytes."""
+    monkeypatch.setattr(consume_queue, "FORCES_PER_STEP", 3)
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     for calls in itertools.count():
         root = tmp_path / str(calls)
@@ -122,7 +130,7 @@ def test_a_kill_at_any_file_call_loses_nothing(size, small_log, tmp_path):
             dispatcher = ConsumeQueueDispatcher(context, files)
             for batch in batches_from(small_log, dispatcher.start(), size):
                 dispatcher.dispatch(batch)
-                dispatcher.flush()
+                flush_in_steps(dispatcher) if in_steps else dispatcher.flush()
         except Killed:
             pass
         dispatcher = ConsumeQueueDispatcher(context)
@@ -137,8 +145,9 @@ def test_a_kill_at_any_file_call_loses_nothing(size, small_log, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
+def test_a_power_cut_loses_nothing(seed, small_log, tmp_path, monkeypatch):
     """Whatever the disk kept of what was not forced, the cursor tells what is sure and the rest comes again."""
+    monkeypatch.setattr(consume_queue, "FORCES_PER_STEP", 1 + seed % 3)
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     chance = random.Random(seed)
     root = tmp_path / "target"
@@ -148,8 +157,10 @@ def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
         dispatcher = ConsumeQueueDispatcher(context, files)
         for batch in itertools.islice(batches_from(small_log, dispatcher.start(), chance.randrange(1, 12)), 6):
             dispatcher.dispatch(batch)
-            if chance.random() < 0.4:
+            if chance.random() < 0.2:
                 dispatcher.flush()
+            for _ in range(chance.randrange(3)):
+                flush_in_steps(dispatcher)
         dispatcher.close()
         files.cut(chance)
     dispatcher = ConsumeQueueDispatcher(context)
@@ -157,6 +168,28 @@ def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
         dispatcher.dispatch(batch)
     dispatcher.close()
     assert view_bytes(root / FOLDER) == expected
+
+
+def test_a_flush_of_many_files_is_done_in_steps(tmp_path, monkeypatch):
+    """Batches come in between, and the cursor is that of the beginning; a flush that is wanted at once is for all."""
+    monkeypatch.setattr(consume_queue, "FORCES_PER_STEP", 2)
+    log = WrittenLog(tmp_path / "log")
+    for number in range(30):
+        log.append(b"x", queue_id=number % 10, queue_offset=number // 10)
+    dispatcher = ConsumeQueueDispatcher(Context("consume_queue", log.save(), tmp_path, SMALL))
+    dispatcher.start()
+    first, second, third = batches_from(log.store, None, 10)
+    dispatcher.dispatch(first)
+    assert dispatcher.prepare_flush()
+    dispatcher.dispatch(second)
+    while dispatcher.prepare_flush():
+        pass
+    assert dispatcher.flush() == first.end
+    assert dispatcher.prepare_flush()
+    dispatcher.dispatch(third)
+    assert dispatcher.flush() == third.end
+    assert not dispatcher.prepare_flush()
+    dispatcher.close()
 
 
 def test_a_full_disk_pauses_the_view(small_log, tmp_path):

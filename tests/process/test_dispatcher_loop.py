@@ -6,6 +6,7 @@ import pytest
 
 from faults.scripted_store import ScriptedStore
 from reput.process.dispatcher_loop import Stop
+from reput_plugins import consume_queue
 from simulation.simulation import SEGMENT_SIZE
 
 
@@ -56,6 +57,36 @@ def test_a_flush_without_room_comes_again(store):
     store.clock.advance(6.0)
     store.work(member, 2)
     assert member.cell.error is None
+    assert member.cell.durable_cursor.commit_log_offset == store.store.appended
+
+
+@pytest.mark.parametrize("how", ["goes on", "drains"])
+def test_batches_are_dispatched_between_the_steps_of_a_flush(store, monkeypatch, how):
+    """Readers see them meanwhile; the durable cursor follows when all files are forced, or at the end."""
+    monkeypatch.setattr(consume_queue, "FORCES_PER_STEP", 1)
+    member = store.member("consume_queue")
+    store.work(member, 8)
+    loop, end = member.loop, store.store.appended
+    while not loop.preparing:
+        store.clock.advance(0.3)
+        store.work(member, 1)
+    for _ in range(2):
+        store.put()
+        store.work(member, 1)
+    assert loop.preparing
+    assert member.cell.progress == store.store.appended
+    assert (member.cell.durable_cursor.commit_log_offset if member.cell.durable_cursor else 0) < end
+    if how == "drains":
+        loop.request_stop(Stop.DRAIN)
+        store.work(member, 3)
+        assert loop.finished
+    else:
+        # Steps follow each other without a pause.
+        while loop.do_work():
+            pass
+        assert end <= member.cell.durable_cursor.commit_log_offset < store.store.appended
+        store.clock.advance(1.0)
+        store.work(member, 20)
     assert member.cell.durable_cursor.commit_log_offset == store.store.appended
 
 

@@ -174,6 +174,8 @@ class DispatcherLoop:
         self.resume_at = 0.0
         self.gather_ms = 0
         self.dirty = False
+        # A flush is being prepared in steps, with batches in between.
+        self.preparing = False
         self.flushed_at = self.worked_at = now()
         self.stop: Stop | None = None
         self.drain_target: int | None = None
@@ -225,7 +227,7 @@ class DispatcherLoop:
         self.resume_at = self.now() + delay
         self.expired_below = self.deletions_here = 0
         self.retry = None
-        self.dirty = False
+        self.dirty = self.preparing = False
         self.leave_ring()
         self.log_feed.close()
         self.cell.set_phase(Phase.IDLE)
@@ -252,7 +254,8 @@ class DispatcherLoop:
         now = self.now()
         if self.end_by is not None:
             return self.finish_when_flushable(dispatcher, now, self.end_by)
-        if self.dirty and now >= self.flush_at and now - self.flushed_at >= self.flush_interval_s:
+        is_due = self.dirty and now >= self.flush_at and now - self.flushed_at >= self.flush_interval_s
+        if self.preparing or is_due:
             self.flush(dispatcher)
         minimum = self.header.commit_log_offset_min
         if minimum is not None and minimum > self.expired_below:
@@ -275,9 +278,10 @@ class DispatcherLoop:
         if self.stop is Stop.DRAIN and self.drained():
             self.end_by = now + END_PATIENCE * self.flush_interval_s
             return self.finish_when_flushable(dispatcher, now, self.end_by)
-        if self.dirty and now >= self.flush_at and now - self.worked_at >= IDLE_S:
+        if self.dirty and not self.preparing and now >= self.flush_at and now - self.worked_at >= IDLE_S:
             self.flush(dispatcher)
-        return 0
+        # The next step of a flush comes at once.
+        return int(self.preparing)
 
     def is_current(self) -> bool:
         """Whether all frames that had come were dispatched, so that there is nothing to do until more come."""
@@ -415,8 +419,9 @@ class DispatcherLoop:
 
     def finish(self, dispatcher: CommitLogDispatcher) -> int:
         """Flush, close, and be finished."""
-        if self.dirty:
-            self.flush(dispatcher)
+        self.preparing = False
+        if self.dirty and self.is_flushable():
+            self.force(dispatcher)
         dispatcher.close()
         self.log_feed.close()
         self.cell.set_phase(Phase.IDLE)
@@ -679,9 +684,21 @@ class DispatcherLoop:
         return 1
 
     def flush(self, dispatcher: CommitLogDispatcher) -> None:
-        """Have the view made durable, unless those it comes after are not durable as far."""
-        if self.is_flushable():
-            self.force(dispatcher)
+        """Have the view made durable, or a step of that done, unless those it comes after are not durable as far."""
+        if not self.preparing and not self.is_flushable():
+            return
+        in_steps = self.preparing
+        self.cell.set_phase(Phase.FLUSH)
+        try:
+            self.preparing = dispatcher.prepare_flush()
+        except RetryLater as reason:
+            self.preparing = False
+            self.flush_at = self.now() + self.wait_for_shortage(reason)
+            self.cell.set_phase(Phase.IDLE)
+            return
+        self.cell.set_phase(Phase.IDLE)
+        if not self.preparing:
+            self.force(dispatcher, in_steps=in_steps)
 
     def is_flushable(self) -> bool:
         """Whether those it comes after are durable as far as this view."""
@@ -693,8 +710,8 @@ class DispatcherLoop:
                 return False
         return True
 
-    def force(self, dispatcher: CommitLogDispatcher) -> None:
-        """Have the view made durable."""
+    def force(self, dispatcher: CommitLogDispatcher, *, in_steps: bool = False) -> None:
+        """Have the view made durable. *in_steps*: up to where it was when the steps before this began."""
         self.cell.set_phase(Phase.FLUSH)
         try:
             cursor = dispatcher.flush()
@@ -712,7 +729,7 @@ class DispatcherLoop:
                     f"durable={cursor.commit_log_offset} dispatched={self.cursor.commit_log_offset}"
                 )
             self.say_durable(cursor)
-        self.dirty = False
+        self.dirty = in_steps and cursor is not None and cursor.commit_log_offset < self.cursor.commit_log_offset
         self.flushed_at = self.now()
         if self.replayed is not None:
             self.finish_replay(self.replayed)

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import os
 import resource
+from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -119,6 +121,10 @@ class ConsumeQueueBuilder:
         self.table: QueueTable = {}
         self.dirty: dict[ConsumeQueueFiles, None] = {}
         self.changed_directories: set[Path] = set()
+        # What is being forced in steps: how far its queues reached when that began, and the steps that are left.
+        self.ends_to_force: dict[ConsumeQueueFiles, QueueEnd | None] = {}
+        self.directories_to_force: set[Path] = set()
+        self.steps: deque[Callable[[], None]] = deque()
         # Queues whose file is open, the one that has been so longest first.
         self.opened: dict[ConsumeQueueFiles, None] = {}
         self.open_max = open_files_max()
@@ -304,23 +310,63 @@ class ConsumeQueueBuilder:
 
     # Forcing, and what is kept beside the cursor.
 
+    def begin_force(self) -> None:
+        """Have what was put so far forced by `force_some`, in steps, with more being put in between."""
+        self.abandon_force()
+        self.ends_to_force = {queue: queue.known() for queue in self.dirty}
+        self.directories_to_force = self.changed_directories
+        self.steps = deque[Callable[[], None]](queue.force for queue in self.dirty)
+        self.steps += (partial(self.files.force_directory, directory) for directory in self.directories_to_force)
+        self.dirty = {}
+        self.changed_directories = set()
+
+    def force_some(self, count_max: int) -> bool:
+        """Force up to *count_max* files and directories; return whether there are more.
+
+        Raises:
+            OSError: as `force`.
+        """
+        for _ in range(min(count_max, len(self.steps))):
+            self.steps[0]()
+            self.steps.popleft()
+        return bool(self.steps)
+
+    def end_force(self) -> None:
+        """Bring `table` up to where the queues were at `begin_force`; all of that is on disk now."""
+        assert not self.steps
+        self.set_table(self.ends_to_force)
+        self.ends_to_force = {}
+        self.directories_to_force = set()
+
+    def abandon_force(self) -> None:
+        """Have the next force be for everything that is not in `table` yet."""
+        self.dirty = {**dict.fromkeys(self.ends_to_force), **self.dirty}
+        self.changed_directories |= self.directories_to_force
+        self.ends_to_force = {}
+        self.directories_to_force = set()
+        self.steps.clear()
+
     def force(self) -> None:
         """Force everything to disk that was put, and bring `table` up to it.
 
         Raises:
             OSError: nothing that was put since the last time is sure to be on disk.
         """
+        self.abandon_force()
         for queue in self.dirty:
             queue.force()
         for directory in self.changed_directories:
             self.files.force_directory(directory)
-        for queue in self.dirty:
-            topic, queue_id = self.names[queue]
-            known = queue.known()
-            assert known is not None
-            self.table.setdefault(topic, {})[queue_id] = known
+        self.set_table({queue: queue.known() for queue in self.dirty})
         self.dirty.clear()
         self.changed_directories.clear()
+
+    def set_table(self, ends: dict[ConsumeQueueFiles, QueueEnd | None]) -> None:
+        """Have `table` say that these queues reach so far."""
+        for queue, end in ends.items():
+            topic, queue_id = self.names[queue]
+            assert end is not None
+            self.table.setdefault(topic, {})[queue_id] = end
 
     def restore(self, table: QueueTable) -> None:
         """Bring the files to *table*, which the caller keeps durably: what lies before or behind goes.
@@ -329,6 +375,7 @@ class ConsumeQueueBuilder:
             DamagedStore: the files do not hold what *table* says.
         """
         self.close()
+        self.abandon_force()
         self.queues.clear()
         self.names.clear()
         self.dirty.clear()
@@ -369,6 +416,7 @@ class ConsumeQueueBuilder:
 
         They are to be removed once the table that `force` makes without them is kept durably.
         """
+        self.abandon_force()
         expired: list[Path] = []
         for queue in self.queues.values():
             if queue.end is None:
@@ -386,6 +434,7 @@ class ConsumeQueueBuilder:
 
     def delete_topic(self, topic: str) -> list[Path]:
         """Leave out the queues of *topic* and return their directories, to be removed as those of `expire`."""
+        self.abandon_force()
         deleted = [name for name in self.queues if name[0] == topic]
         directories = []
         for name in deleted:

@@ -172,6 +172,10 @@ class WatchedDispatcher(CommitLogDispatcher):
         with self.calls.inside("replay"):
             self.dispatcher.replay(batch)
 
+    def prepare_flush(self) -> bool:
+        with self.calls.inside("prepare_flush"):
+            return self.dispatcher.prepare_flush()
+
     def flush(self) -> Cursor | None:
         with self.calls.inside("flush"):
             cursor = self.dispatcher.flush()
