@@ -93,11 +93,13 @@ class Append:
 
 def test_a_hook_before_a_put_replaces_the_message(tmp_path, audit):
     """Each hook sees what the one before it left; what is stored is what the last left, and that is told behind."""
-    with open_hooked(tmp_path, audit, Append(b"2"), Append(b"1")) as store:
+    hooks = [audit, Append(b"2"), Append(b"1")]
+    with reput.open(tmp_path, mode="inline", dispatchers=[], hooks=hooks, flush_disk_type="SYNC_FLUSH") as store:
         store.put(reput.Message("orders", b"a"))
         store.put_batch([reput.Message("orders", b""), reput.Message("orders", b"b")])
+        asyncio.run(store.aput(reput.Message("orders", b"c")))
         stored = [record.body for record in store.records()]
-    assert stored == [b"a12", b"", b"b12"]
+    assert stored == [b"a12", b"", b"b12", b"c12"]
     assert audit.before == stored
     assert [body for body, _ in audit.after] == stored
 
