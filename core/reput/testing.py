@@ -1,0 +1,45 @@
+"""Fixtures for tests of programs that use reput. pytest finds them by itself where reput is installed.
+
+def test_an_order_is_kept(reput_store):
+    stored = reput_store.put(reput.Message("orders", b"one"))
+    reput_store.wait_for("consume_queue", stored.next_commit_log_offset, timeout=5)
+    assert [record.body for record in reput_store.get("orders", 0, 0).records] == [b"one"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import reput
+
+__all__ = ["reput_store", "reput_store_options"]
+
+
+@pytest.fixture
+def reput_store_options() -> dict[str, Any]:
+    """Arguments of `reput.open` for the fixture `reput_store`; a test module or ``conftest.py`` has its own instead.
+
+    A mebibyte a segment, so that a test which writes a little crosses their boundaries.
+    """
+    return {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 10_000, "max_index_num": 40_000}
+
+
+@pytest.fixture
+def reput_store(tmp_path: Path, reput_store_options: dict[str, Any]) -> Iterator[reput.Store]:
+    """An open, empty store in a directory of its own, its dispatchers running; gone after the test, processes and all."""
+    # Only now: who tests something else pays nothing for this plugin.
+    import shutil
+
+    import reput
+
+    directory = tmp_path / "reput_store"
+    try:
+        with reput.open(directory, **reput_store_options) as store:
+            yield store
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

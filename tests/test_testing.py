@@ -1,0 +1,60 @@
+"""The fixtures that a program's own tests get with reput."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import reput
+
+PROGRAM = """
+import pytest, reput
+
+@pytest.fixture
+def reput_store_options():
+    return {"dispatchers": ["consume_queue"], "mapped_file_size_commit_log": 65536}
+
+def test_it(reput_store):
+    status = reput_store.status()
+    assert [row.name for row in status.dispatchers] == ["consume_queue"]
+    pids = [row.pid for row in status.dispatchers]
+    with open("facts", "w") as facts:
+        print(reput_store.directory, *pids, file=facts)
+    assert reput_store.writer.segment_size == 65536
+"""
+
+
+def test_a_test_gets_an_empty_store_that_runs(reput_store):
+    """As the module's own example does."""
+    stored = reput_store.put(reput.Message("orders", b"one"))
+    reput_store.wait_for("consume_queue", stored.next_commit_log_offset, timeout=30)
+    assert [record.body for record in reput_store.get("orders", 0, 0).records] == [b"one"]
+
+
+def test_everything_is_gone_afterwards_and_options_can_be_others(tmp_path):
+    """In a project of somebody else's, which did nothing to have the fixture."""
+    (tmp_path / "test_program.py").write_text(PROGRAM)
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    directory, *pids = (tmp_path / "facts").read_text().split()
+    assert not Path(directory).exists()
+    assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+
+
+def test_a_test_that_does_not_ask_pays_nothing():
+    """The plugin is loaded in every run of pytest on the machine; it loads neither the store nor anything of it."""
+    said = subprocess.run(
+        [sys.executable, "-c", "import sys, reput.testing; print('reput.opened_store' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.strip() == "False"
