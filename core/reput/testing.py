@@ -31,7 +31,7 @@ def reput_store_options() -> dict[str, Any]:
 
 @pytest.fixture
 def reput_store(tmp_path: Path, reput_store_options: dict[str, Any]) -> Iterator[reput.Store]:
-    """An open, empty store in a directory of its own, its dispatchers running; gone after the test, processes and all."""
+    """An open, empty store in a directory of its own, its dispatchers running; gone afterwards, processes and all."""
     # Only now: who tests something else pays nothing for this plugin.
     import shutil
 
