@@ -12,7 +12,6 @@ for itself alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import msgspec
 
@@ -25,9 +24,36 @@ __all__ = ["GroupedPuts"]
 # Other threads put in between, so one group holds the put lock for a fraction of a millisecond.
 GROUP_COUNT_MAX = 128
 GROUP_SIZE_MAX = 1 << 20
+# So many full groups are forced while the rest of the turn is put: half of a thousand tasks wait for the disk, and the
+# other half works.
+FORCED_GROUPS = 4
+BEGIN_PATIENCE_S = 0.001
 
-Entry = tuple[Message, Prepared, asyncio.Future[PutMessageResult]]
 Stored = list[tuple[asyncio.Future[PutMessageResult], PutMessageResult]]
+
+
+class Group:
+    """Messages that are stored together: of each the message, how it will be stored, and who waits for it."""
+
+    __slots__ = ("futures", "messages", "prepared", "size")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.prepared: list[Prepared] = []
+        self.futures: list[asyncio.Future[PutMessageResult]] = []
+        self.size = 0
+
+    def without_cancelled(self) -> Group:
+        """Return what is left to be stored."""
+        if not any(future.done() for future in self.futures):
+            return self
+        left = Group()
+        for message, prepared, future in zip(self.messages, self.prepared, self.futures, strict=True):
+            if not future.done():
+                left.messages.append(message)
+                left.prepared.append(prepared)
+                left.futures.append(future)
+        return left
 
 
 class GroupedPuts:
@@ -38,34 +64,49 @@ class GroupedPuts:
         self.waits = waits
         self.loop = loop
         self.timeout = writer.settings.sync_flush_timeout / 1000
-        self.entries: list[Entry] = []
+        self.groups: list[Group] = []
 
     def put(self, message: Message, prepared: Prepared) -> asyncio.Future[PutMessageResult]:
         """Return what will say where *message* is once it is on disk. Cancelled in the same turn, it is not stored."""
         future: asyncio.Future[PutMessageResult] = self.loop.create_future()
-        entries = self.entries
-        if not entries:
+        groups = self.groups
+        if not groups:
             self.loop.call_soon(self.append)
-        entries.append((message, prepared, future))
+            groups.append(Group())
+        group = groups[-1]
+        if group.size >= GROUP_SIZE_MAX or len(group.futures) == GROUP_COUNT_MAX:
+            if len(groups) == FORCED_GROUPS:
+                self.append()
+                self.writer.begin_flush(BEGIN_PATIENCE_S)
+                groups = self.groups
+            group = Group()
+            groups.append(group)
+        group.messages.append(message)
+        group.prepared.append(prepared)
+        group.futures.append(future)
+        group.size += prepared.record_size
         return future
 
     def append(self) -> None:
         """Store what was put in this turn, in the order in which it was put."""
-        entries, self.entries = self.entries, []
-        for group in groups([entry for entry in entries if not entry[2].done()]):
+        groups, self.groups = self.groups, []
+        for group in groups:
+            left = group.without_cancelled()
+            if not left.futures:
+                continue
             try:
-                self.append_group(group)
+                self.append_group(left)
             except Exception as error:
                 # As with `put`, whoever asked is told; without this he would wait for ever.
-                for _, _, future in group:
+                for future in left.futures:
                     if not future.done():
                         future.set_exception(error)
 
-    def append_group(self, group: list[Entry]) -> None:
+    def append_group(self, group: Group) -> None:
         """Store *group*, and answer whoever was refused; the others wait for the disk."""
-        outcomes = self.writer.append_each([(message, prepared) for message, prepared, _ in group])
+        outcomes = self.writer.append_each(group.messages, group.prepared)
         stored: Stored = []
-        for (_, _, future), outcome in zip(group, outcomes, strict=True):
+        for future, outcome in zip(group.futures, outcomes, strict=True):
             if isinstance(outcome, PutMessageResult):
                 stored.append((future, outcome))
             else:
@@ -92,17 +133,3 @@ class GroupedPuts:
         for future, result in stored:
             if not future.done():
                 future.set_result(msgspec.structs.replace(result, status=PutMessageStatus.FLUSH_DISK_TIMEOUT))
-
-
-def groups(entries: list[Entry]) -> Iterator[list[Entry]]:
-    """Split *entries* into groups that hold the put lock for a short time each."""
-    group: list[Entry] = []
-    size = 0
-    for entry in entries:
-        group.append(entry)
-        size += entry[1].record_size
-        if size >= GROUP_SIZE_MAX or len(group) == GROUP_COUNT_MAX:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group

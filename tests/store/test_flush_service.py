@@ -166,3 +166,40 @@ def test_a_store_that_is_closed_refuses_who_waits_for_what_it_has_not(synchronou
     assert synchronous.flush_service.wait_durable(synchronous.appended, TIMEOUT)
     with pytest.raises(StoreError):
         synchronous.flush_service.wait_durable(synchronous.appended + 1, TIMEOUT)
+
+
+def test_a_force_that_is_asked_for_has_begun_when_that_returns(synchronous):
+    """Unless the flusher is at another one for longer than one has patience."""
+    begun = threading.Event()
+    answer = threading.Event()
+    force = synchronous.commit_log.current.mapping.force
+
+    def slow() -> None:
+        begun.set()
+        assert answer.wait(TIMEOUT)
+        force()
+
+    synchronous.commit_log.current.mapping.force = slow
+    synchronous.append(Message("orders", b"x"))
+    synchronous.begin_flush(TIMEOUT)
+    assert begun.wait(TIMEOUT)
+    end = synchronous.append(Message("orders", b"y")).next_commit_log_offset
+    synchronous.begin_flush(0.01)
+    assert synchronous.durable == 0
+    answer.set()
+    assert synchronous.wait_durable(end)
+
+
+def test_a_flush_after_a_failed_one_leaves_nobody_waiting(synchronous):
+    """It is not tried again; who comes is refused at once, however often somebody asks for a flush."""
+
+    def refuse() -> None:
+        raise OSError(5, "Input/output error")
+
+    synchronous.commit_log.current.mapping.force = refuse
+    end = synchronous.append(Message("orders", b"x")).next_commit_log_offset
+    with pytest.raises(StoreReadOnly):
+        synchronous.wait_durable(end)
+    synchronous.flush_service.flush()
+    with pytest.raises(StoreReadOnly):
+        synchronous.wait_durable(end)

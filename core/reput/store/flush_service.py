@@ -98,6 +98,17 @@ class FlushService:
                 return False
         return True
 
+    def begin(self, patience: float) -> None:
+        """Have all that was appended forced, and return once the flusher is about to, or *patience* seconds went by.
+
+        A thread that does not wait keeps the interpreter lock, and so the flusher from beginning, for another 5 ms.
+        """
+        group = self.group
+        if not group.is_awaited:
+            group.is_awaited = True
+            self.wake.set()
+        group.begun.acquire(timeout=patience)
+
     def call_when_durable(self, offset: int, done: Callable[[], None]) -> None:
         """Have *done* called once the log is durable up to *offset* or never will be.
 
@@ -148,6 +159,7 @@ class FlushService:
         again."""
         group, self.group = self.group, WaitGroup()
         known_before = self.before_flush()
+        group.begun.release()
         try:
             durable = self.commit_log.flush()
         except StoreError:
@@ -155,14 +167,18 @@ class FlushService:
         else:
             self.on_durable(durable, known_before)
         group.open()
+        if self.ended:
+            self.group.open()
 
     def tell_failure(self) -> None:
         """Call *on_failure*, if that was not done yet: it may have been a commit that failed."""
-        if self.commit_log.failed is not None and not self.told_failure:
+        if self.commit_log.failed is None:
+            return
+        if not self.told_failure:
             self.told_failure = True
             self.on_failure(self.commit_log.failed)
-            # Nobody will force anything for those who come from now on.
-            self.group.open()
+        # Nobody will force anything for those who come from now on.
+        self.group.open()
 
     def complete(self, everyone: bool = False) -> None:
         """Call those who asked for what is durable now, and *everyone* once nothing will be any more."""

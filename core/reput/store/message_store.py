@@ -681,8 +681,10 @@ class MessageStore:
             raise self.busy_refusal()
         return message, self.prepare(message)
 
-    def append_each(self, puts: Sequence[tuple[Message, Prepared]]) -> list[PutMessageResult | StoreError]:
-        """Store messages that were admitted, each as a put of its own, under one lock, without waiting for the disk.
+    def append_each(
+        self, messages: Sequence[Message], batch: list[Prepared]
+    ) -> Sequence[PutMessageResult | StoreError]:
+        """Store *messages*, admitted as *batch*, each as a put of its own, under one lock. Nobody waits for the disk.
 
         Returns:
             for each where it is, or why it is not stored.
@@ -690,9 +692,9 @@ class MessageStore:
         outcomes: list[PutMessageResult | StoreError] = []
         with self.put_lock:
             if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
-                return [self.refusal() for _ in puts]
+                return [self.refusal() for _ in batch]
             timestamp = self.now()
-            for run, size in self.runs([prepared for _, prepared in puts]):
+            for run, size in self.runs(batch):
                 try:
                     outcomes += self.put_run(run, size, timestamp)
                 except StoreError:
@@ -709,9 +711,13 @@ class MessageStore:
 
     def runs(self, batch: list[Prepared]) -> Iterator[tuple[list[Prepared], int]]:
         """Split *batch* where a segment ends; yield each run with its bytes."""
+        left = self.commit_log.limit - self.commit_log.appended
+        size = sum([prepared.record_size for prepared in batch])
+        if size <= left:
+            yield batch, size
+            return
         run: list[Prepared] = []
         size = 0
-        left = self.commit_log.limit - self.commit_log.appended
         for prepared in batch:
             record_size = prepared.record_size
             if size + record_size > left and run:
@@ -854,6 +860,10 @@ class MessageStore:
             return self.flush_service.wait_durable(end, self.settings.sync_flush_timeout / 1000)
         except StoreError:
             raise self.refusal() from None
+
+    def begin_flush(self, patience: float) -> None:
+        """Have what was appended forced; return once that begins, or after *patience* seconds."""
+        self.flush_service.begin(patience)
 
     def call_when_durable(self, offset: int, done: Callable[[], None]) -> None:
         """Have *done* called, by another thread, once the log is durable up to *offset* or never will be."""

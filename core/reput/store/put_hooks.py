@@ -55,10 +55,12 @@ class HookedMessageStore(MessageStore):
         """Check and encode *message*, to be stored by `append_each`; return what is stored, and that encoded."""
         return super().admit(self.to_store(message))
 
-    def append_each(self, puts: Sequence[tuple[Message, Prepared]]) -> list[PutMessageResult | StoreError]:
-        """Store messages that were admitted, each as a put of its own, without waiting for the disk."""
-        outcomes = super().append_each(puts)
-        for (message, _), outcome in zip(puts, outcomes, strict=True):
+    def append_each(
+        self, messages: Sequence[Message], batch: list[Prepared]
+    ) -> Sequence[PutMessageResult | StoreError]:
+        """Store *messages*, admitted as *batch*, each as a put of its own, without waiting for the disk."""
+        outcomes = super().append_each(messages, batch)
+        for message, outcome in zip(messages, outcomes, strict=True):
             if isinstance(outcome, PutMessageResult):
                 self.tell_stored(message, outcome)
         return outcomes

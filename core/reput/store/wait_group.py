@@ -19,13 +19,16 @@ class WaitGroup:
 
     Attributes:
         is_awaited: somebody waits, or will in a moment. Whoever sets it rings for the one who opens.
+        begun: a lock that is let go when the force begins, for who waits for that.
     """
 
-    __slots__ = ("descriptor", "event", "is_awaited", "is_open")
+    __slots__ = ("begun", "descriptor", "event", "is_awaited", "is_open")
 
     def __init__(self) -> None:
         self.is_awaited = False
         self.is_open = False
+        self.begun = threading.Lock()
+        self.begun.acquire()
         self.descriptor = -1
         self.event: threading.Event | None = None
         try:
