@@ -37,8 +37,11 @@ def test_a_measurement_of_a_scratch_store(name, tmp_path, monkeypatch, capsys):
 def test_dispatching_is_measured(tmp_path, monkeypatch, capsys):
     """Its scratch stores and its plugins are gone afterwards."""
     module = __import__("reput.bench.dispatch", fromlist=["dispatch"])
+    misbehaviour = sys.modules["reput.bench.misbehaviour"]
     monkeypatch.setattr(module, "put_to_readable", lambda *arguments: {})
     monkeypatch.setattr(module, "PAUSED_COUNTS", (1, 2))
+    monkeypatch.setattr(misbehaviour, "KINDS", ("crash_loop",))
+    monkeypatch.setattr(misbehaviour, "ROUNDS", 1)
     before = list(sys.path)
     command = ["bench", "dispatch", "--directory", str(tmp_path), "--count", "40", "--size", "10", "--restarts", "1"]
     assert main([*command, "--format", "json"]) == 0
@@ -46,6 +49,8 @@ def test_dispatching_is_measured(tmp_path, monkeypatch, capsys):
     assert [row["dispatchers"] for row in report["paused"]["attached"]] == [1, 2]
     assert report["backstop"]["found_work"] == report["backstop"]["found_work_in_owner"] == 0
     assert report["restart"]["kills"] == 1
+    assert [row["kind"] for row in report["misbehaviour"]["kinds"]] == ["crash_loop"]
+    assert set(report["full_speed"]["anonymous_bytes"]) == {"consume_queue", "index"}
     assert all(what.startswith("put to readable") for what in figures_left_out(report))
     assert list(tmp_path.iterdir()) == []
     assert sys.path == before

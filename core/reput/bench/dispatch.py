@@ -3,6 +3,8 @@
 paused        processor time of the putting thread per put, with 1, 4 and 16 dispatchers attached that are paused
 put_to_readable   open loop: from a put's return until its message can be got, through the consume queue's process
 backstop      puts at random intervals, and how many wake-ups by the back-stop found work: each is a bug
+full_speed    how far the views fall behind puts that nothing holds back, and the memory of their processes then
+misbehaviour  the 99th percentile of `put` beside dispatchers that misbehave
 restart       from the kill -9 of the consume queue's process, under puts, until it has caught up again
 """
 
@@ -24,7 +26,8 @@ from typing import Any
 
 import reput
 from reput.bench.append import put_to_readable
-from reput.bench.machine import machine_facts, percentiles
+from reput.bench.machine import anonymous_memory, machine_facts, percentiles, processor_time
+from reput.bench.misbehaviour import KINDS, PLUGIN_SOURCE, measure_misbehaviour
 from reput.opened_store import Store
 from reput.process.group import ProcessGroup
 
@@ -38,6 +41,9 @@ LOOK_S = 0.005
 # Mean of the random intervals between puts, seconds: readers park and wake at each of these rates.
 INTERVAL_MEANS = (0.0, 20e-6, 200e-6, 2e-3)
 RESTART_BATCH = 64
+FULL_SPEED_ROUNDS = 10
+FULL_SPEED_BATCH = 64
+FULL_SPEED_LOOK = 16
 SEED = 4711
 
 IDLE_PLUGIN = """
@@ -66,26 +72,41 @@ def measure_dispatch(
     count: int = 20_000,
     body_size: int = 1024,
     restarts: int = 20,
+    backstop_puts: int | None = None,
+    misbehaviour_seconds: float = 1.0,
     latency_rate: int = 1_000,
     latency_seconds: float = 10.0,
 ) -> dict[str, Any]:
-    """Measure all four.
+    """Measure all of them.
 
     Args:
         directory: where scratch stores are made and removed; None: the system's place for such.
-        count: puts a round with paused dispatchers, and puts at random intervals.
+        count: puts a round with paused dispatchers; ten times as many are put at full speed.
         restarts: kills.
+        backstop_puts: puts at random intervals; None: as many as *count*.
+        misbehaviour_seconds: how long each of the fifty runs beside a dispatcher that misbehaves, or a burner, takes;
+            0 leaves them out.
     """
     scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
     body = bytes(body_size)
     try:
         report: dict[str, Any] = {"bench": "dispatch", "machine": machine_facts(scratch), "body_size": body_size}
-        with idle_dispatchers(scratch / "plugins", max(PAUSED_COUNTS)) as names:
+        with installed(scratch / "plugins", {f"idle_{number}": IDLE_PLUGIN for number in range(max(PAUSED_COUNTS))}):
+            names = [f"idle_{number}" for number in range(max(PAUSED_COUNTS))]
             report["paused"] = put_past_paused(scratch, names, count, body)
         with reput.open(scratch / "latency") as store:
             report["put_to_readable"] = put_to_readable(store, latency_rate, latency_seconds, body)
         with reput.open(scratch / "backstop", dispatchers=[VIEW]) as store:
-            report["backstop"] = put_at_random(store, count, body)
+            report["backstop"] = put_at_random(store, backstop_puts or count, body)
+        shutil.rmtree(scratch / "backstop")
+        with reput.open(scratch / "full_speed") as store:
+            report["full_speed"] = put_at_full_speed(store, FULL_SPEED_ROUNDS * count, body)
+        shutil.rmtree(scratch / "full_speed")
+        if misbehaviour_seconds > 0:
+            with installed(scratch / "misbehaving", dict.fromkeys(KINDS, PLUGIN_SOURCE)):
+                report["misbehaviour"] = measure_misbehaviour(
+                    scratch, rate=latency_rate, seconds=misbehaviour_seconds, body=body
+                )
         with reput.open(scratch / "restart") as store:
             report["restart"] = kill_under_puts(store, restarts, body)
         return report
@@ -94,18 +115,18 @@ def measure_dispatch(
 
 
 @contextlib.contextmanager
-def idle_dispatchers(folder: Path, count: int) -> Iterator[list[str]]:
-    """Install *count* dispatchers that do nothing, for as long as this lasts, and give their names."""
-    names = [f"idle_{number}" for number in range(count)]
-    metadata = folder / "reput_bench_idle-1.0.dist-info"
+def installed(folder: Path, sources: dict[str, str]) -> Iterator[None]:
+    """Install a dispatcher of each name, made by its source, for as long as this lasts."""
+    metadata = folder / "reput_bench-1.0.dist-info"
     metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: reput_bench_idle\nVersion: 1.0\n")
-    points = [f"{name} = reput_bench_idle" for name in names]
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: reput_bench\nVersion: 1.0\n")
+    points = [f"{name} = reput_bench_{name}" for name in sources]
     (metadata / "entry_points.txt").write_text("\n".join(["[reput.dispatchers]", *points, ""]))
-    (folder / "reput_bench_idle.py").write_text(IDLE_PLUGIN)
+    for name, source in sources.items():
+        (folder / f"reput_bench_{name}.py").write_text(source)
     sys.path.append(str(folder))
     try:
-        yield names
+        yield
     finally:
         sys.path.remove(str(folder))
 
@@ -179,6 +200,29 @@ def put_at_random(store: Store, count: int, body: bytes) -> dict[str, Any]:
     }
 
 
+def put_at_full_speed(store: Store, count: int, body: bytes) -> dict[str, Any]:
+    """Put without a pause, one by one and then in batches; nothing waits for the views, they are only looked at."""
+    status = {row.name: row for row in store.status().dispatchers}
+    lag_max = dict.fromkeys(status, 0)
+    for batch in (1, FULL_SPEED_BATCH):
+        for number in range(0, count, batch):
+            messages = [reput.Message("bench", body, tags="tag", keys=[f"key-{number}"]) for _ in range(batch)]
+            store.put_batch(messages)
+            if number // batch % FULL_SPEED_LOOK == 0:
+                appended = store.appended
+                for name in lag_max:
+                    lag_max[name] = max(lag_max[name], appended - (store.progress(name) or 0))
+    for name in lag_max:
+        store.wait_for(name, store.appended, TIMEOUT_S)
+    return {
+        "puts": count,
+        "lag_max_bytes": lag_max,
+        "anonymous_bytes": {
+            row.name: anonymous_memory(row.pid) for row in store.status().dispatchers if row.pid is not None
+        },
+    }
+
+
 def kill_under_puts(store: Store, restarts: int, body: bytes) -> dict[str, Any]:
     """Kill the process of the consume queue again and again, and take the time until all that was put is readable."""
     took: list[float] = []
@@ -193,11 +237,7 @@ def kill_under_puts(store: Store, restarts: int, body: bytes) -> dict[str, Any]:
         store.put_batch([reput.Message("bench", body, keys=["k"]) for _ in range(RESTART_BATCH)])
         store.wait_for(VIEW, store.appended, TIMEOUT_S)
         took.append(time.perf_counter() - begin)
-        cpu_ms.append(processor_time_ms(group_of(store).cell(VIEW).pid))
+        pid = group_of(store).cell(VIEW).pid
+        assert pid is not None
+        cpu_ms.append(round(processor_time(pid) * 1000))
     return {"kills": restarts, **percentiles(took), "process_cpu_ms": statistics.median(cpu_ms)}
-
-
-def processor_time_ms(pid: int | None) -> int:
-    """Return the processor time that a process has taken since it was made."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * 1000 // os.sysconf("SC_CLK_TCK")

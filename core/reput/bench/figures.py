@@ -121,6 +121,17 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         PUT_TO_READABLE_P99,
         at_most("put past 16 paused dispatchers, more", "paused.attached.-1.difference_percent", "%", 5),
         at_most("back-stop found work", "backstop.found_work", "times", 0),
+        at_most(
+            "consume queue behind puts at full speed", "full_speed.lag_max_bytes.consume_queue", "MiB", 8, scale=MIB
+        ),
+        at_most(
+            "memory of the consume queue, numpy loaded",
+            "full_speed.anonymous_bytes.consume_queue",
+            "MiB",
+            45,
+            scale=MIB,
+        ),
+        at_most("put p99 beside misbehaviour, more", "misbehaviour.difference_percent_max", "%", 20),
         at_most("kill -9 of the consume queue to caught up, p50", "restart.p50_us", "ms", 300, scale=MS),
         at_most("kill -9 of the consume queue to caught up, max", "restart.max_us", "ms", 300, scale=MS),
     ),

@@ -11,7 +11,7 @@ from typing import Any
 
 import reput
 
-__all__ = ["group_memory", "machine_facts", "percentiles"]
+__all__ = ["anonymous_memory", "group_memory", "machine_facts", "percentiles", "processor_time"]
 
 
 def machine_facts(directory: Path) -> dict[str, Any]:
@@ -60,6 +60,28 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
         return round(ordered[min(last, int(len(ordered) * share))] * 1e6, 1)
 
     return {"p50_us": at(0.50), "p99_us": at(0.99), "p999_us": at(0.999), "max_us": round(ordered[-1] * 1e6, 1)}
+
+
+def processor_time(pid: int, *, with_children: bool = False) -> float:
+    """Return the processor time of a process in seconds; *with_children*: and of those that it has waited for.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11 : 15 if with_children else 13])) / os.sysconf("SC_CLK_TCK")
+
+
+def anonymous_memory(pid: int) -> int:
+    """Return the anonymous resident memory of a process in bytes, what it shares with its parent since the fork too.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def group_memory(pids: list[int]) -> dict[str, int]:

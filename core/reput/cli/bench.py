@@ -32,7 +32,7 @@ EXAMPLES = {
     "append": "reput bench append --count 50000",
     "beside": "reput bench beside --quick --only read --rounds 1 --out beside.jsonl",
     "consume": "reput bench consume --count 50000 --wake-ups 500",
-    "dispatch": "reput bench dispatch --count 2000 --restarts 3",
+    "dispatch": "reput bench dispatch --count 2000 --restarts 3 --misbehaviour-seconds 0",
     "export": "reput bench export --bytes 16777216 --no-spark",
     "open": "reput bench open --bytes 4194304 --rounds 1",
     "read": "reput bench read --count 50000",
@@ -194,13 +194,40 @@ def dispatch(
     restarts: Annotated[
         int, typer.Option("--restarts", metavar="N", parser=whole_number(1), help="Kills of the consume queue.")
     ] = 20,
+    backstop_puts: Annotated[
+        int | None,
+        typer.Option(
+            "--backstop-puts",
+            metavar="N",
+            parser=whole_number(1),
+            help="Puts at random intervals, of which no wake-up may be forgotten; by default as many as a round has. A "
+            "million take about ten minutes.",
+        ),
+    ] = None,
+    misbehaviour_seconds: Annotated[
+        int,
+        typer.Option(
+            "--misbehaviour-seconds",
+            metavar="S",
+            parser=whole_number(),
+            help="How long each of fifty runs beside a dispatcher that misbehaves takes; 0 leaves them out.",
+        ),
+    ] = 1,
     seconds: SecondsOption = 10,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Measure what dispatchers cost a put, how soon they see it, and how soon they are back after a kill."""
+    """Measure what dispatchers cost a put, also when they misbehave, how soon they see it, and kills."""
     from reput.bench.dispatch import measure_dispatch
 
-    report = measure_dispatch(directory, count=count, body_size=size, restarts=restarts, latency_seconds=seconds)
+    report = measure_dispatch(
+        directory,
+        count=count,
+        body_size=size,
+        restarts=restarts,
+        backstop_puts=backstop_puts,
+        misbehaviour_seconds=misbehaviour_seconds,
+        latency_seconds=seconds,
+    )
     print_report(report, output_format)
 
 

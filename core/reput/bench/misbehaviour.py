@@ -1,0 +1,238 @@
+"""What dispatchers that misbehave cost who puts, beside an unrelated program that takes as much processor time.
+
+A misbehaving dispatcher may cost its share of the processors and nothing else. So each kind has two runs in turns, both
+at the same steady rate of puts and with the consume queue and the index beside::
+
+    the dispatcher, killed again and again, crashing, stopped, too slow, or leaking
+    no such dispatcher, but a program that burns the processor time that the group took more than in a calm run
+
+Compared are the medians of the 99th percentiles of `put`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import reput
+from reput.bench.machine import percentiles, processor_time
+from reput.opened_store import Store
+from reput.process.group import ProcessGroup
+
+__all__ = ["KINDS", "PLUGIN_SOURCE", "measure_misbehaviour"]
+
+VIEWS = ("consume_queue", "index")
+KINDS = ("kill", "crash_loop", "stop", "slow", "leak")
+ROUNDS = 5
+KILL_EVERY_S = 0.1
+STARTED_WAIT_S = 30.0
+LOOK_S = 0.002
+BURN_SLICE_S = 0.01
+
+# Which of KINDS it is, the module's name says: `reput_bench_` and the kind.
+PLUGIN_SOURCE = """
+import time
+
+from reput_hooks import CommitLogDispatcher, DispatcherDescription, hookimpl
+
+KIND = __name__.removeprefix("reput_bench_")
+# Ten times what a put takes, for each record.
+SLOW_S = 100e-6
+LEAK_BYTES = 1 << 16
+
+
+class Misbehaving(CommitLogDispatcher):
+    def __init__(self):
+        self.leaked = []
+
+    def dispatch(self, batch):
+        if KIND == "crash_loop":
+            raise ValueError("this dispatcher crashes at each batch")
+        if KIND == "slow":
+            end = time.perf_counter() + SLOW_S * len(batch)
+            while time.perf_counter() < end:
+                pass
+        if KIND == "leak":
+            self.leaked.append(b"x" * LEAK_BYTES * len(batch))
+
+
+@hookimpl
+def reput_create_dispatcher(context):
+    return Misbehaving()
+
+
+@hookimpl
+def reput_describe_dispatcher():
+    return DispatcherDescription(reads="appended")
+"""
+BURNER = """
+import sys, time
+share, slice_s = float(sys.argv[1]), float(sys.argv[2])
+print(flush=True)
+while True:
+    end = time.process_time() + share * slice_s
+    begin = time.perf_counter()
+    while time.process_time() < end:
+        pass
+    time.sleep(max(0.0, slice_s - (time.perf_counter() - begin)))
+"""
+
+
+def measure_misbehaviour(scratch: Path, *, rate: int, seconds: float, body: bytes) -> dict[str, Any]:
+    """Measure every kind; dispatchers of their names are installed, made by `PLUGIN_SOURCE`.
+
+    Args:
+        rate: puts a second.
+        seconds: of one run; a kind has ten of them.
+    """
+    with open_group(scratch / "calm", VIEWS) as store:
+        calm = run_puts(store, rate, seconds, body)
+    kinds: list[dict[str, Any]] = []
+    for kind in KINDS:
+        puts: list[float] = []
+        beside: list[float] = []
+        burnt: list[float] = []
+        for number in range(ROUNDS):
+            with open_group(scratch / f"{kind}-{number}", (*VIEWS, kind)) as store:
+                act = begin_misbehaving(store, kind)
+                run = run_puts(store, rate, seconds, body, act)
+                end_process(store, kind)
+            share = max(0.0, (run["group_cpu_s"] - calm["group_cpu_s"]) / seconds)
+            with open_group(scratch / f"{kind}-{number}-beside", VIEWS) as store, burning(share):
+                reference = run_puts(store, rate, seconds, body)
+            puts.append(run["p99_us"])
+            beside.append(reference["p99_us"])
+            burnt.append(share)
+        p99, reference_p99 = statistics.median(puts), statistics.median(beside)
+        kinds.append(
+            {
+                "kind": kind,
+                "put_p99_us": p99,
+                "beside_burner_p99_us": reference_p99,
+                "difference_percent": round((p99 / reference_p99 - 1) * 100, 1),
+                "processor_share": round(statistics.median(burnt), 3),
+            }
+        )
+    return {
+        "rate": rate,
+        "seconds": seconds,
+        "rounds": ROUNDS,
+        "calm_put_p99_us": calm["p99_us"],
+        "kinds": kinds,
+        "difference_percent_max": max(row["difference_percent"] for row in kinds),
+    }
+
+
+@contextlib.contextmanager
+def open_group(path: Path, dispatchers: tuple[str, ...]) -> Iterator[Store]:
+    """Open a new store whose dispatchers have all been started."""
+    with reput.open(path, dispatchers=dispatchers) as store:
+        deadline = time.monotonic() + STARTED_WAIT_S
+        while any(row.pid is None or row.progress is None for row in store.status().dispatchers):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"dispatchers do not start: store={path}")
+            time.sleep(LOOK_S)
+        yield store
+
+
+def run_puts(
+    store: Store, rate: int, seconds: float, body: bytes, act: Callable[[], None] | None = None
+) -> dict[str, float]:
+    """Put at a steady rate; return how long puts took, and the processor time of the group meanwhile.
+
+    *act* is called between two puts, again and again.
+    """
+    clock, message = time.perf_counter, reput.Message
+    took: list[float] = []
+    cpu_before = group_cpu_s(store)
+    begin = clock()
+    for number in range(int(rate * seconds)):
+        wait = begin + number / rate - clock()
+        if wait > 0:
+            time.sleep(wait)
+        if act is not None:
+            act()
+        called = clock()
+        store.put(message("bench", body, tags="tag", keys=[f"key-{number}"]))
+        took.append(clock() - called)
+    return {**percentiles(took), "group_cpu_s": group_cpu_s(store) - cpu_before}
+
+
+def group_cpu_s(store: Store) -> float:
+    """Return the processor time of supervisor and dispatchers so far, of those that have ended too."""
+    group = store.group
+    assert isinstance(group, ProcessGroup)
+    assert group.process is not None
+    supervisor = group.process.pid
+    total = processor_time(supervisor, with_children=True)
+    for pid in store.pids():
+        if pid not in (os.getpid(), supervisor):
+            # It may have ended just now; then it counts with its supervisor's from the next time on.
+            with contextlib.suppress(OSError):
+                total += processor_time(pid)
+    return total
+
+
+def begin_misbehaving(store: Store, kind: str) -> Callable[[], None] | None:
+    """Do to the dispatcher what it cannot do itself; return what has to be done again and again."""
+    if kind == "stop":
+        send(store, kind, signal.SIGSTOP)
+    if kind != "kill":
+        return None
+    due = time.monotonic()
+
+    def kill() -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + KILL_EVERY_S
+            send(store, kind, signal.SIGKILL)
+
+    return kill
+
+
+def send(store: Store, name: str, number: signal.Signals) -> None:
+    """Send a signal to the process of a dispatcher, if it has one just now."""
+    group = store.group
+    assert isinstance(group, ProcessGroup)
+    pid = group.cell(name).pid
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def end_process(store: Store, name: str) -> None:
+    """Have a dispatcher that would not drain not be waited for."""
+    group = store.group
+    assert isinstance(group, ProcessGroup)
+    group.request("pause", name)
+    send(store, name, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def burning(share: float) -> Iterator[None]:
+    """Have an unrelated program take *share* of one processor; above 1, several programs."""
+    shares = [min(1.0, share - whole) for whole in range(int(share) + 1)]
+    programs = [
+        subprocess.Popen([sys.executable, "-c", BURNER, str(part), str(BURN_SLICE_S)], stdout=subprocess.PIPE)
+        for part in shares
+        if part > 0
+    ]
+    try:
+        for program in programs:
+            assert program.stdout is not None
+            program.stdout.readline()
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+            assert program.stdout is not None
+            program.stdout.close()
