@@ -20,7 +20,6 @@ import msgspec
 from reput.errors import DamagedStore
 from reput.filter import BloomFilter, ConsumerFilter, FilterBitMap, FilterSyntaxError, SqlFilter, parse
 from reput.store.consume_queue_builder import shown_queue_file_size
-from reput.store.consume_queue_ext_adoption import adopt_ext
 from reput.store.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtState
 from reput.store.consumer_filter_manager import ConsumerFilterManager
 from reput.store.files import Files
@@ -92,6 +91,9 @@ class ConsumeQueueExtDispatcher(CommitLogDispatcher):
             raise RebuildNeeded from error
         store = self.context.store_directory
         if was_clean_when_adopted(store):
+            # Here: it loads numpy, which takes 20 MiB and longer than the rest of a start.
+            from reput.store.consume_queue_ext_adoption import adopt_ext
+
             state, complete_to = adopt_ext(self.builder, store)
             if complete_to:
                 self.builder.restore(state)

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+# Each is imported by a process of its own, which starts again after a crash.
+DISPATCHERS = ("reput_plugins.consume_queue", "reput_plugins.consume_queue_ext", "reput_plugins.index")
 HEAVY = ("numpy", "pyarrow", "pyspark", "deltalake", "typer", "rich", "asyncio", "multiprocessing")
 
 
@@ -17,7 +19,7 @@ def modules_after(statement: str) -> set[str]:
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize("package", ["reput", "reput_hooks", "reput_plugins"])
+@pytest.mark.parametrize("package", ["reput", "reput_hooks", "reput_plugins", *DISPATCHERS])
 def test_importing_a_package_loads_nothing_heavy(package):
     """A program that imports us starts as fast as without: numpy, Arrow and Spark come when they are needed."""
     assert modules_after(f"import {package}").isdisjoint(HEAVY)
