@@ -71,6 +71,18 @@ def test_consuming_is_measured(tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.processes
+def test_flatness_is_measured(tmp_path, capsys):
+    """What a put and a get cost with few and with many queues and segments."""
+    command = ["bench", "flat", "--directory", str(tmp_path), "--queues", "20", "--segments", "2", "--rounds", "1"]
+    assert main([*command, "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["queues"]["numbers"] == [10, 20]
+    assert report["segments"]["put"]["many_to_few"] > 0
+    assert figures_left_out(report) == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_decoding_is_measured_without_spark(tmp_path, capsys):
     """Every record of a scratch log becomes a row."""
     pytest.importorskip("pyarrow")

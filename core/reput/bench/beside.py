@@ -72,6 +72,9 @@ PARTS = {
     "dispatch": Part(
         (Command(("dispatch",), (("--count", 20_000, 200), ("--restarts", 20, 1), ("--seconds", 10, 1))),)
     ),
+    "flat": Part(
+        (Command(("flat",), (("--queues", 10_000, 20), ("--segments", 100, 2), ("--rounds", 31, 1))),),
+    ),
     "ring": Part(
         (Command(("ring",), (("--requests", 4_000_000, 64_000), ("--rounds", 40, 1), ("--wake-ups", 3_000, 20))),)
     ),

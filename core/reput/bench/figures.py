@@ -116,6 +116,12 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_least("check of the log", "check_mb_per_s", "MB/s", 400),
         at_least("check of the log and its views", "check_with_views_mb_per_s", "MB/s"),
     ),
+    "flat": (
+        at_most("put, 10,000 queues to 10", "queues.put.many_to_few", "times", 1.2),
+        at_most("get, 10,000 queues to 10", "queues.get.many_to_few", "times", 1.2),
+        at_most("put, 100 segments to 1", "segments.put.many_to_few", "times", 1.2),
+        at_most("get, 100 segments to 1", "segments.get.many_to_few", "times", 1.2),
+    ),
     "dispatch": (
         PUT_TO_READABLE_P50,
         PUT_TO_READABLE_P99,

@@ -97,6 +97,7 @@ for name, measure in (
     ("consume", bench.consume),
     ("dispatch", bench.dispatch),
     ("export", bench.export),
+    ("flat", bench.flat),
     ("open", bench.open_store),
     ("read", bench.read),
     ("rebuild", bench.rebuild),

@@ -34,6 +34,7 @@ EXAMPLES = {
     "consume": "reput bench consume --count 50000 --wake-ups 500",
     "dispatch": "reput bench dispatch --count 2000 --restarts 3 --misbehaviour-seconds 0",
     "export": "reput bench export --bytes 16777216 --no-spark",
+    "flat": "reput bench flat --queues 100 --segments 3 --rounds 3",
     "open": "reput bench open --bytes 4194304 --rounds 1",
     "read": "reput bench read --count 50000",
     "rebuild": "reput bench rebuild --count 50000",
@@ -185,6 +186,25 @@ def export(
 
     report = measure_export(directory, size=size, body_size=body, with_spark=not no_spark, trickle_seconds=trickle)
     print_report(report, output_format)
+
+
+def flat(
+    directory: DirectoryOption = None,
+    queues: Annotated[
+        int, typer.Option("--queues", metavar="Q", parser=whole_number(11), help="Queues of the store with many.")
+    ] = 10_000,
+    segments: Annotated[
+        int, typer.Option("--segments", metavar="S", parser=whole_number(2), help="Segments of the store with many.")
+    ] = 100,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="Turns of each store.")
+    ] = 31,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Measure whether a put and a get cost the same with few and with many queues and segments."""
+    from reput.bench.flat import measure_flat
+
+    print_report(measure_flat(directory, queues=(10, queues), segments=(1, segments), rounds=rounds), output_format)
 
 
 def dispatch(
