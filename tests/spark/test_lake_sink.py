@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,21 @@ def test_a_lake_that_cannot_be_written_is_one_sentence(sink: Sink, monkeypatch: 
             sink.batch(10, 15, 20)
     sink.batch(10, 15, 20)
     sink.batch(20, 25, 40)
+    assert offsets_in(sink.lake) == sink.log.offsets
+
+
+@pytest.mark.parametrize("size_max", [0, 4, 3000])
+def test_a_file_that_the_system_takes_only_a_part_of_is_gone(sink: Sink, size_max: int):
+    """It refuses the beginning, the middle or the end of it, and Arrow's writer cannot end what it began."""
+    before, (soft, hard) = sink.files(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_max, hard))
+    try:
+        with pytest.raises(DispatcherError, match=f"the lake cannot be written: lake=.*{os.strerror(errno.EFBIG)}"):
+            sink.write(10, 40)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert sink.files() == before
+    sink.batch(10, 15, 40)
     assert offsets_in(sink.lake) == sink.log.offsets
 
 

@@ -179,15 +179,20 @@ class PartitionFile:
         self.output = filesystem.open_output_stream(self.name)
         self.batches: list[pa.RecordBatch] = []
         self.metadata: list[pq.FileMetaData] = []
-        self.writer = pq.ParquetWriter(
-            self.output,
-            schema,
-            compression=COMPRESSION,
-            compression_level=COMPRESSION_LEVEL,
-            use_dictionary=[name for name in DICTIONARY_COLUMNS if name in schema.names],
-            write_statistics=[name for name in STATISTICS_COLUMNS if name in schema.names],
-            metadata_collector=self.metadata,
-        )
+        try:
+            self.writer = pq.ParquetWriter(
+                self.output,
+                schema,
+                compression=COMPRESSION,
+                compression_level=COMPRESSION_LEVEL,
+                use_dictionary=[name for name in DICTIONARY_COLUMNS if name in schema.names],
+                write_statistics=[name for name in STATISTICS_COLUMNS if name in schema.names],
+                metadata_collector=self.metadata,
+            )
+        except BaseException:
+            # It writes the first bytes of the file, and nobody else knows of the file yet.
+            self.remove()
+            raise
 
     def write(self) -> None:
         """Write what waits as one row group."""
@@ -236,9 +241,13 @@ class PartitionFile:
         }
 
     def abandon(self) -> None:
-        """Remove the file, also if what it was to be written to refuses the rest of it."""
-        with contextlib.suppress(OSError):
-            self.writer.close()
+        """Remove the file."""
+        # Closing it would write what may just have been refused, and so would the writer itself when it goes.
+        self.writer.is_open = False
+        self.remove()
+
+    def remove(self) -> None:
+        """Close what the file was to be written to, and remove what is there of it."""
         with contextlib.suppress(OSError):
             self.output.close()
         self.lake.remove([self.name])
