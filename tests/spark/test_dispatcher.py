@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import reput
+from command_line import run_reput
 from reput.store.epochs import read_epochs
 from reput.table import LogTable
 from reput_hooks import Cursor, DispatchBatch, DispatcherContext
@@ -186,6 +188,57 @@ def test_damage_ends_the_dispatcher_with_its_range(spark: Any, log: WrittenLog):
         host.dispatch()
     assert offsets_in(host.lake) == []
     host.dispatcher.close()
+
+
+def test_retention_waits_for_the_lake_and_what_it_took_is_a_gap(spark: Any, tmp_path: Path):
+    """Up to its bound; then the lake goes on behind what is gone, and the status tells of it for ever."""
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    configuration = tmp_path / "reput.toml"
+    configuration.write_text(
+        'mapped_file_size_commit_log = 4096\n[dispatchers]\nenabled = ["consume_queue", "spark_export"]\n'
+        f'[dispatchers.spark_export]\nlake = "{lake}"\ninterval_ms = 50\n'
+    )
+
+    def opened() -> Any:
+        return reput.open(store, config=configuration, mode="inline", flush_disk_type="SYNC_FLUSH")
+
+    def put(to: Any) -> list[int]:
+        return [to.put(reput.Message("orders", b"x" * 300)).commit_log_offset for _ in range(30)]
+
+    def segments() -> list[int]:
+        return sorted(int(path.name) for path in (store / "commitlog").iterdir())
+
+    def clean(*options: str) -> Any:
+        for path in (store / "commitlog").iterdir():
+            os.utime(path, (0, time.time() - 100 * 3600))
+        done = run_reput("clean", store, "--config", configuration, "--format", "json", *options)
+        assert done.code == 0, done.stderr
+        return done.rows()
+
+    with opened() as writer:
+        first = put(writer)
+        exported = writer.appended
+        writer.wait_for("spark_export", exported, timeout=120)
+    assert offsets_in(lake) == first
+    lake.rename(tmp_path / "aside")
+    lake.write_bytes(b"in the way")
+    with opened() as writer:
+        second = put(writer)
+        writer.wait_for("consume_queue", writer.appended, timeout=60)
+        assert "the lake is no folder" in exporter(writer).error
+        end = writer.appended
+    kept = clean()
+    assert next(row["missed_by"] for row in kept if not row["goes"]) == ["spark_export"]
+    assert exported >= segments()[0] > 0
+    clean("--set", "dispatcher_reserved_time=0")
+    assert segments()[0] > second[0]
+    lake.unlink()
+    (tmp_path / "aside").rename(lake)
+    for _ in range(2):
+        with opened() as writer:
+            writer.wait_for("spark_export", end, timeout=120)
+            assert exporter(writer).gap_bytes == segments()[0] - exported
+    assert offsets_in(lake) == [*first, *(offset for offset in second if offset >= segments()[0])]
 
 
 def descendants(pid: int) -> dict[int, str]:

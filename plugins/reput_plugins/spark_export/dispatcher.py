@@ -25,7 +25,9 @@ from reput_plugins.spark_export.streaming_query import StreamingQuery
 
 __all__ = ["SparkExport"]
 
-LOOK_SECONDS = 0.1
+# A small batch is seen as soon as it is there, and a large one does not cost hundreds of looks.
+LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.02, 0.25
+LOOK_GROWTH = 1.3
 
 
 class SparkExport(CommitLogDispatcher):
@@ -76,8 +78,10 @@ class SparkExport(CommitLogDispatcher):
         lake = self.lake()
         table = lake.create(self.schema, self.topics)
         known = table.version()
+        look_seconds = LOOK_SECONDS_MIN
         while (lake.committed(table) or 0) < target:
-            query.wait(LOOK_SECONDS)
+            query.wait(look_seconds)
+            look_seconds = min(look_seconds * LOOK_GROWTH, LOOK_SECONDS_MAX)
             self.context.alive()
             table.update_incremental()
         self.commits.value += table.version() - known

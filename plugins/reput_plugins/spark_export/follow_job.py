@@ -6,7 +6,6 @@ and the next call goes on where the table ends. Stopping it at any moment loses 
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -84,6 +83,7 @@ def follow(
     from reput_plugins.spark_export.lake_sink import SinkPlan
     from reput_plugins.spark_export.maintenance import Maintenance
     from reput_plugins.spark_export.parquet_files import lake_schema
+    from reput_plugins.spark_export.scratch_folder import scratch_folder
     from reput_plugins.spark_export.spark_session import spark_session
     from reput_plugins.spark_export.streaming_query import StreamingQuery
 
@@ -104,14 +104,14 @@ def follow(
     maintenance = Maintenance(location, interval_ms=COMPACT_INTERVAL_MS, vacuum_hours=VACUUM_HOURS)
     with (
         spark_session(settings or {}, f"reput export {plan.store}") as session,
-        tempfile.TemporaryDirectory(prefix="reput-follow-") as scratch,
+        scratch_folder() as scratch,
     ):
         table = target.create(schema, chosen)
         version = table.version()
         query = StreamingQuery(
             session,
             plan,
-            Path(scratch) / "query",
+            scratch / "query",
             begin,
             interval_ms=interval_ms,
             batch_bytes_max=BATCH_BYTES_MAX,

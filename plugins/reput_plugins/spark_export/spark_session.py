@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from reput.errors import DispatcherError
 from reput_plugins.spark_export.class_archive import ClassArchive
 from reput_plugins.spark_export.requirements import find_java
+from reput_plugins.spark_export.scratch_folder import scratch_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +60,7 @@ def spark_session(
     import pyspark
     from pyspark.sql import SparkSession
 
-    active = SparkSession.getActiveSession()
+    active = SparkSession.getActiveSession() or program_session()
     if active is not None:
         yield active
         return
@@ -84,14 +83,25 @@ def spark_session(
             session.stop()
         return
     archive = ClassArchive(find_java(), Path(pyspark.__file__).parent, pyspark.__version__)
-    scratch = Path(tempfile.mkdtemp(prefix="reput-spark-"))
-    try:
+    with scratch_folder() as scratch:
         java_options = archive.options(make_class_archive)
         with started(local_settings(settings, scratch, java_options), app_name, scratch) as session:
             yield session
         archive.keep()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def program_session() -> SparkSession | None:
+    """Return the one Spark session that the program has, made the session of this thread; None if it has none.
+
+    Spark finds what a session has registered only in threads that have a session of their own.
+    """
+    from pyspark.sql import SparkSession
+
+    session = SparkSession._instantiatedSession
+    if session is None or session._jvm is None:
+        return None
+    SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+    return session
 
 
 def local_settings(settings: Mapping[str, str], scratch: Path, java_options: str) -> dict[str, str]:
