@@ -142,7 +142,14 @@ def test_every_place_of_a_segments_end_is_crossed(tmp_path):
     assert len(records(tmp_path / "store")) == 2 * len(with_sizes)
 
 
-def test_a_batch_goes_on_in_the_next_segment(store):
+def test_a_batch_moves_whole_to_the_next_segment(store):
+    """A segment that has no room for all of it gets none of it, as RocketMQ does it."""
+    store.put(message_of_size(SEGMENT_SIZE - 1000))
+    results = store.put_batch([message_of_size(600) for _ in range(3)])
+    assert [result.commit_log_offset for result in results] == [SEGMENT_SIZE + at for at in (0, 600, 1200)]
+
+
+def test_a_batch_larger_than_a_segment_goes_on_in_the_next(store):
     """Its records are put one behind the other over as many segments as they need."""
     results = store.put_batch([message_of_size(700, queue_id=i % 3) for i in range(30)])
     assert [result.commit_log_offset // SEGMENT_SIZE for result in results] == [i // 5 for i in range(30)]

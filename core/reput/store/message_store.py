@@ -662,7 +662,7 @@ class MessageStore:
                 raise self.refusal()
             timestamp = self.now()
             try:
-                for run, size in self.runs(batch):
+                for run, size in self.runs_of_batch(batch):
                     results += self.put_run(run, size, timestamp)
             except StoreError as error:
                 error.args = (f"{error} stored_count={len(results)}",)
@@ -708,6 +708,17 @@ class MessageStore:
             return self.put_run([prepared], prepared.record_size, timestamp)[0]
         except StoreError as error:
             return error
+
+    def runs_of_batch(self, batch: list[Prepared]) -> Iterator[tuple[list[Prepared], int]]:
+        """Yield *batch* whole, though the segment may have no room for it, as RocketMQ moves a batch to the next one.
+
+        One that is larger than RocketMQ takes is split.
+        """
+        size = sum([prepared.record_size for prepared in batch])
+        if size <= self.record_size_max:
+            yield batch, size
+        else:
+            yield from self.runs(batch)
 
     def runs(self, batch: list[Prepared]) -> Iterator[tuple[list[Prepared], int]]:
         """Split *batch* where a segment ends; yield each run with its bytes."""
