@@ -8,6 +8,7 @@ import pytest
 
 from reput.settings import Settings
 from reput.store.check import check_store
+from reput.store.dump import dump_log
 from reput.store.message import Message
 from small_store import START_MS, ManualClock, open_store, overwrite, records
 
@@ -55,6 +56,32 @@ def test_a_garbled_field_is_named_with_the_range_of_its_record(store, number, at
     assert found[0][:2] == (record.commit_log_offset, record.commit_log_offset + record.record_size)
     assert len(found) == 1
     assert reason.format(queue_id=record.queue_id) in found[0][2]
+
+
+@pytest.mark.parametrize("number", [2, 11])
+@pytest.mark.parametrize(("at", "data", "reason"), GARBLED)
+def test_a_dump_shows_the_range_and_not_what_nobody_wrote(store, number, at, data, reason):
+    """In the record's place; all others are there as they are."""
+    before = list(dump_log(store))
+    record = before[number]
+    overwrite(store, record.commit_log_offset + at, data)
+    found = list(dump_log(store))
+    shown = found.pop(number)
+    assert found == [row for row in before if row is not record]
+    assert (shown.kind, shown.begin) == ("damage", record.commit_log_offset)
+    assert shown.end == record.commit_log_offset + record.record_size
+    assert reason.format(queue_id=record.queue_id) in shown.reason
+
+
+def test_a_dump_names_at_its_end_what_it_found_out_too_late(store, monkeypatch):
+    """One extent is looked at ahead. Here it is a record, and the next one of the queue comes two records behind."""
+    monkeypatch.setattr("reput.store.log_walk.CHUNK_SIZE", 300)
+    record = records(store)[4]
+    overwrite(store, record.commit_log_offset + 20, (99).to_bytes(8, "big"))
+    found = list(dump_log(store))
+    assert [row.queue_offset for row in found[:-1]].count(99) == 1
+    assert (found[-1].kind, found[-1].begin) == ("damage", record.commit_log_offset)
+    assert "queue_offset=99 expected=2" in found[-1].reason
 
 
 @pytest.mark.parametrize(("at", "data", "reason"), [row for row in GARBLED if row[0] not in (12, 20)])

@@ -1,14 +1,19 @@
 """What the log of a store holds, row by row, in its order: every record, and every byte that is none.
 
+A record whose fields the records around it contradict is damage here, as for a check: its row would show as true what
+nobody wrote. What is found out about one only far behind it comes as a row of its own at the end.
+
 Reading only, streaming, also beside a writer: then the dump ends where the log ended when it began, and nothing is said
 about what lies behind, because a writer stores the size word of a record last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from reput.store.check_fields import FieldsCheck
+from reput.store.check_report import LogRange
 from reput.store.files import Clock
 from reput.store.identity import require_store
 from reput.store.log_end import find_log_end
@@ -74,21 +79,82 @@ def rows(store_directory: Path, segments: Segments, first: int, live_end: int | 
     begin = good_begin(walk, first)
     if live_end is not None and live_end <= begin:
         return
+    fields = GarbledFields(begin)
+    # One extent waits for the next: what garbles a record's fields is known from those behind it.
+    held: Extent | None = None
     for extent in walk.walk(begin):
-        if extent.columns is not None:
-            data = memoryview(extent.columns.data)
-            for at in extent.columns.position.tolist():
-                yield decode_record(data, at)
-        elif extent.kind in ("stale", "tail"):
+        if extent.kind in ("stale", "tail"):
             tail = extent
-        else:
-            yield extent
+            break
+        fields.take(extent)
+        if held is not None:
+            yield from fields.rows(held)
+        held = extent
         if live_end is not None and extent.end >= live_end:
-            return
+            break
+    fields.finish()
+    if held is not None:
+        yield from fields.rows(held)
+    yield from fields.left_over()
     if live_end is None:
         judged = judge_tail(store_directory, walk, tail)
         if judged is not None:
             yield judged
+
+
+class GarbledFields:
+    """Puts damage in the place of records that their neighbours contradict, as a check of the log names them."""
+
+    def __init__(self, log_begin: int) -> None:
+        """*log_begin*: where the walk begins."""
+        self.check = FieldsCheck(log_begin, Clock().now_ms())
+        self.seen = 0
+        # By the record's begin, what is wrong with it, and which of those were named.
+        self.damage: dict[int, LogRange] = {}
+        self.named: set[int] = set()
+
+    def take(self, extent: Extent) -> None:
+        """Take in what the walk found next."""
+        if extent.columns is not None:
+            self.check.take(extent.columns)
+        elif extent.kind == "damage":
+            self.check.pass_damage(extent.end)
+        self.learn(self.check.damage[self.seen :])
+        self.seen = len(self.check.damage)
+
+    def finish(self) -> None:
+        """Have judged what nothing followed."""
+        self.learn(self.check.finish())
+
+    def learn(self, damage: Iterable[LogRange]) -> None:
+        """Keep what is wrong with which record."""
+        for found in damage:
+            self.damage[found.begin] = found
+
+    def rows(self, extent: Extent) -> Iterator[Record | Extent]:
+        """Yield the records of an extent, or the extent itself if it has none."""
+        if extent.columns is None:
+            yield extent
+            return
+        data = memoryview(extent.columns.data)
+        begins = extent.columns.header["commit_log_offset"].tolist()
+        for begin, at in zip(begins, extent.columns.position.tolist(), strict=True):
+            garbled = self.damage.get(begin)
+            if garbled is None:
+                yield decode_record(data, at)
+            else:
+                self.named.add(begin)
+                yield damage_of(garbled)
+
+    def left_over(self) -> Iterator[Extent]:
+        """Yield what was found out about records after they had been shown."""
+        for begin in sorted(self.damage.keys() - self.named):
+            yield damage_of(self.damage[begin])
+
+
+def damage_of(garbled: LogRange) -> Extent:
+    """Return a garbled record as an extent."""
+    return Extent("damage", garbled.begin, garbled.end, garbled.reason)
 
 
 def good_begin(walk: LogWalk, commit_log_offset: int) -> int:
