@@ -358,7 +358,7 @@ class Store(Reading):
     def tell_read_only(self, reason: str | None) -> None:
         """Have `reput status` in other processes show whether anything can be put, and why not."""
         if isinstance(self.group, ProcessGroup):
-            self.group.tell_writer_state(self.writer.state, reason)
+            self.group.tell_writer_state(self.writer.state, reason or self.writer.notice)
 
     def durable_cursors(self) -> dict[str, int | None]:
         """Return the commit-log offset up to which the view of each enabled dispatcher is durable; None: not known."""
@@ -624,7 +624,7 @@ class Store(Reading):
                 commit_log_offset_min=writer.commit_log_offset_min,
                 epoch=writer.epochs.epoch,
                 state=writer.state,
-                reason=writer.reason,
+                reason=writer.reason or writer.notice,
             ),
             dispatchers=self.group.status(),
         )

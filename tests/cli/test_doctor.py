@@ -157,7 +157,7 @@ def test_a_directory_that_is_no_store_is_refused(tmp_path, capsys):
     assert "missing=commitlog" in err
 
 
-def test_a_store_has_four_findings(golden_read_only):
-    """Where it lies, what room it has, whether it may be written, and who does."""
+def test_a_store_has_five_findings(golden_read_only):
+    """Where it lies, what room it has, whether it may be written, who does, and whether its times are ahead."""
     found = list(store_findings(golden_read_only("basic-5.3") / "store"))
-    assert [finding.name for finding in found] == ["file system", "disk", "permissions", "writer"]
+    assert [finding.name for finding in found] == ["file system", "disk", "permissions", "writer", "store times"]

@@ -11,7 +11,7 @@ import pytest
 from reput.process.dispatcher_loop import DispatcherLoop
 from reput.ring import RingReader
 from reput.ring.layout import WORD_SIZE
-from reput.store import cut_log, recovery
+from reput.store import cut_log, log_tail
 from reput.store.commit_log import CommitLog
 from reput.store.epochs import Epochs
 from reput.store.files import WrittenFile
@@ -70,7 +70,7 @@ def the_log_is_not_cut(patch: pytest.MonkeyPatch) -> None:
 
 def a_power_cut_counts_as_damage(patch: pytest.MonkeyPatch) -> None:
     """Nobody asks whether what is unreadable was ever forced."""
-    patch.setattr(recovery, "find_unforced", lambda directory, boot_id: None)
+    patch.setattr(log_tail, "find_unforced", lambda directory, boot_id: None)
 
 
 def a_cut_begins_no_epoch(patch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,16 @@ def test_a_dump_shows_the_range_and_not_what_nobody_wrote(store, number, at, dat
     assert reason.format(queue_id=record.queue_id) in shown.reason
 
 
+@pytest.mark.parametrize("number", [6, 11])
+def test_an_opening_says_which_records_are_garbled(store, number, caplog):
+    """Where it has to walk the log, as after a crash; it goes on behind them."""
+    record = records(store)[number]
+    overwrite(store, record.commit_log_offset + 20, (99).to_bytes(8, "big"))
+    open_store(store).close(views_complete=True)
+    until = record.commit_log_offset + record.record_size
+    assert f"from={record.commit_log_offset} until={until} reason=the queue offset is out of sequence" in caplog.text
+
+
 def test_a_dump_names_at_its_end_what_it_found_out_too_late(store, monkeypatch):
     """One extent is looked at ahead. Here it is a record, and the next one of the queue comes two records behind."""
     monkeypatch.setattr("reput.store.log_walk.CHUNK_SIZE", 300)

@@ -7,10 +7,15 @@ import time
 import pytest
 
 import reput
-from reput.store.files import Files
+from reput.cli.findings import store_findings
+from reput.process.stopped_status import stopped_status
+from reput.settings import Settings
+from reput.store.files import Clock, Files
 from reput.store.index_file import HEADER
+from reput.store.message import Message
+from reput.store.publisher import NobodyListens
 from reput.store.store_checkpoint import StoreCheckpoint, decode_checkpoint, read_checkpoint, write_checkpoint
-from small_store import START_MS, ManualClock, open_store
+from small_store import START_MS, ManualClock, UnforcedFiles, open_store
 
 LIMIT_S = 60.0
 
@@ -104,3 +109,44 @@ def test_views_say_up_to_when_they_are_on_disk(tmp_path):
             assert time.monotonic() < end
     with reput.open(tmp_path, mode="inline", dispatchers=["index"]) as store:
         assert store.durable_views() == (0, 0)
+
+
+class Told(NobodyListens):
+    """Counts how often it was told that something is to be known of the writer."""
+
+    count = 0
+
+    def read_only(self, reason: str | None) -> None:
+        assert reason is None
+        self.count += 1
+
+
+def test_a_clock_that_was_set_back_is_told_while_it_is_behind_the_log(tmp_path, caplog):
+    """Store times do not go back, so they stand still until it has come there; the opening and `doctor` say so, too."""
+    clock = ManualClock(Clock().now_ms())
+    opened = open_store(tmp_path, clock=clock, files=UnforcedFiles())
+    told = Told()
+    opened.attach(told, needs_properties=False)
+    opened.put(Message("orders", b"x"))
+    assert opened.notice is None
+    clock.ms += 3_600_000
+    ahead = opened.put(Message("orders", b"x")).store_timestamp
+    clock.ms -= 3_600_000
+    assert opened.put(Message("orders", b"x")).store_timestamp == ahead
+    assert "ahead of this machine's clock, and every message gets it" in opened.notice
+    assert f"store_timestamp={ahead} ahead_ms=3600000" in opened.notice
+    opened.tell_notice()
+    opened.tell_notice()
+    assert (told.count, opened.state) == (1, "RUNNING")
+    clock.ms += 3_600_000
+    opened.tell_notice()
+    assert (told.count, opened.notice) == (2, None)
+    opened.close(views_complete=True)
+    write_checkpoint(tmp_path, ahead, ahead, UnforcedFiles())
+    (finding,) = [finding for finding in store_findings(tmp_path) if finding.name == "store times"]
+    assert finding.state == "warning"
+    assert f"store_timestamp={ahead}" in finding.finding
+    assert f"store_timestamp={ahead}" in stopped_status(tmp_path, Settings()).writer.reason
+    clock.ms -= 3_600_000
+    open_store(tmp_path, clock=clock, files=UnforcedFiles()).close(views_complete=True)
+    assert "ahead of this machine's clock, and every message gets it" in caplog.text

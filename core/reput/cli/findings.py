@@ -70,6 +70,27 @@ def store_findings(store: Path) -> Iterator[Finding]:
     yield free_space(store)
     yield permissions(store)
     yield holder(store)
+    yield store_times(store)
+
+
+def store_times(store: Path) -> Finding:
+    """A clock that ran ahead once has every later message get its time."""
+    from reput.store.files import Clock
+    from reput.store.store_checkpoint import ahead_of_clock, read_checkpoint
+
+    try:
+        last = read_checkpoint(store).physic_msg_timestamp
+    except OSError as error:
+        advice = "See its owner and mode."
+        return Finding("store times", "warning", f"the checkpoint cannot be read: error={error.strerror}", advice)
+    ahead = ahead_of_clock(last, Clock().now_ms())
+    if ahead is not None:
+        advice = (
+            "See whether this machine's clock is right (timedatectl). If it is, it was not when that message came: "
+            "wait, or go on in a new store."
+        )
+        return Finding("store times", "warning", ahead, advice)
+    return Finding("store times", "ok", f"store_timestamp={last}")
 
 
 def python() -> Finding:

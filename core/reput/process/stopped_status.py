@@ -16,9 +16,11 @@ from reput.process.status import DispatcherRow
 from reput.settings import Settings
 from reput.store.dispatcher_cursors import read_dispatcher_cursors
 from reput.store.epochs import read_epochs
+from reput.store.files import Clock
 from reput.store.identity import read_store_id
 from reput.store.log_end import find_log_end
 from reput.store.segments import Segments
+from reput.store.store_checkpoint import ahead_of_clock, read_checkpoint
 from reput.store.store_lock import StoreLock
 
 __all__ = ["stopped_status"]
@@ -52,7 +54,7 @@ def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
             commit_log_offset_min=segments.offset_min,
             epoch=epochs.epoch,
             state="STOPPED" if holder is None else "RUNNING",
-            reason=None,
+            reason=ahead_of_clock(read_checkpoint(store_directory).physic_msg_timestamp, Clock().now_ms()),
         ),
         dispatchers=[
             stopped_row(store_directory, name, cursors.get(name), epochs.clean_end) for name in settings.dispatchers

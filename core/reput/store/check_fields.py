@@ -14,6 +14,7 @@ Source: RocketMQ store, CommitLog.DefaultAppendMessageCallback, which gives a qu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,12 +69,23 @@ class FieldsCheck:
         damage: what was found, in no order.
     """
 
-    def __init__(self, log_begin: int, now_ms: int) -> None:
-        """*log_begin*: where the log begins; *now_ms*: the present, by a clock that may not be the writer's."""
+    def __init__(
+        self, log_begin: int, now_ms: int, next_offsets: Mapping[str, Mapping[int, int]] | None = None
+    ) -> None:
+        """
+        Args:
+            log_begin: where the log begins, or the part of it that is looked at.
+            now_ms: the present, by a clock that may not be the writer's.
+            next_offsets: topic → queue id → queue offset of the next record, where that is known already.
+        """
         self.log_begin = log_begin
         self.present = now_ms + DAY_MS
         self.damage: list[LogRange] = []
-        self.expected: dict[Queue, int] = {}
+        self.expected: dict[Queue, int] = {
+            (topic.encode(), queue_id): queue_offset
+            for topic, queues in (next_offsets or {}).items()
+            for queue_id, queue_offset in queues.items()
+        }
         self.doubts: dict[Queue, Doubt] = {}
         # Of each queue, its record that was met last; what lies before damage is no witness of what lies behind.
         self.met_at: dict[Queue, int] = {}

@@ -80,7 +80,7 @@ from reput.store.retention import Retention
 from reput.store.sealed_file import seal
 from reput.store.segments import Segments
 from reput.store.shortages import NO_ROOM, tell_store_error
-from reput.store.store_checkpoint import write_checkpoint
+from reput.store.store_checkpoint import ahead_of_clock, write_checkpoint
 from reput.store.store_lock import StoreLock, Writer, process_start_time
 from reput.store.topic_deletions import TopicDeletion, TopicDeletions
 from reput_hooks.dispatch import ROW
@@ -96,6 +96,7 @@ TAGS_CODES_MAX = 100_000
 # RocketMQ allows a record this much beyond the largest body.
 RECORD_OVERHEAD_MAX = 65536
 SNAPSHOT_INTERVAL_S = 10.0
+GARBLED_SHOWN = 5
 FILE_SIZE_SETTINGS = (
     "mapped_file_size_commit_log",
     "mapped_file_size_consume_queue",
@@ -262,6 +263,8 @@ class MessageStore:
         self.durable_timestamp = self.store_timestamp
         self.read_only_reason: str | None = None
         self.disk_full_reason: str | None = None
+        # What others were told last of `notice`.
+        self.told_notice: str | None = None
         # Tells up to which store time the views that RocketMQ reads are on disk, and up to which commit-log offset the
         # index is.
         self.durable_views: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -361,6 +364,15 @@ class MessageStore:
                     recovered.lost,
                     ", ".join(map(str, kept)),
                 )
+            for found in recovered.garbled[:GARBLED_SHOWN]:
+                logger.warning(
+                    "a record has a field that those around it contradict, and is left as it is: from=%d until=%d "
+                    "reason=%s count=%d (`reput check` names them all)",
+                    found.begin,
+                    found.end,
+                    found.reason,
+                    len(recovered.garbled),
+                )
             self.topic_deletions.move_before(recovered.common_end, self.files)
             self.force_recovered(segments, recovered.known_durable, recovered.end)
             # From here on the log is known to be on disk as it is now.
@@ -368,6 +380,9 @@ class MessageStore:
             self.queue_offsets = recovered.queue_offsets
             self.ordinal = recovered.ordinal
             self.store_timestamp = recovered.store_timestamp
+            notice = self.notice
+            if notice is not None:
+                logger.warning("%s store=%s", notice, self.directory)
             self.commit_log_offset_min = segments.offset_min
             end = recovered.end
         self.commit_log = self.open_log(log_directory, end)
@@ -465,6 +480,11 @@ class MessageStore:
         """Why nothing can be put, None if something can."""
         return self.read_only_reason or self.disk_full_reason
 
+    @property
+    def notice(self) -> str | None:
+        """What whoever runs the store should know, though it takes messages; None: there is nothing."""
+        return ahead_of_clock(self.store_timestamp, self.clock.now_ms())
+
     def attach(self, publisher: Publisher, *, needs_properties: bool, reads_durable: bool = False) -> None:
         """Have *publisher* told from now on.
 
@@ -480,6 +500,7 @@ class MessageStore:
                 self.commit_log.commit()
                 self.committed_publisher.change(publisher, self.commit_log.committed)
             self.needs_properties = needs_properties
+        self.told_notice = None
         self.flush_service.durable_wanted = reads_durable
 
     def topic(self, name: str) -> Topic:
@@ -955,7 +976,15 @@ class MessageStore:
     def after_each_round(self) -> None:
         """Called by the flusher, every time that it has looked whether there is something to force."""
         self.page_cache.look()
+        self.tell_notice()
         self.snapshot_when_due()
+
+    def tell_notice(self) -> None:
+        """Have `reput status` show what is to be known, or that it is over."""
+        notice = self.notice
+        if (notice is None) != (self.told_notice is None):
+            self.told_notice = notice
+            self.publisher.read_only(self.reason)
 
     def snapshot_when_due(self) -> None:
         """Keep what a recovery would otherwise have to scan for, RocketMQ's with its checkpoint included."""

@@ -28,6 +28,7 @@ from reput.store.store_lock import is_claimed
 from reput.store.topic_deletions import TopicDeletions, last_deletions, move_deletion
 
 if TYPE_CHECKING:
+    from reput.store.check_report import LogRange
     from reput.store.log_walk import Extent
 
 __all__ = ["DamageList", "DamagedRange", "RecoveredLog", "read_damage", "recover"]
@@ -59,6 +60,7 @@ class RecoveredLog(msgspec.Struct):
         common_end: up to where the log is the one that reput wrote last.
         known_durable: up to here the log is known to be on disk; what lies between and *end* is only readable.
         lost: why the log ends before the last byte that is not zero; None: it does not.
+        garbled: records whose fields those around them contradict. They can be read, and the log goes on behind them.
     """
 
     end: int
@@ -70,6 +72,7 @@ class RecoveredLog(msgspec.Struct):
     epochs: Epochs
     damage: DamageList
     common_end: int
+    garbled: list[LogRange] = []
 
 
 def read_damage(store_directory: Path) -> DamageList:
@@ -92,6 +95,7 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
     if untouched is not None:
         return untouched
     # Whatever has records in it is walked with numpy, which takes longer to load than a log that has none to recover.
+    from reput.store.check_fields import FieldsCheck
     from reput.store.log_tail import find_unforced, judge_tail, known_durable
     from reput.store.log_walk import LogWalk
 
@@ -122,8 +126,12 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
     known = {(damaged.begin, damaged.end): damaged for damaged in read_damage(store_directory).ranges}
     damage = [damaged for damaged in known.values() if begin is not None and damaged.end <= begin]
     tail: Extent | None = None
+    fields = FieldsCheck(segments.offset_min if begin is None else begin, now_ms, walk.queue_offsets.queues)
     for extent in walk.walk(begin):
-        if extent.kind == "damage":
+        if extent.columns is not None:
+            fields.take(extent.columns)
+        elif extent.kind == "damage":
+            fields.pass_damage(extent.end)
             damage.append(
                 known.get((extent.begin, extent.end)) or DamagedRange(extent.begin, extent.end, extent.reason)
             )
@@ -154,6 +162,7 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
         epochs,
         DamageList(damage),
         end if common is None else min(end, common),
+        fields.finish(),
     )
 
 

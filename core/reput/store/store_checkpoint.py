@@ -24,6 +24,7 @@ from reput.store.index_file import read_headers
 __all__ = [
     "CHECKPOINT_SIZE",
     "StoreCheckpoint",
+    "ahead_of_clock",
     "decode_checkpoint",
     "encode_checkpoint",
     "read_checkpoint",
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 CHECKPOINT_SIZE = 4096
+# Clocks of two machines, or of one before and after it was set right, differ by as much without its mattering.
+CLOCK_DIFFERENCE_MAX_MS = 60_000
 FIELDS = Struct(">qqqqq")
 
 
@@ -42,6 +45,19 @@ class StoreCheckpoint(msgspec.Struct, frozen=True):
     index_msg_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
+
+
+def ahead_of_clock(store_timestamp: int, now_ms: int) -> str | None:
+    """Return what follows from a last store time that lies ahead of this machine's clock, None if it does not by much.
+
+    Store times never go back within a log, so a clock that once ran ahead has them stand still until it is there again.
+    """
+    if store_timestamp <= now_ms + CLOCK_DIFFERENCE_MAX_MS:
+        return None
+    return (
+        "the log's last store time lies ahead of this machine's clock, and every message gets it until the clock has "
+        f"come there; delays count from it: store_timestamp={store_timestamp} ahead_ms={store_timestamp - now_ms}"
+    )
 
 
 def encode_checkpoint(checkpoint: StoreCheckpoint) -> bytes:
