@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,9 @@ def find_engine(name: str) -> Any:
     Raises:
         ConfigError: none does.
     """
+    # Here, because most commands have no use for it.
+    from importlib import metadata
+
     points = metadata.entry_points(group=ENTRY_POINT_GROUP)
     for point in points.select(name=name):
         return point.load()

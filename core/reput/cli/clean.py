@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, StoreArgument, settings_of
 from reput.cli.output import print_table, write_line
-from reput.store.retention_plan import SegmentFate
+
+if TYPE_CHECKING:
+    from reput.store.retention_plan import SegmentFate
 
 __all__ = ["EXAMPLE", "clean"]
 

@@ -19,10 +19,8 @@ from reput.errors import StoreError
 from reput.store.epochs import mark_holds, read_epochs
 from reput.store.files import Clock
 from reput.store.identity import read_store_id
-from reput.store.log_tail import find_unforced
-from reput.store.log_walk import LogWalk
 from reput.store.queue_offsets import QueueOffsets, read_queue_offsets
-from reput.store.record_columns import locate_records
+from reput.store.recovery import as_it_was_closed
 from reput.store.segments import Segments
 from reput.store.store_lock import StoreLock
 
@@ -41,6 +39,15 @@ def find_log_end(store_directory: Path, segments: Segments, begin: int | None = 
     """
     if begin is not None and nothing_was_appended(segments, begin):
         return begin
+    if begin is None:
+        epochs = read_epochs(store_directory, read_store_id(store_directory))
+        left = as_it_was_closed(store_directory, segments, epochs, read_queue_offsets(store_directory))
+        if left is not None:
+            return left.end
+    # Loads numpy, which takes longer than a log that has no records to be looked at.
+    from reput.store.log_tail import find_unforced
+    from reput.store.log_walk import LogWalk
+
     unclean = (store_directory / "abort").exists()
     unforced_from = find_unforced(store_directory, Clock().boot_id())
     walk = LogWalk(segments, unclean=unclean, unforced_from=unforced_from)
@@ -88,6 +95,8 @@ def trusted_snapshot(store_directory: Path, segments: Segments) -> tuple[int, Qu
 def good_segment(store_directory: Path, segments: Segments, unclean: bool) -> int:
     """Return the begin of the last segment that may be trusted to begin with a record of the present log."""
     durable_timestamp = checkpoint_timestamp(store_directory) if unclean else None
+    from reput.store.log_walk import LogWalk
+
     probe = LogWalk(segments)
     try:
         for segment in reversed(segments.list):
@@ -119,6 +128,8 @@ def skim(segments: Segments, begin: int) -> int:
 
     Only sizes, magic and own offsets are looked at: after a clean shutdown nothing before the last records can be torn.
     """
+    from reput.store.record_columns import locate_records
+
     at = good = begin
     buffer = bytearray(CHUNK_SIZE)
     while (segment := segments.find(at)) is not None:
