@@ -44,6 +44,7 @@ def test_the_version_is_the_distribution_s(capsys):
         (["get", "store", "orders"], "an argument is missing: argument=QUEUE_ID", "See reput get --help."),
         (["get", "store", "orders", "x", "0"], "on: QUEUE_ID=x", "See reput get --help."),
         (["get", "store", "orders", "0", "0", "0"], "arguments=0", "See reput get --help."),
+        (["get", "store", "orders", "0", "-12"], "no number here is below 0", "See reput get --help."),
         (["check", ""], "STORE is empty", "See reput check --help."),
         (["plugin"], "missing command", "See reput plugin --help."),
     ],

@@ -34,6 +34,12 @@ WAITING_QUEUES = 1000
 WAITING_EACH = 10
 HOLD_S = 3600.0
 WAIT_S = 60.0
+# Messages that are due in an hour, while others come due one after the other.
+DELAYED_WAITING = 100_000
+DELAYED_COUNT = 500
+DELAYED_PER_S = 200
+DELAY_LEVELS = "1s 1h"
+DUE_MS = 1000
 
 
 def measure_consume(
@@ -58,6 +64,8 @@ def measure_consume(
                 few = seconds_for(consumer, -(-count // WANTED_ONE_IN))
             received = asyncio.run(put_to_received(store, body, wake_ups))
             memory, woken = held_pulls(store, body, wake_ups)
+        with reput.open(scratch / "delays", dispatchers=["consume_queue"], message_delay_level=DELAY_LEVELS) as store:
+            late = delivered_late(store, body)
             return {
                 "bench": "consume",
                 "machine": machine_facts(scratch),
@@ -69,6 +77,8 @@ def measure_consume(
                 "held_pulls": WAITING_QUEUES * WAITING_EACH,
                 "bytes_per_held_pull": memory,
                 "put_to_woken": percentiles(woken),
+                "delayed_waiting": DELAYED_WAITING,
+                "delivered_late": percentiles(late),
             }
     finally:
         shutil.rmtree(scratch)
@@ -141,3 +151,29 @@ def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[f
         for _ in range(WAITING_EACH):
             hold(queue_id, queue_offset + 1)
     return memory, taken
+
+
+def delivered_late(store: reput.Store, body: bytes) -> list[float]:
+    """Return how long after its time each of some delayed messages was received, while many others wait."""
+    for first in range(0, DELAYED_WAITING, PUT_BATCH):
+        waiting = min(PUT_BATCH, DELAYED_WAITING - first)
+        store.put_batch([reput.Message("delayed", body, delay_level=2)] * waiting)
+    store.wait_for("consume_queue", store.appended, timeout=WAIT_S)
+    late: list[float] = []
+
+    def receive() -> None:
+        for _ in range(DELAYED_COUNT):
+            record = consumer.receive(WAIT_S)
+            assert record is not None
+            late.append(max(0.0, time.time() - (record.born_timestamp + DUE_MS) / 1000))
+            consumer.acknowledge(record)
+
+    with store.consumer("delayed", "delayed") as consumer:
+        thread = threading.Thread(target=receive)
+        thread.start()
+        pace = threading.Event()
+        for _ in range(DELAYED_COUNT):
+            store.put(reput.Message("delayed", body, delay_level=1))
+            pace.wait(1 / DELAYED_PER_S)
+        thread.join()
+    return late

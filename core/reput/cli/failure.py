@@ -85,6 +85,9 @@ def usage_sentence(error: typer.BadParameter) -> str:
     message = error.format_message().removesuffix(".")
     option = getattr(error, "option_name", None)
     if message.startswith("No such option"):
+        if option is not None and option[1:].isdigit():
+            # click takes a negative number for options of one letter each, and names the first.
+            return f"no number here is below 0, as one that begins with {option} is"
         near = getattr(error, "possibilities", None)
         return f"no such option: option={option}" + (f" near={','.join(sorted(near))}" if near else "")
     if refused := NO_SUCH_COMMAND.fullmatch(message):

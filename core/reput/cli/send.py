@@ -77,7 +77,12 @@ def send(
     ] = None,
     delay_level: Annotated[
         int,
-        typer.Option("--delay-level", metavar="L", parser=whole_number(), help="Deliver later: 1 is 1 s, 18 is 2 h."),
+        typer.Option(
+            "--delay-level",
+            metavar="L",
+            parser=whole_number(),
+            help="Deliver later: 1 is 1 s, 18 is 2 h; a higher one counts as the highest.",
+        ),
     ] = 0,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -107,6 +112,7 @@ def send(
     results: list[PutMessageResult] = []
     sent_count = 0
     with Interrupts() as interrupts, Store(store, settings, "processes") as opened:
+        level_max = opened.writer.delay_levels.level_max
         for body in until_interrupted(paced(bodies, rate), interrupts):
             result = opened.put(msgspec.structs.replace(template, body=body))
             sent_count += 1
@@ -118,7 +124,7 @@ def send(
                     # Whoever writes the lines may wait for what became of one before writing the next.
                     sys.stdout.flush()
     if not printer.is_json:
-        write_line(summary(store, topic, sent_count, results))
+        write_line(summary(store, topic, sent_count, results) + delay_text(delay_level, level_max))
     return interrupts.exit_code
 
 
@@ -184,6 +190,15 @@ def result_row(topic: str, result: PutMessageResult) -> dict[str, Any]:
         "store_timestamp": result.store_timestamp,
         "message_id": result.message_id,
     }
+
+
+def delay_text(delay_level: int, level_max: int) -> str:
+    """Return which delay the messages got, for people; nothing without one."""
+    if delay_level <= 0 or level_max == 0:
+        return ""
+    if delay_level <= level_max:
+        return f", delay level {delay_level}"
+    return f", delay level {level_max}: the highest there is, {delay_level} was asked for"
 
 
 def summary(store: Path, topic: str, count: int, ends: list[PutMessageResult]) -> str:
