@@ -557,6 +557,16 @@ class Store(Reading):
         require_seconds("timeout", timeout)
         self.group.wait_for(dispatcher, commit_log_offset, timeout)
 
+    @property
+    def loops_wait_for_progress(self) -> bool:
+        """Whether an event loop waits for a dispatcher by itself, and not through a thread."""
+        return isinstance(self.group, ProcessGroup)
+
+    async def wait_for_async(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
+        """As `wait_for`, for a task: other tasks go on meanwhile."""
+        self.require_open()
+        await self.group.wait_for_async(dispatcher, commit_log_offset, timeout)
+
     def readable_up_to(self, view: str) -> int:
         """Return the progress of a view; 0 where nobody builds it.
 

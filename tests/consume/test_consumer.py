@@ -10,6 +10,7 @@ import threading
 import pytest
 
 import reput
+from reput.consume.consumer_group import ConsumerGroup
 from reput.errors import ConfigError, RequestRefused
 from reput.filter import FilterSyntaxError, parse
 from reput.store.config_json import parse_config
@@ -368,3 +369,36 @@ def test_a_killed_dispatcher_holds_a_consumer_up_for_a_moment(directory):
                     os.kill(row.pid, signal.SIGKILL)
             assert bodies_of(consumer, 1) == [str(number)]
     assert offsets(directory, "billing") == {0: 12}
+
+
+@pytest.mark.processes
+def test_a_loop_whose_tasks_alone_wait_needs_no_thread(directory, monkeypatch):
+    """It learns of messages itself; a thread that begins to wait is not forgotten for it."""
+    told_by = []
+    grown = ConsumerGroup.grown
+
+    def note(self, queues):
+        told_by.append(threading.current_thread().name)
+        grown(self, queues)
+
+    monkeypatch.setattr(ConsumerGroup, "grown", note)
+
+    async def receive_one(store, consumer, text):
+        task = asyncio.create_task(consumer.receive_async(WAIT_S))
+        await asyncio.sleep(0)
+        put(store, text)
+        record = await task
+        consumer.acknowledge(record)
+        return record.body.decode()
+
+    with reput.open(directory, dispatchers=["consume_queue"]) as store, store.consumer("billing", "orders") as consumer:
+        # The first put makes the topic's queues known.
+        assert asyncio.run(receive_one(store, consumer, "first")) == "first"
+        told_by.clear()
+        assert asyncio.run(receive_one(store, consumer, "second")) == "second"
+        assert set(told_by) == {"MainThread"}
+        thread = threading.Timer(0.05, put, (store, "third"))
+        thread.start()
+        assert bodies_of(consumer, 1) == ["third"]
+        thread.join()
+        assert told_by[-1] == "reput-hold"

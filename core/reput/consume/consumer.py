@@ -21,6 +21,7 @@ from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from reput.consume.loop_arrivals import running_loop
 from reput.consume.response_code import ResponseCode
 from reput.consume.shared_queue import SharedQueue
 from reput.consume.subscription import Filter, Subscription, subscribe
@@ -103,14 +104,19 @@ class Consumer:
             return record
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.changed:
-            while not self.closed:
-                record = self.take()
-                if record is not None:
-                    return record
-                remaining = None if deadline is None else deadline - time.monotonic()
-                if remaining is not None and remaining <= 0:
-                    return None
-                self.changed.wait(remaining)
+            self.shared.thread_count += 1
+            try:
+                self.shared.begin_waiting(None)
+                while not self.closed:
+                    record = self.take()
+                    if record is not None:
+                        return record
+                    remaining = None if deadline is None else deadline - time.monotonic()
+                    if remaining is not None and remaining <= 0:
+                        return None
+                    self.changed.wait(remaining)
+            finally:
+                self.shared.thread_count -= 1
         return None
 
     async def receive_async(self, timeout: float | None = None) -> Record | None:
@@ -127,6 +133,7 @@ class Consumer:
                 future: asyncio.Future[None] = loop.create_future()
                 waiter = (loop, future)
                 self.tasks.append(waiter)
+                self.shared.begin_waiting(loop)
             timer = None
             if deadline is not None:
                 if deadline <= loop.time():
@@ -207,8 +214,13 @@ class Consumer:
         """Have whoever waits for a message look again. Under the group's lock."""
         self.changed.notify_all()
         tasks, self.tasks = self.tasks, []
+        if not tasks:
+            return
+        current = running_loop()
         for loop, future in tasks:
-            if not loop.is_closed():
+            if loop is current:
+                resolve(future)
+            elif not loop.is_closed():
                 loop.call_soon_threadsafe(resolve, future)
 
     # Done, or not.

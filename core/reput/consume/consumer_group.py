@@ -23,6 +23,8 @@ from reput.store.message_reader import GetMessageStatus, Records
 from reput_hooks import Record
 
 if TYPE_CHECKING:
+    import asyncio
+
     from reput.consume.consumer import Consumer
     from reput.consume.hold_service import Watch
     from reput.consume.services import ConsumeServices
@@ -49,6 +51,8 @@ class ConsumerGroup:
         self.queues: dict[tuple[str, int], SharedQueue] = {}
         self.begins: dict[str, Beginning] = {}
         self.watch: Watch | None = None
+        # Threads that wait for a message.
+        self.thread_count = 0
 
     # Who is there.
 
@@ -175,8 +179,26 @@ class ConsumerGroup:
             consumer.queues = [queue for queue in self.queues.values() if queue.owner is consumer]
             consumer.notify()
 
+    def begin_waiting(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """A task of *loop*, which the calling thread runs, is about to wait for a message; None: a thread. Under lock.
+
+        Where nobody but tasks of one loop wait, the loop is told of new messages, else the hold service's thread.
+        """
+        watch = self.watch
+        if watch is None or (watch.loop is not None and watch.loop.loop is loop):
+            return
+        former, watch.loop = watch.loop, None
+        if former is not None:
+            # The loop may be busy with something else, or not run at all.
+            former.share_all()
+        store = self.services.store
+        if loop is None or self.thread_count or not store.loops_wait_for_progress:
+            return
+        if all(other is loop for consumer in self.consumers for other, _ in consumer.tasks):
+            watch.loop = self.services.hold_service.loop_arrivals(loop)
+
     def grown(self, queues: set[tuple[str, int]]) -> None:
-        """Called by the hold service: these queues can be read further."""
+        """Called by the hold service or a loop: these queues can be read further."""
         with self.lock:
             owners = set()
             for key in queues:

@@ -3,6 +3,8 @@
     put ──▶ `arrived` (under the put lock) ──▶ queue of arrivals ──▶ the thread waits until the consume queue is
                                                                       readable so far ──▶ reads what is waited for
 
+Where only tasks of one event loop wait for messages of a queue, the loop does without the thread; see `LoopArrivals`.
+
 A put to a queue that nobody waits for costs a look into a dictionary. One that somebody waits for hands the queue and
 the end of the log to the thread, which waits for the consume queue's progress and then serves the waiters of that
 queue alone. A held pull is read again before its consumer is woken, so that a message that its filter does not want
@@ -22,16 +24,17 @@ import heapq
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
+from reput.consume.loop_arrivals import LoopArrivals, LoopStore
 from reput.consume.pull_service import PullRequest, PullResult, PullService
 from reput.consume.response_code import ResponseCode
 from reput.errors import DispatcherError, ReputError, StoreClosed, WaitTimeout
 from reput.store.files import Clock
-from reput.store.message_reader import GetMessageStatus
+from reput.store.message_reader import GetMessageResult, GetMessageStatus
 
 __all__ = ["GrowingStore", "HoldService", "Watch"]
 
@@ -49,7 +52,7 @@ Answer: TypeAlias = PullResult | ReputError | OSError
 logger = logging.getLogger("reput.consume")
 
 
-class GrowingStore(Protocol):
+class GrowingStore(LoopStore, Protocol):
     """What the service has to know of the store."""
 
     @property
@@ -58,9 +61,6 @@ class GrowingStore(Protocol):
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue gets."""
-
-    def readable_up_to(self, view: str) -> int:
-        """Return the progress of a view."""
 
     def wait_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
         """Return when a view is readable up to an offset."""
@@ -80,13 +80,19 @@ class HeldPull:
 
 
 class Watch:
-    """Whoever wants to know that queues of some topics have grown. *grown* is called on the service's thread."""
+    """Whoever wants to know that queues of some topics have grown.
 
-    __slots__ = ("grown", "topics")
+    Attributes:
+        grown: is called on the service's thread, or by the loop.
+        loop: the loop whose tasks alone wait; None: others do, too, or nobody knows.
+    """
+
+    __slots__ = ("grown", "loop", "topics")
 
     def __init__(self, topics: tuple[str, ...], grown: Callable[[set[Queue]], None]) -> None:
         self.topics = topics
         self.grown = grown
+        self.loop: LoopArrivals | None = None
 
 
 class HoldService:
@@ -106,6 +112,7 @@ class HoldService:
         self.numbers = count()
         # (end of the log, queue); None: look at the deadlines.
         self.arrivals: SimpleQueue[tuple[int, Queue] | None] = SimpleQueue()
+        self.loops: dict[asyncio.AbstractEventLoop, LoopArrivals] = {}
         self.closed = False
         self.closing = threading.Event()
         self.thread = threading.Thread(target=self.run, name="reput-hold", daemon=True)
@@ -117,8 +124,21 @@ class HoldService:
         """The log has grown to *end* by records of *queues*."""
         held, watches = self.held, self.watches
         for queue in queues:
-            if queue in held or queue[0] in watches:
+            if queue in held:
                 self.arrivals.put((end, queue))
+                continue
+            watching = watches.get(queue[0])
+            if watching is not None:
+                loops = {watch.loop for watch in watching}
+                if None in loops:
+                    self.arrivals.put((end, queue))
+                else:
+                    for loop in loops:
+                        assert loop is not None
+                        loop.tell((end, queue))
+                    if any(watch.loop is None for watch in watching):
+                        # A thread has begun to wait, and saw nothing of this yet.
+                        self.arrivals.put((end, queue))
 
     # Waiting.
 
@@ -209,6 +229,15 @@ class HoldService:
                 else:
                     self.watches.pop(topic, None)
 
+    def loop_arrivals(self, loop: asyncio.AbstractEventLoop) -> LoopArrivals:
+        """Return what tells *loop*, which the calling thread runs, of queues that have grown."""
+        found = self.loops.get(loop)
+        if found is None:
+            for other in [other for other in self.loops if other.is_closed()]:
+                del self.loops[other]
+            found = self.loops[loop] = LoopArrivals(loop, self.store, self.tell_watches, self.arrivals.put)
+        return found
+
     def look_again(self, queue: Queue) -> None:
         """Serve the waiters of *queue* once what is appended by now can be read."""
         self.arrivals.put((self.store.appended, queue))
@@ -276,15 +305,22 @@ class HoldService:
 
     def serve(self, grown: set[Queue]) -> None:
         """Look for those who wait for *grown* queues."""
+        for queue in grown:
+            if queue in self.held:
+                with self.lock:
+                    pulls = list(self.held.get(queue, ()))
+                # Many may wait for one message; it is read once.
+                shared: dict[Hashable, GetMessageResult] = {}
+                for held in pulls:
+                    self.try_pull(held, shared)
+        self.tell_watches(grown)
+
+    def tell_watches(self, grown: set[Queue]) -> None:
+        """Tell those who watch *grown* queues; pulls that are held learn nothing of it."""
         by_watch: dict[Watch, set[Queue]] = {}
         for queue in grown:
             for watch in self.watches.get(queue[0], ()):
                 by_watch.setdefault(watch, set()).add(queue)
-            if queue in self.held:
-                with self.lock:
-                    pulls = list(self.held.get(queue, ()))
-                for held in pulls:
-                    self.try_pull(held)
         for watch, queues in by_watch.items():
             try:
                 watch.grown(queues)
@@ -292,12 +328,12 @@ class HoldService:
                 # The others are served all the same; the next message of the queue brings the next attempt.
                 logger.exception("a queue that has grown cannot be read: queues=%s", sorted(queues))
 
-    def try_pull(self, held: HeldPull) -> None:
-        """Read for a pull; without a message that it wants it goes on waiting."""
+    def try_pull(self, held: HeldPull, shared: dict[Hashable, GetMessageResult]) -> None:
+        """Read for a pull, or take what was read for others; without a message that it wants it goes on waiting."""
         result: Answer
         try:
             while True:
-                result = self.pull_service.pull_again(held.request, held.next_offset)
+                result = self.pull_service.pull_again(held.request, held.next_offset, shared)
                 if result.status is not GetMessageStatus.NO_MATCHED_MESSAGE:
                     break
                 held.next_offset = result.next_begin_offset

@@ -10,7 +10,7 @@ Source: RocketMQ broker, PullMessageProcessor.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Protocol
 
 import msgspec
@@ -33,7 +33,7 @@ from reput.filter import (
 )
 from reput.settings import Settings
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
-from reput.store.message_reader import GetMessageStatus, MessageReader, Records, TransferLimits
+from reput.store.message_reader import GetMessageResult, GetMessageStatus, MessageReader, Records, TransferLimits
 from reput.store.topic_config_manager import PERM_READ
 
 __all__ = ["PullRequest", "PullResult", "PullService", "ReadableStore"]
@@ -147,12 +147,37 @@ class PullService:
             self.offsets.commit_offset(request.group, request.topic, request.queue_id, request.commit_offset)
         return self.read(request, message_filter, request.queue_offset)
 
-    def pull_again(self, request: PullRequest, queue_offset: int) -> PullResult:
-        """Answer a pull that was held, from *queue_offset* on: all checks are made again, nothing is kept again."""
-        return self.read(request, self.check(request), queue_offset)
+    def pull_again(
+        self, request: PullRequest, queue_offset: int, shared: dict[Hashable, GetMessageResult] | None = None
+    ) -> PullResult:
+        """Answer a pull that was held, from *queue_offset* on: all checks are made again, nothing is kept again.
 
-    def read(self, request: PullRequest, message_filter: MessageFilter | None, queue_offset: int) -> PullResult:
-        """Read a queue."""
+        Args:
+            shared: what was read for others who wait for the same queue, and now for this one.
+        """
+        return self.read(request, self.check(request), queue_offset, shared)
+
+    def read(
+        self,
+        request: PullRequest,
+        message_filter: MessageFilter | None,
+        queue_offset: int,
+        shared: dict[Hashable, GetMessageResult] | None = None,
+    ) -> PullResult:
+        """Read a queue, unless *shared* has what is asked for."""
+        key: Hashable = None
+        if shared is not None and (message_filter is None or isinstance(message_filter, TagMessageFilter)):
+            codes = None if message_filter is None else message_filter.codes
+            key = (queue_offset, request.count_max, request.bytes_max, request.trusted, codes)
+        found = None if shared is None or key is None else shared.get(key)
+        if found is None:
+            found = self.get(request, message_filter, queue_offset)
+            if shared is not None and key is not None:
+                shared[key] = found
+        return self.answer(request, queue_offset, found)
+
+    def get(self, request: PullRequest, message_filter: MessageFilter | None, queue_offset: int) -> GetMessageResult:
+        """Read a queue within the limits of one transfer."""
         limits: TransferLimits | None = None
         if not request.trusted:
             limits = self.limits
@@ -164,7 +189,7 @@ class PullService:
                     bytes_on_disk=min(limits.bytes_on_disk, bytes_max),
                 )
         with self.store.read_lock:
-            found = self.store.reader.get_message(
+            return self.store.reader.get_message(
                 request.topic,
                 request.queue_id,
                 queue_offset,
@@ -172,6 +197,9 @@ class PullService:
                 message_filter=message_filter,
                 limits=limits,
             )
+
+    def answer(self, request: PullRequest, queue_offset: int, found: GetMessageResult) -> PullResult:
+        """Return what a pull comes to where *found* was read for it."""
         status, following = found.status, found.next_queue_offset
         if self.next_queue_offset is not None and queue_offset > found.queue_offset_max:
             # After a kill the queue is not built as far yet as it was consumed: nothing has moved.

@@ -43,6 +43,10 @@ class ConsumableStore(ReadableStore, GrowingStore, Protocol):
     def directory(self) -> Path:
         """Where it lies."""
 
+    @property
+    def loops_wait_for_progress(self) -> bool:
+        """Whether `wait_for_async` needs no thread."""
+
     def queue_ids(self, topic: str) -> Collection[int]:
         """Return the queues of a topic that messages were put to."""
 

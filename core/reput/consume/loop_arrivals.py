@@ -1,0 +1,123 @@
+"""LoopArrivals: queues that have grown, for tasks of one event loop, which itself waits until they can be read.
+
+    put ──▶ `tell` ──▶ the loop sleeps on the dispatcher's progress ──▶ `grown`, in the loop's thread ──▶ the task
+
+No thread stands between the dispatcher's process and the task that waits for a message. What the loop cannot wait for -
+it ends, or nobody builds the consume queue now - is handed over to the thread of the hold service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from reput.errors import DispatcherError, StoreClosed, WaitTimeout
+
+__all__ = ["Arrival", "LoopArrivals", "LoopStore", "running_loop"]
+
+CONSUME_QUEUE = "consume_queue"
+WAIT_S = 1.0
+
+Queue: TypeAlias = tuple[str, int]
+# Commit-log offset up to which the consume queue has to be readable first, and what has grown.
+Arrival: TypeAlias = tuple[int, Queue]
+
+
+class LoopStore(Protocol):
+    """What is waited for."""
+
+    def readable_up_to(self, view: str) -> int:
+        """Return the progress of a view."""
+
+    async def wait_for_async(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
+        """Return when a view is readable up to an offset."""
+
+
+class LoopArrivals:
+    """Arrivals of one loop.
+
+    Attributes:
+        waiting: what was told and cannot be read yet.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: LoopStore,
+        grown: Callable[[set[Queue]], None],
+        hand_over: Callable[[Arrival], None],
+    ) -> None:
+        """*grown* is called in the loop's thread; *hand_over*, in any, with what the loop cannot wait for."""
+        self.loop = loop
+        self.store = store
+        self.grown = grown
+        self.hand_over = hand_over
+        self.waiting: deque[Arrival] = deque()
+        self.is_called = False
+        self.task: asyncio.Task[None] | None = None
+
+    def tell(self, arrival: Arrival) -> None:
+        """A queue has grown. Any thread, under the put lock."""
+        self.waiting.append(arrival)
+        if self.is_called:
+            return
+        self.is_called = True
+        try:
+            if running_loop() is self.loop:
+                # Without the system call that wakes a loop from another thread.
+                self.loop.call_soon(self.begin)
+            else:
+                self.loop.call_soon_threadsafe(self.begin)
+        except RuntimeError:
+            # The loop was closed.
+            self.hand_over_all()
+
+    def begin(self) -> None:
+        """Wait, if nobody does; in the loop."""
+        # What is told from now on calls again, or is seen by the task.
+        self.is_called = False
+        if self.task is None and self.waiting:
+            self.task = self.loop.create_task(self.serve())
+
+    async def serve(self) -> None:
+        """Say what has grown until there is nothing to wait for."""
+        waiting = self.waiting
+        try:
+            while waiting:
+                await self.store.wait_for_async(CONSUME_QUEUE, min(end for end, _ in waiting), WAIT_S)
+                readable = self.store.readable_up_to(CONSUME_QUEUE)
+                grown: set[Queue] = set()
+                for _ in range(len(waiting)):
+                    end, queue = waiting.popleft()
+                    if end <= readable:
+                        grown.add(queue)
+                    else:
+                        waiting.append((end, queue))
+                self.grown(grown)
+        except (WaitTimeout, DispatcherError, StoreClosed):
+            # Slow, or not running: the thread has the patience for that.
+            pass
+        finally:
+            self.task = None
+            self.hand_over_all()
+
+    def hand_over_all(self) -> None:
+        """Give up waiting."""
+        self.is_called = False
+        while self.waiting:
+            self.hand_over(self.waiting.popleft())
+
+    def share_all(self) -> None:
+        """Have the thread know of all that the loop waits for, too: somebody waits who does not depend on the loop."""
+        for arrival in tuple(self.waiting):
+            self.hand_over(arrival)
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the loop that the calling thread runs."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
