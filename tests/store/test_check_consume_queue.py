@@ -266,3 +266,23 @@ def test_a_flipped_byte_in_the_log_hides_one_record_only(store):
     write_unit(store, 300, (1, 1, 1))
     found = view(store)
     assert (found.difference_count, found.unverified_count) == (1, 1)
+
+
+@pytest.mark.parametrize(("unit_offset", "state"), [(0, "equal"), (1, "different")])
+def test_a_light_queue_may_hold_what_rocketmq_4_put_there_before_its_time(tmp_path, unit_offset, state):
+    """It dispatches a message that waits to its light queues, and once more when it is due; its record says so."""
+    log = WrittenLog(tmp_path)
+    names = b"INNER_MULTI_DISPATCH\x01%%LMQ%%a\x02INNER_MULTI_QUEUE_OFFSET\x01%d\x02"
+    queues = [(b"SCHEDULE_TOPIC_XXXX", 17), (b"orders", 0)]
+    for number, (topic, queue_id) in enumerate(queues):
+        log.append(topic=topic, queue_id=queue_id, properties=names % number)
+    log.save()
+    units = [
+        UNIT.pack(begin, end - begin, 0) for begin, end in zip(log.offsets, [*log.offsets[1:], log.end], strict=True)
+    ]
+    light = [units[0] if unit_offset == 0 else UNIT.pack(1, 90, 0), units[1]]
+    for name, held in (("SCHEDULE_TOPIC_XXXX/17", units[:1]), ("orders/0", units[1:]), ("%LMQ%a/0", light)):
+        directory = tmp_path / "consumequeue" / name
+        directory.mkdir(parents=True)
+        (directory / f"{0:020d}").write_bytes(b"".join(held).ljust(FILE_UNITS * UNIT.size, b"\0"))
+    assert view(tmp_path).state == state

@@ -14,15 +14,22 @@ from typing import Any
 
 import numpy as np
 
+from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.store.check_consume_queue_ext import ConsumeQueueExtCheck
 from reput.store.check_report import Findings, Ranges, ViewReport, points_into
-from reput.store.consume_queue import PRE_BLANK_SIZE
-from reput.store.consume_queue_builder import ConsumeQueueBuilder, further_queues, queue_directories
+from reput.store.consume_queue import PRE_BLANK_SIZE, holds_unit_of
+from reput.store.consume_queue_builder import LMQ_PREFIX, ConsumeQueueBuilder, further_queues, queue_directories
 from reput.store.consume_queue_ext import ADDRESS_MAX
 from reput.store.consume_queue_units import UNIT_DTYPE
 from reput.store.open_files import OpenFiles
 from reput.store.queue_file_units import READ_MAX, QueueFileUnits
-from reput.store.record import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
+from reput.store.record import (
+    INNER_BATCH_FLAG,
+    TRANSACTION_PREPARED_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+    decode_record,
+)
+from reput.store.segments import Segments
 from reput_hooks import DispatchColumns
 
 __all__ = ["ConsumeQueueCheck"]
@@ -91,6 +98,8 @@ class ConsumeQueueCheck:
         """*deleted*: where topics were deleted; no unit is due for what they had before, and old ones may be left."""
         self.deleted = deleted
         self.root = store_directory / "consumequeue"
+        self.log_directory = store_directory / "commitlog"
+        self.segments: Segments | None = None
         self.ext = ext
         self.log_begin = log_begin
         self.damage = damage
@@ -267,13 +276,13 @@ class ConsumeQueueCheck:
             self.differ_at(
                 queue, low, units, ~used, "unit is zero before the queue's end, where RocketMQ would stop reading"
             )
-            self.differ_at(queue, low, units, self.without_explanation(queue, units, used), NO_RECORD)
+            self.differ_at(queue, low, units, self.without_explanation(queue, low, units, used), NO_RECORD)
 
     def judge_behind(self, queue: Queue, log_end: int) -> None:
         """Judge units behind the last place that the log has a record for."""
         for low, high in queue.units.used(queue.end):
             units = queue.units.read(low, high)
-            strange = self.without_explanation(queue, units, units["record_size"] > 0)
+            strange = self.without_explanation(queue, low, units, units["record_size"] > 0)
             if queue.end == 0:
                 # Nothing of this queue is in the log, so nothing but older records can have come before.
                 inside = strange & (units["commit_log_offset"] < log_end)
@@ -281,8 +290,9 @@ class ConsumeQueueCheck:
                 strange &= ~inside
             self.findings.stale_count += int(strange.sum())
 
-    def without_explanation(self, queue: Queue, units: Array, used: Array) -> Array:
-        """Return which *used* units neither stand for records that are gone nor point into damage; count the others."""
+    def without_explanation(self, queue: Queue, first: int, units: Array, used: Array) -> Array:
+        """Return which *used* units have no reason to be there, and count those that stand for records that are gone or
+        point into damage. The units begin at place *first*."""
         offsets = units["commit_log_offset"].astype(np.int64)
         begin = max(self.log_begin, self.deleted.get(queue.topic, 0))
         expired = used & ((units["record_size"] == PRE_BLANK_SIZE) | (offsets < begin))
@@ -290,7 +300,23 @@ class ConsumeQueueCheck:
         self.findings.expired_count += int(expired.sum())
         self.findings.unverified_count += int(inside.sum())
         rest: Array = used & ~expired & ~inside
+        if queue.topic.startswith(LMQ_PREFIX):
+            for number in np.flatnonzero(rest).tolist():
+                rest[number] = not self.log_says_so(queue, first + number, units[number])
         return rest
+
+    def log_says_so(self, queue: Queue, queue_offset: int, unit: Any) -> bool:
+        """Tell whether the unit's record names this place of a light queue, though it is one that waits or is retried.
+
+        RocketMQ 4 dispatches such records to their light queues, RocketMQ 5 and reput only when they are delivered.
+        """
+        if self.segments is None:
+            self.segments = Segments(self.log_directory)
+        try:
+            data = self.segments.read(int(unit["commit_log_offset"]), int(unit["record_size"]))
+            return holds_unit_of(decode_record(data), queue.topic, queue.queue_id, queue_offset)
+        except (DamagedStore, OffsetOutOfRange):
+            return False
 
     def differ_at(self, queue: Queue, first: int, units: Array, chosen: Array, text: str) -> None:
         """Note a difference for each of the *chosen* units, which begin at place *first*."""
