@@ -515,9 +515,9 @@ class DispatcherLoop:
         end = Cursor(
             self.cursor.store_id, self.cursor.epoch, found.end, found.store_timestamp or self.cursor.store_timestamp
         )
-        parts = [found.columns] if len(found.columns) else []
-        ordinal = None if self.ordinal is None or self.positions_only else self.ordinal + len(found.columns)
-        self.dispatch(dispatcher, DispatchBatch(begin, end, parts), ordinal)
+        batch = DispatchBatch(begin, end, found.parts)
+        ordinal = None if self.ordinal is None or self.positions_only else self.ordinal + len(batch)
+        self.dispatch(dispatcher, batch, ordinal)
         return 1
 
     def stand_before_damage(self, error: DamagedStore) -> int:

@@ -19,6 +19,8 @@ from reput_hooks import CommitLogDispatcher, DispatcherDescription
 
 __all__ = ["HostedLoop"]
 
+FLUSHES_LEFT_OUT = 60
+
 
 class HostedLoop:
     """One life of a dispatcher, from its durable cursor on. Used by one thread.
@@ -72,7 +74,10 @@ class HostedLoop:
             load_epochs=lambda: read_epochs(context.store_directory, context.store_id),
             count_from_first=context.target is not None,
             builds_anew=builds_anew,
-            flush_interval_s=context.settings.dispatcher_flush_interval / 1000,
+            # What is built apart from a store is begun anew after a crash, so that forcing it meanwhile is for nothing.
+            flush_interval_s=context.settings.dispatcher_flush_interval
+            / 1000
+            * (1 if context.target is None else FLUSHES_LEFT_OUT),
             now=now,
         )
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from reput.errors import DamagedStore
-from reput.process.frame import NO_COLUMNS
+from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.settings import Settings
 from reput.store.segments import Segments
 from reput.store.topic_deletions import TopicDeletions
@@ -21,14 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["LogFeed", "LogRange"]
 
 CHUNK_SIZE = 4 << 20
+# Bytes of the log are read by the chunk, which bounds the memory. Requests are handed out by so many chunks as have
+# about these rows: a view of a thousand queues pays for each queue that a batch touches.
+ROWS_WANTED = 16384
 # A batch of positions alone may be long: who reads the log itself would rather have one segment than 256 pieces.
 POSITIONS_SIZE_MAX = 1 << 30
 
 
 class LogRange(NamedTuple):
-    """What one reading found: *columns* up to *end*; *store_timestamp* of the last record, 0 if there was none."""
+    """What one reading found: *parts* up to *end*; *store_timestamp* of the last record, 0 if there was none."""
 
-    columns: DispatchColumns
+    parts: list[DispatchColumns]
     end: int
     store_timestamp: int
 
@@ -64,8 +66,24 @@ class LogFeed:
         scan = self.scan or self.open()
         if self.positions:
             return self.read_positions(scan, commit_log_offset, until)
-        scanned = scan.scan(commit_log_offset, until, CHUNK_SIZE)
-        return LogRange(scanned.columns, scanned.end, scanned.store_timestamp)
+        parts: list[DispatchColumns] = []
+        end, store_timestamp, row_count = commit_log_offset, 0, 0
+        while row_count < ROWS_WANTED and (end < until or end == commit_log_offset):
+            try:
+                scanned = scan.scan(end, until, CHUNK_SIZE)
+            except (DamagedStore, OffsetOutOfRange):
+                # What was found before comes first.
+                if end > commit_log_offset:
+                    break
+                raise
+            if scanned.end == end:
+                break
+            if len(scanned.columns):
+                parts.append(scanned.columns)
+                row_count += len(scanned.columns)
+                store_timestamp = scanned.store_timestamp
+            end = scanned.end
+        return LogRange(parts, end, store_timestamp)
 
     def read_record(self, commit_log_offset: int, data: bytes) -> DispatchColumns | None:
         """Return the request of one record, None if the log does not hold *data* at this offset."""
@@ -92,7 +110,7 @@ class LogFeed:
                 raise
             if len(located):
                 timestamp = int(located.store_timestamp[-1])
-        return LogRange(NO_COLUMNS, end, timestamp)
+        return LogRange([], end, timestamp)
 
     def begins_behind(self, commit_log_offset: int) -> bool:
         """Tell whether the first segment that is there begins behind this offset."""
