@@ -86,7 +86,8 @@ def beside(
         ),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="PART", help="A part of it; may be repeated. By default all.")
+        list[str] | None,
+        typer.Option("--only", metavar="PART", help="A part of it; may be repeated. By default all but isolation."),
     ] = None,
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="How often everybody has a turn.")
@@ -110,7 +111,7 @@ def beside(
     Without --peer reput alone is measured. Exit code 1: something could not be measured; a goal that is missed is no
     error.
     """
-    from reput.bench.beside import PARTS, measure_beside
+    from reput.bench.beside import PARTS, USUAL_PARTS, measure_beside
     from reput.bench.peer import VERSIONS
 
     unknown = [part for part in only or () if part not in PARTS]
@@ -121,7 +122,7 @@ def beside(
             out,
             peer=peer,
             versions=versions or VERSIONS,
-            parts=only or tuple(PARTS),
+            parts=only or USUAL_PARTS,
             rounds=rounds,
             minutes=minutes,
             quick=quick,
