@@ -193,8 +193,9 @@ def test_a_view_that_is_kept_elsewhere_cannot_be_built_anew(log, plugins, contex
     running = processes(context("probe", options={"probe": {"elsewhere": str(tmp_path)}}))
     running.group.wait_for("probe", log.put(20), TIMEOUT)
     running.wait_until(lambda: (tmp_path / "probe.json").exists())
-    with pytest.raises(DispatcherError, match="keeps its view elsewhere"):
+    with pytest.raises(DispatcherError, match="keeps its view elsewhere") as refused:
         rebuild_in_place(log.store_directory, ["probe"])
+    assert "with another place in its options it begins with the log" in str(refused.value)
     assert running.row("probe").state == "RUNNING"
 
 

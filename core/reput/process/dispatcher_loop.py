@@ -331,9 +331,9 @@ class DispatcherLoop:
             cursor = self.dispatcher.start()
             if untouched and cursor is not None:
                 raise StartRefused(
-                    f"the dispatcher keeps its view elsewhere, where it cannot be built anew: dispatcher={self.name} "
+                    "the dispatcher keeps its view elsewhere, where it cannot be built anew; with another place in its "
+                    f"options it begins with the log: dispatcher={self.name} "
                     f"commit_log_offset={cursor.commit_log_offset}",
-                    "Have it keep its data in the folder that the host gives it.",
                 )
             self.settle(self.dispatcher, cursor)
         except RebuildNeeded:
