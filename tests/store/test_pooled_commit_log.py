@@ -13,11 +13,20 @@ from pathlib import Path
 import pytest
 
 import reput
-from reput.errors import StoreBusy, StoreReadOnly
+from reput.errors import StoreBusy, StoreFull, StoreReadOnly
 from reput.store.files import Buffer, Mapping
 from reput.store.message import Message
 from reput.store.publisher import NobodyListens
-from small_store import SEGMENT_SIZE, UnforcedFiles, UnforcedMapping, drop, log_bytes, message_of_size, records
+from small_store import (
+    SEGMENT_SIZE,
+    FailingFiles,
+    UnforcedFiles,
+    UnforcedMapping,
+    drop,
+    log_bytes,
+    message_of_size,
+    records,
+)
 from small_store import open_store as open_small
 
 NEVER = {"commit_interval_commit_log": 3_600_000, "commit_commit_log_least_pages": 100}
@@ -146,6 +155,22 @@ def test_a_put_that_finds_no_buffer_is_refused_where_it_is_to_fail_fast(tmp_path
     assert [record.queue_offset for record in records(tmp_path / "store")] == [0, 1, 2]
 
 
+def test_a_segment_that_is_made_again_takes_no_second_buffer(tmp_path):
+    """A RocketMQ that is started on a store in use removes the empty one, here after a roll that found no room."""
+    files = FailingFiles()
+    opened = open_store(tmp_path / "store", files=files, transient_store_pool_size=2)
+    opened.put(message_of_size(3000))
+    files.reserve_until = 0
+    with pytest.raises(StoreFull):
+        opened.put(message_of_size(3000))
+    files.reserve_until = 1 << 62
+    (tmp_path / "store" / "commitlog" / f"{SEGMENT_SIZE:020}").unlink()
+    for _ in range(4):
+        opened.put(message_of_size(3000))
+    opened.close(views_complete=True)
+    assert len(records(tmp_path / "store")) == 5
+
+
 class UnwritableMapping(UnforcedMapping):
     """A mapping whose file cannot be written."""
 
@@ -191,7 +216,7 @@ def test_a_new_publisher_is_told_of_what_is_put_from_then_on(tmp_path):
 
 
 def test_there_is_no_pool_with_sync_flush(tmp_path, caplog):
-    """RocketMQ has none then either; the log says so."""
+    """RocketMQ 4 has none then either; the log says so."""
     with caplog.at_level(logging.WARNING):
         opened = open_small(tmp_path / "store", transient_store_pool_enable=True, flush_disk_type="SYNC_FLUSH")
     assert opened.commit_service is None

@@ -402,7 +402,7 @@ class MessageStore:
                 threads=self.threads,
             )
         if settings.transient_store_pool_enable:
-            logger.warning("there is no transient pool, as RocketMQ has none: flush_disk_type=%s", "SYNC_FLUSH")
+            logger.warning("there is no transient pool, for each put waits for the disk: flush_disk_type=SYNC_FLUSH")
         return CommitLog(
             log_directory,
             self.segment_size,

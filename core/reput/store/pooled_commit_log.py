@@ -139,8 +139,7 @@ class PooledCommitLog(CommitLog):
             )
             raise StoreError(self.failed) from error
         if segment.begin + self.segment_size <= target:
-            segment.buffer = None
-            self.pool.give_back(buffer)
+            self.free_buffer(segment)
 
     def memory_of(self, segment: OpenSegment) -> memoryview:
         """Return the segment's buffer, borrowed when it is asked for first.
@@ -177,11 +176,22 @@ class PooledCommitLog(CommitLog):
         self.commit()
         return super().flush()
 
+    def forget_removed(self) -> None:
+        """Give up the segment that was made ahead if its file is gone."""
+        segment = self.next_segment
+        super().forget_removed()
+        if self.next_segment is None:
+            self.free_buffer(segment)
+
     def unmap(self) -> None:
         """Give up every mapping and buffer, and the segment that nothing was written to."""
-        for segment in (*self.unforced, *([self.next_segment] if self.next_segment is not None else [])):
-            if segment.buffer is not None:
-                self.pool.give_back(segment.buffer)
-                segment.buffer = None
+        for segment in (*self.unforced, self.next_segment):
+            self.free_buffer(segment)
         self.pool.close()
         super().unmap()
+
+    def free_buffer(self, segment: OpenSegment | None) -> None:
+        """Give back the buffer that *segment* has borrowed, if it is there and has one."""
+        if segment is not None and segment.buffer is not None:
+            self.pool.give_back(segment.buffer)
+            segment.buffer = None
