@@ -1,7 +1,11 @@
-"""The store's bulk work on Spark: the report and the bytes of the local engine, for every store and any split."""
+"""The store's bulk work on Spark: the report and the bytes of the local engine, for every store and any split.
+
+``REPUT_ENGINE_BYTES=4294967296`` makes the log over a thousand queues as long as that.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import reput
 from golden_sets import CLEAN_SETS
 from reput.engines import find_engine, rebuild_with
 from reput.errors import ConfigError, DamagedStore
@@ -70,6 +75,34 @@ def test_the_bytes_of_a_rebuild_are_those_of_the_local_engine(
     assert [path for path in expected if found[path] != expected[path]] == []
     cursor = "reput/views/consume_queue/cursor"
     assert (there / cursor).stat().st_size == (here / cursor).stat().st_size
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_log_over_a_thousand_queues_gives_the_bytes_of_the_local_engine(spark: Any, tmp_path: Path):
+    """However long it is, and wherever its splits lie."""
+    store, size = tmp_path / "store", int(os.environ.get("REPUT_ENGINE_BYTES", 4 << 20))
+    with reput.open(
+        store, dispatchers=[], mode="inline", mapped_file_size_commit_log=max(size // 4, 1 << 20)
+    ) as opened:
+        count = 0
+        while count < 1000 or opened.appended < size:
+            opened.put_batch(
+                [
+                    reput.Message(f"t{number % 100}", bytes(3000), keys=[f"k{number}"], queue_id=number // 100 % 10)
+                    for number in range(count, count + 100)
+                ]
+            )
+            count += 100
+    settings = Settings(max_hash_slot_num=20_000, max_index_num=50_000, mapped_file_size_consume_queue=20_000)
+    here, there = build_both(store, tmp_path, settings, None if size > 256 << 20 else size // 7)
+    assert len(list(here.glob("consumequeue/*/*"))) == 1000
+    expected, found = files_below(here), files_below(there)
+    assert found.keys() == expected.keys()
+    assert [path for path in expected if found[path] != expected[path]] == []
+    assert msgspec.to_builtins(find_engine("spark").check_store(store, Settings(), nothing)) == msgspec.to_builtins(
+        check_store(store, Settings())
+    )
 
 
 @pytest.mark.parametrize("name", [*CLEAN_SETS, "damaged-4.9/clean-before", "crash-5.3/torn-before"])

@@ -19,7 +19,7 @@ from reput_plugins.spark_export.requirements import require_packages
 __all__ = ["FollowRow", "follow"]
 
 BATCH_BYTES_MAX = 256 << 20
-SPLIT_BYTES = 32 << 20
+SPLIT_BYTES = 64 << 20
 LOOK_SECONDS = 0.1
 COMPACT_INTERVAL_MS = 600_000
 VACUUM_HOURS = 168

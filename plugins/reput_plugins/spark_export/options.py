@@ -35,6 +35,6 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     name: str = "export"
     interval_ms: Positive = 10_000
     batch_bytes_max: Positive = 256 << 20
-    split_bytes: Positive = 32 << 20
+    split_bytes: Positive = 64 << 20
     compact_interval_ms: Annotated[int, msgspec.Meta(ge=0)] = 600_000
     vacuum_hours: Annotated[int, msgspec.Meta(ge=0)] = 168
