@@ -203,20 +203,20 @@ def put_at_random(store: Store, count: int, body: bytes) -> dict[str, Any]:
 def put_at_full_speed(store: Store, count: int, body: bytes) -> dict[str, Any]:
     """Put without a pause, one by one and then in batches; nothing waits for the views, they are only looked at."""
     status = {row.name: row for row in store.status().dispatchers}
-    lag_max = dict.fromkeys(status, 0)
+    lag_highest = dict.fromkeys(status, 0)
     for batch in (1, FULL_SPEED_BATCH):
         for number in range(0, count, batch):
             messages = [reput.Message("bench", body, tags="tag", keys=[f"key-{number}"]) for _ in range(batch)]
             store.put_batch(messages)
             if number // batch % FULL_SPEED_LOOK == 0:
                 appended = store.appended
-                for name in lag_max:
-                    lag_max[name] = max(lag_max[name], appended - (store.progress(name) or 0))
-    for name in lag_max:
+                for name in lag_highest:
+                    lag_highest[name] = max(lag_highest[name], appended - (store.progress(name) or 0))
+    for name in lag_highest:
         store.wait_for(name, store.appended, TIMEOUT_S)
     return {
         "puts": count,
-        "lag_max_bytes": lag_max,
+        "lag_max_bytes": lag_highest,
         "anonymous_bytes": {
             row.name: anonymous_memory(row.pid) for row in store.status().dispatchers if row.pid is not None
         },
