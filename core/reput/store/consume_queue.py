@@ -60,6 +60,8 @@ class ConsumeQueue:
         self.prefix = f"{directory}/"
         self.file_size = file_size
         self.files = files
+        # The file that was read last, by its first byte's offset: mostly it is the next one, too.
+        self.last_begin, self.last_path = 0, self.prefix + file_name(0)
         self.forget()
 
     def forget(self) -> None:
@@ -91,8 +93,11 @@ class ConsumeQueue:
         at = queue_offset * UNIT_SIZE
         in_file = at % self.file_size
         size = min(count * UNIT_SIZE, self.file_size - in_file)
+        begin = at - in_file
+        if begin != self.last_begin:
+            self.last_begin, self.last_path = begin, self.prefix + file_name(begin)
         try:
-            data = self.files.read(self.prefix + file_name(at - in_file), size, in_file)
+            data = self.files.read(self.last_path, size, in_file)
         except FileNotFoundError:
             return b""
         left_over = len(data) % UNIT_SIZE
