@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from reput.errors import StoreError
+from reput.store.epochs import read_epochs
 from reput.store.identity import StoreIdentity
 from reput.store.sealed_file import seal
 from written_log import START_MS, WrittenLog
@@ -108,6 +110,26 @@ def test_a_checkpoint_of_another_store_is_refused(spark: Any, log: WrittenLog):
     append(other, 90)
     with pytest.raises(Exception, match="the checkpoint is of another store"):
         Run(spark, other, startingOffsets="earliest")
+
+
+def test_a_checkpoint_of_a_history_that_was_cut_is_refused(log: WrittenLog):
+    """The sentence says where; a checkpoint below the cut goes on, in the new epoch."""
+    from pyspark_reput import DefaultSource
+
+    def reader() -> Any:
+        source = DefaultSource({"path": str(log.store), "startingOffsets": "latest"})
+        return source.streamReader(source.schema())
+
+    above = reader().initialOffset()
+    below = {**above, "offset": log.offsets[10]}
+    epochs = read_epochs(log.store, above["store"])
+    cut = log.offsets[25]
+    (log.store / "reput").mkdir()
+    (log.store / "reput" / "epochs").write_bytes(epochs.begin(cut, START_MS).seal())
+    with pytest.raises(StoreError, match=f"cut below the checkpoint: cut_at={cut} checkpoint_offset={log.end} "):
+        reader().position(above)
+    assert reader().position(below) == log.offsets[10]
+    assert reader().initialOffset()["epoch"] == above["epoch"] + 1
 
 
 def test_records_that_retention_deleted_are_data_loss(spark: Any, log: WrittenLog):
