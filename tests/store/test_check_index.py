@@ -215,6 +215,19 @@ def test_a_header_that_does_not_fit_is_a_difference(store, field, text):
     assert any(difference.startswith(text) for difference in view(store).differences)
 
 
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_last_file_of_a_killed_writer_may_lack_what_leads_to_its_last_entry(store, closed):
+    """RocketMQ writes the entry first, then its slot, then the header; in a store that it closed all three agree."""
+    patch = Patch(store, -1)
+    header = patch.header()
+    header[3] = patch.entry(header[5] - 3)[1]
+    patch.put_header(*header)
+    patch.save()
+    if not closed:
+        (store / "abort").touch()
+    assert view(store).state == ("different" if closed else "equal")
+
+
 def test_entries_behind_the_logs_end_are_stale(golden):
     """RocketMQ cuts the log and leaves them."""
     found = view(golden("crash-5.3") / "torn-after" / "store")

@@ -101,7 +101,7 @@ class StoreCheck:
         self.ext = ConsumeQueueExtCheck(store_directory, live=live)
         deleted = last_deletions(TopicDeletions(store_directory).following(begin))
         self.consume_queue = ConsumeQueueCheck(store_directory, self.ext, begin, self.damaged, deleted, live=live)
-        self.index = IndexCheck(store_directory, sizes, begin, self.damaged, live=live)
+        self.index = IndexCheck(store_directory, sizes, begin, self.damaged, live=live, unclean=unclean)
 
     def run(self) -> CheckReport:
         """Do all of it."""
