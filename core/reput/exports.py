@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import Any
 
 from reput.errors import DispatcherError
@@ -20,6 +19,9 @@ def find_export(name: str) -> Any:
     Raises:
         DispatcherError: none does.
     """
+    # Here, because most commands have no use for it.
+    from importlib import metadata
+
     for point in metadata.entry_points(group=ENTRY_POINT_GROUP, name=name):
         return point.load()
     raise DispatcherError(f"no such export is installed: export={name}", "Install reput with its plugins again.")

@@ -6,6 +6,7 @@ DirectoryStamp: whether a directory was changed, or replaced by another, since i
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections import OrderedDict
 from pathlib import Path
@@ -16,16 +17,25 @@ __all__ = ["DirectoryStamp", "OpenFiles"]
 # The kernel stamps with a clock that ticks every few milliseconds, so two changes may bear the same time.
 TICK_NS = 20_000_000
 NOTHING = (-1, -1)
+# Of the descriptors that this process may have; they are the program's, too. With the usual 1,024 that is 256.
+SHARE_OF_DESCRIPTORS = 4
+COUNT_MIN = 128
 
 
 class OpenFiles:
-    """Reads files by path; few are open at a time. Any number of threads.
+    """Reads files by path; *count_max* are open at a time, by default a share of what the process may. Any number of
+    threads.
 
     A file that was removed or replaced is read on by its descriptor until `forget` or `close`.
     """
 
-    def __init__(self, count_max: int = 128) -> None:
+    def __init__(self, count_max: int | None = None) -> None:
+        if count_max is None:
+            allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            count_max = max(COUNT_MIN, allowed // SHARE_OF_DESCRIPTORS)
         self.count_max = count_max
+        # Paths by their directory, so that a queue which is forgotten costs nothing of the thousands of others.
+        self.directories: dict[str, set[str]] = {}
         self.descriptors: OrderedDict[str, int] = OrderedDict()
         self.lock = Lock()
 
@@ -43,18 +53,28 @@ class OpenFiles:
             if descriptor is None:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 self.descriptors[path] = descriptor
+                self.directories.setdefault(os.path.dirname(path), set()).add(path)
                 if len(self.descriptors) > self.count_max:
-                    _, oldest = self.descriptors.popitem(last=False)
-                    os.close(oldest)
+                    self.close_file(next(iter(self.descriptors)))
             else:
                 self.descriptors.move_to_end(path)
             return os.pread(descriptor, size, at)
 
-    def forget(self, prefix: str = "") -> None:
-        """Close all whose path begins with *prefix*; the next read opens what stands under the name then."""
+    def close_file(self, path: str) -> None:
+        """Close one; under the lock."""
+        os.close(self.descriptors.pop(path))
+        directory = os.path.dirname(path)
+        paths = self.directories[directory]
+        paths.remove(path)
+        if not paths:
+            del self.directories[directory]
+
+    def forget(self, directory: str | None = None) -> None:
+        """Close all files of *directory*, by default of all; the next read opens what stands under the name then."""
         with self.lock:
-            for path in [path for path in self.descriptors if path.startswith(prefix)]:
-                os.close(self.descriptors.pop(path))
+            paths = self.descriptors if directory is None else self.directories.get(directory.rstrip("/"), ())
+            for path in list(paths):
+                self.close_file(path)
 
     def close(self) -> None:
         """Close all."""
