@@ -128,7 +128,7 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_most("put past 16 paused dispatchers, more", "paused.attached.-1.difference_percent", "%", 5),
         at_most("back-stop found work", "backstop.found_work", "times", 0),
         at_most(
-            "consume queue behind puts at full speed", "full_speed.lag_max_bytes.consume_queue", "MiB", 8, scale=MIB
+            "consume queue behind puts at full speed", "full_speed.put.lag_max_bytes.consume_queue", "MiB", 8, scale=MIB
         ),
         at_most(
             "memory of the consume queue, numpy loaded",
