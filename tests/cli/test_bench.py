@@ -108,11 +108,11 @@ def test_opening_is_measured_as_a_user_meets_it(tmp_path, capsys):
 
 def test_people_get_a_table(capsys):
     """What was measured, what is asked of it, and whether that was kept; others are left out."""
-    machine = {"processor": "A", "cores": 2, "python": "3.11.7", "file_system": "ext4"}
+    machine = {"processor": "A", "cores": 2, "python": "3.11.7", "file_system": "ext4", "reput": "0.1.0"}
     report = {"bench": "read", "machine": machine, "in_order_per_s": 612_345, "by_key": {"p50_us": 30.5}}
     bench.print_report(report, bench.OutputFormat.TEXT)
     assert capsys.readouterr().out == (
-        "read on A, 2 cores, Python 3.11.7, ext4\n"
+        "read on A, 2 cores, Python 3.11.7, ext4, reput 0.1.0\n"
         "\n"
         "what                     figure  unit  asked      kept\n"
         "32 at a time, in order  612,345  1/s   ≥ 500,000  yes\n"
