@@ -279,33 +279,49 @@ def test_transactions_go_on_after_the_store_was_closed(tmp_path):
     assert progress(path) == (6, 6)
 
 
-def test_a_transaction_that_a_full_disk_cuts_is_settled_once(tmp_path):
-    """The disk took the committed message and not its op record, which follows when there is room."""
+def test_a_transaction_that_a_full_disk_cuts_is_settled_once(tmp_path, monkeypatch):
+    """Of a batch that is too large to go whole the disk took the message and not its op record, which follows."""
     path = tmp_path / "store"
-    with open_inline(path, mapped_file_size_commit_log=4096) as store:
+    with open_inline(path) as store:
         half = put_half(store, b"x" * 1000)
-        # The committed message is the last that fits into the segment.
-        size = half.result.record_size
-        filler = 4096 - store.appended - (size - len(HALF_TOPIC) + len("orders")) - 8
-        store.put(reput.Message("filler", b"y" * (filler - 97)))
-        room = store.writer.commit_log.room
+        append_batch = store.writer.append_batch
 
-        def no_next_segment(record_size: int) -> int:
-            if store.appended + record_size + 8 > 4096:
-                raise StoreFull("no room for a further segment")
-            return room(record_size)
+        def append_first(messages: list[reput.Message]) -> None:
+            append_batch(messages[:1])
+            error = StoreFull("no room for a further segment")
+            error.stored_count = 1
+            raise error
 
-        store.writer.commit_log.room = no_next_segment
-        with pytest.raises(StoreFull):
-            store.transactions.commit(half)
+        with monkeypatch.context() as patched:
+            patched.setattr(store.writer, "append_batch", append_first)
+            with pytest.raises(StoreFull):
+                store.transactions.commit(half)
         assert store.transactions.status() == 0
         assert len(of_topic(store, "orders")) == 1
         with pytest.raises(RequestRefused, match="settled"):
             store.transactions.commit(half)
-        store.writer.commit_log.room = room
         with store.transactions.changed:
             store.transactions.changed.notify_all()
         wait_until(lambda: len(of_topic(store, OP_TOPIC)) == 1)
+    assert progress(path) == (1, 1)
+
+
+def test_a_transaction_for_which_the_disk_has_no_room_waits(tmp_path, monkeypatch):
+    """Message and op record go whole or not at all; it can be settled later."""
+    path = tmp_path / "store"
+    with open_inline(path) as store:
+        half = put_half(store)
+
+        def no_room(record_size: int) -> int:
+            raise StoreFull("no room for a further segment")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store.writer.commit_log, "room", no_room)
+            with pytest.raises(StoreFull):
+                store.transactions.commit(half)
+        assert (store.transactions.status(), of_topic(store, "orders")) == (1, [])
+        store.transactions.commit(half)
+        assert len(of_topic(store, "orders")) == 1
     assert progress(path) == (1, 1)
 
 
