@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 EXAMPLES = {
-    "append": "reput bench append --count 50000",
+    "append": "reput bench append --count 50000 --seconds 1",
     "beside": "reput bench beside --quick --only read --rounds 1 --out beside.jsonl",
     "consume": "reput bench consume --count 50000 --wake-ups 500",
-    "dispatch": "reput bench dispatch --count 2000 --restarts 3 --misbehaviour-seconds 0",
+    "dispatch": "reput bench dispatch --count 2000 --restarts 3 --misbehaviour-seconds 0 --seconds 1",
     "export": "reput bench export --bytes 16777216 --no-spark",
     "flat": "reput bench flat --queues 100 --segments 3 --rounds 3",
     "open": "reput bench open --bytes 4194304 --rounds 1",
