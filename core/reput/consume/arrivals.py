@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from reput.store.multi_dispatch import has_further_queues, own_queue_id
 from reput.store.publisher import Publisher
+from reput_hooks import DispatchColumns
 
 __all__ = ["ArrivalPublisher"]
 
@@ -31,7 +33,7 @@ class ArrivalPublisher:
     ) -> None:
         """The log has grown: the group first, so that its dispatchers are at work when somebody begins to wait."""
         self.publisher.publish(begin, end, store_timestamp, ordinal, queues, rows, texts)
-        self.arrived(queues, end)
+        self.arrived([*queues, *reached_further(queues, rows, texts)] if b"\x02" in texts else queues, end)
 
     def durable(self, offset: int) -> None:
         """The log is forced to disk up to *offset*."""
@@ -48,3 +50,13 @@ class ArrivalPublisher:
     def delete_topic(self, topic: str, appended: int, ordinal: int) -> None:
         """*topic* was deleted when the log ended at *appended*."""
         self.publisher.delete_topic(topic, appended, ordinal)
+
+
+def reached_further(queues: list[tuple[str, int]], rows: bytes, texts: bytes) -> list[tuple[str, int]]:
+    """Return the further queues that multi-dispatch puts these records into."""
+    return [
+        (name, own_queue_id(name, request.queue_id))
+        for request in DispatchColumns(queues, rows, texts)
+        if has_further_queues(request.topic)
+        for name, _ in request.multi_dispatch
+    ]

@@ -20,6 +20,7 @@ from reput.consume.topics import RETRY_PREFIX
 from reput.errors import ConfigError
 from reput.filter import SqlFilter, TagFilter
 from reput.store.message_reader import GetMessageStatus, Records
+from reput.store.multi_dispatch import LMQ_PREFIX
 from reput_hooks import Record
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ __all__ = ["ConsumerGroup"]
 # Messages that are read at once, and bytes of their records as far as the last ones were like the next.
 BATCH = 128
 BATCH_SIZE = 1 << 20
-LMQ_PREFIX = "%LMQ%"
 CATCH_UP_S = 60.0
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,10 @@ from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.store.check_consume_queue_ext import ConsumeQueueExtCheck
 from reput.store.check_report import Findings, Ranges, ViewReport, points_into
 from reput.store.consume_queue import PRE_BLANK_SIZE, holds_unit_of
-from reput.store.consume_queue_builder import LMQ_PREFIX, ConsumeQueueBuilder, further_queues, queue_directories
+from reput.store.consume_queue_builder import ConsumeQueueBuilder, queue_directories
 from reput.store.consume_queue_ext import ADDRESS_MAX
 from reput.store.consume_queue_units import UNIT_DTYPE
+from reput.store.multi_dispatch import LMQ_PREFIX, further_queues
 from reput.store.open_files import OpenFiles
 from reput.store.queue_file_units import READ_MAX, QueueFileUnits
 from reput.store.record import (

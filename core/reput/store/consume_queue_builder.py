@@ -25,12 +25,12 @@ import msgspec
 from reput.errors import DamagedStore
 from reput.store.consume_queue import UNIT_SIZE
 from reput.store.consume_queue_files import ConsumeQueueFiles, QueueEnd
-from reput.store.delay_level import SCHEDULE_TOPIC
 from reput.store.file_name import file_name, parse_file_name
 from reput.store.files import Files
+from reput.store.multi_dispatch import further_queues
 from reput.store.record import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE
 from reput_hooks import Cursor, DispatchBatch
-from reput_hooks.dispatch import ROW, parse_multi_dispatch
+from reput_hooks.dispatch import ROW
 
 __all__ = [
     "LEFT_OUT",
@@ -46,8 +46,6 @@ __all__ = [
 BULK_ROWS_MIN = 24
 # Prepared and rolled back records share this bit, and have no unit.
 LEFT_OUT = TRANSACTION_PREPARED_TYPE | INNER_BATCH_FLAG
-LMQ_PREFIX = "%LMQ%"
-NO_MULTI_DISPATCH = ("%RETRY%", "rmq_sys_")
 NAME_SIZE_MAX = 255
 SIZES_SEEN = 16
 LOGIC_OFFSET_MAX = 2**63 - UNIT_SIZE
@@ -467,22 +465,6 @@ def remove_empty_topics(directory: Path, files: Files) -> None:
         for topic in sorted(directory.iterdir()):
             if topic.is_dir() and not any(topic.iterdir()):
                 files.remove_directory(topic)
-
-
-def further_queues(name: tuple[str, int], text: bytes) -> Iterator[tuple[tuple[str, int], int]]:
-    """Yield ((topic, queue id), queue offset) of each queue that multi-dispatch puts a record into.
-
-    *name* is the record's own queue, *text* the names and offsets. That the record carries both says that its store
-    had multi-dispatch on, so no setting is asked.
-
-    Source: RocketMQ store, MultiDispatchUtils and ConsumeQueue.multiDispatchLmqQueue.
-    """
-    topic, queue_id = name
-    if topic.startswith(NO_MULTI_DISPATCH) or topic == SCHEDULE_TOPIC:
-        return
-    for further, queue_offset in parse_multi_dispatch(text):
-        if "/" not in further:
-            yield (further, 0 if further.startswith(LMQ_PREFIX) else queue_id), queue_offset
 
 
 def queue_directories(directory: Path) -> Iterator[tuple[str, int, Path]]:

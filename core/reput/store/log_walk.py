@@ -25,6 +25,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from reput.store.multi_dispatch import own_queue_id
 from reput.store.queue_offsets import QueueOffsets
 from reput.store.record import (
     INNER_BATCH_FLAG,
@@ -307,5 +308,4 @@ def next_queue_offsets(columns: RecordColumns) -> Iterator[tuple[str, int, int]]
             values = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
             for name, value in zip(names, values, strict=False):
                 if name and value.isascii() and value.isdigit():
-                    own_queue = 0 if name.startswith("%LMQ%") else int(header["queue_id"][number])
-                    yield name, own_queue, int(value) + 1
+                    yield name, own_queue_id(name, int(header["queue_id"][number])), int(value) + 1

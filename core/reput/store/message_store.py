@@ -59,6 +59,13 @@ from reput.store.message import (
     check_topic,
     message_properties,
 )
+from reput.store.multi_dispatch import (
+    LMQ_PREFIX,
+    QUEUE_OFFSETS_NAME,
+    named_queues,
+    offsets_size_max,
+    own_queue_id,
+)
 from reput.store.page_cache_watch import PageCacheWatch
 from reput.store.pooled_commit_log import PooledCommitLog
 from reput.store.publisher import CommittedPublisher, NobodyListens, Publisher
@@ -140,7 +147,13 @@ class RecordHead(msgspec.Struct, frozen=True):
 
 
 class Prepared(msgspec.Struct, gc=False):
-    """One message, encoded as far as that is possible without the put lock."""
+    """One message, encoded as far as that is possible without the put lock.
+
+    Attributes:
+        further: names of the queues that it is to be in, too; the rest is known under the lock: the offsets there make
+            the record longer.
+        further_offsets: of each of them the table, the queue id and the queue offset.
+    """
 
     topic: Topic
     head: RecordHead
@@ -156,6 +169,9 @@ class Prepared(msgspec.Struct, gc=False):
     uniq_key_size: int
     keys_size: int
     properties_size: int
+    further: tuple[str, ...] = ()
+    multi_dispatch_size: int = -1
+    further_offsets: Sequence[tuple[dict[int, int], int, int]] = ()
 
 
 class MessageStore:
@@ -245,6 +261,7 @@ class MessageStore:
         self.delay_levels = DelayLevels(settings.message_delay_level)
         self.body_size_max = settings.max_message_size
         self.appends_crc = settings.enabled_append_prop_crc
+        self.multi_dispatch = settings.enable_multi_dispatch
         self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
         self.record_size_max = min(settings.max_message_size + RECORD_OVERHEAD_MAX, self.segment_size - BLANK_SIZE_MIN)
         self.set_hosts(settings)
@@ -255,6 +272,7 @@ class MessageStore:
         self.commit_service: CommitService | None = None
         self.needs_properties = False
         self.topics: dict[str, Topic] = {}
+        self.light_queues = {name for name in self.queue_offsets.queues if name.startswith(LMQ_PREFIX)}
         self.tags_codes: dict[str | None, int] = {None: 0, "": 0}
         # Told the delay level and the deliver time (ms) of each delayed message, under the put lock.
         self.on_delayed: Callable[[int, int], None] = lambda level, deliver_timestamp: None
@@ -521,6 +539,10 @@ class MessageStore:
         """
         if message.delay_level:
             message = self.delayed(message)
+        if self.multi_dispatch and message.properties and QUEUE_OFFSETS_NAME in message.properties:
+            # Of a message that is put again; its offsets are others now.
+            properties_left = {name: text for name, text in message.properties.items() if name != QUEUE_OFFSETS_NAME}
+            message = msgspec.structs.replace(message, properties=properties_left)
         topic = self.topics.get(message.topic) or self.topic(message.topic)
         head = self.head if type(message) is Message else self.head_of(message)
         body = message.body
@@ -540,9 +562,12 @@ class MessageStore:
             properties += bytes(CRC_PROPERTY_SIZE)
             if len(properties) > 32767:
                 raise MessageIllegal(f"properties are too long with their CRC: properties_size={len(properties)}")
+        further: tuple[str, ...] = ()
+        if self.multi_dispatch:
+            further = named_queues(topic.name, message.properties, len(properties))
         after_body = topic.field + PROPERTIES_SIZE.pack(len(properties)) + properties
         record_size = head.record_size_min + size + len(after_body)
-        if record_size > self.record_size_max:
+        if record_size + offsets_size_max(further) > self.record_size_max:
             raise MessageIllegal(
                 f"record is too long: record_size={record_size} record_size_max={self.record_size_max}"
             )
@@ -581,6 +606,45 @@ class MessageStore:
             uniq_key_size,
             keys_size,
             properties_size,
+            further,
+        )
+
+    def with_queue_offsets(self, prepared: Prepared) -> Prepared:
+        """Return *prepared* with its offsets in the further queues that it names. Under the put lock.
+
+        Raises:
+            MessageIllegal: there are as many light queues as there may be.
+        """
+        further_offsets = []
+        for name in prepared.further:
+            if self.settings.enable_lmq and name.startswith(LMQ_PREFIX) and name not in self.light_queues:
+                if len(self.light_queues) >= self.settings.max_lmq_consume_queue_num:
+                    raise MessageIllegal(
+                        f"there are as many light queues as there may be: status=LMQ_CONSUME_QUEUE_NUM_EXCEEDED "
+                        f"name={name} max_lmq_consume_queue_num={self.settings.max_lmq_consume_queue_num}"
+                    )
+                self.light_queues.add(name)
+            table = self.queue_offsets.queues.setdefault(name, {})
+            queue_id = own_queue_id(name, prepared.queue_id)
+            further_offsets.append((table, queue_id, table.get(queue_id, 0)))
+        values = ",".join([str(queue_offset) for _, _, queue_offset in further_offsets])
+        added = f"{QUEUE_OFFSETS_NAME}\x01{values}\x02".encode()
+        field = prepared.topic.field
+        properties = prepared.after_body[len(field) + PROPERTIES_SIZE.size :]
+        # The record's CRC comes last.
+        end = len(properties) - CRC_PROPERTY_SIZE if self.appends_crc else len(properties)
+        properties = properties[:end] + added + properties[end:]
+        multi_dispatch = f"{','.join(prepared.further)}\x02{values}".encode()
+        texts = prepared.texts[: max(prepared.uniq_key_size, 0) + max(prepared.keys_size, 0)] + multi_dispatch
+        told = prepared.properties_size >= 0
+        return msgspec.structs.replace(
+            prepared,
+            after_body=field + PROPERTIES_SIZE.pack(len(properties)) + properties,
+            record_size=prepared.record_size + len(added),
+            texts=texts + properties if told else texts,
+            properties_size=len(properties) if told else -1,
+            multi_dispatch_size=len(multi_dispatch),
+            further_offsets=further_offsets,
         )
 
     def new_tags_code(self, tags: str | None) -> int:
@@ -633,6 +697,8 @@ class MessageStore:
         with self.put_lock:
             if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
                 raise self.refusal()
+            if prepared.further:
+                prepared = self.with_queue_offsets(prepared)
             commit_log = self.commit_log
             before = commit_log.appended
             begin = commit_log.room(prepared.record_size)
@@ -683,8 +749,13 @@ class MessageStore:
                 raise self.refusal()
             timestamp = self.now()
             try:
-                for run, size in self.runs_of_batch(batch):
-                    results += self.put_run(run, size, timestamp)
+                if self.multi_dispatch and any(prepared.further for prepared in batch):
+                    # What one puts into a further queue moves the next one's place there, and with it its size.
+                    for prepared in batch:
+                        results += self.put_each(prepared, timestamp)
+                else:
+                    for run, size in self.runs_of_batch(batch):
+                        results += self.put_run(run, size, timestamp)
             except StoreError as error:
                 error.args = (f"{error} stored_count={len(results)}",)
                 error.stored_count = len(results)
@@ -715,6 +786,8 @@ class MessageStore:
             if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
                 return [self.refusal() for _ in batch]
             timestamp = self.now()
+            if self.multi_dispatch and any(prepared.further for prepared in batch):
+                return [self.put_alone(prepared, timestamp) for prepared in batch]
             for run, size in self.runs(batch):
                 try:
                     outcomes += self.put_run(run, size, timestamp)
@@ -726,9 +799,15 @@ class MessageStore:
     def put_alone(self, prepared: Prepared, timestamp: int) -> PutMessageResult | StoreError:
         """Append one message, or say why not. Under the put lock."""
         try:
-            return self.put_run([prepared], prepared.record_size, timestamp)[0]
+            return self.put_each(prepared, timestamp)[0]
         except StoreError as error:
             return error
+
+    def put_each(self, prepared: Prepared, timestamp: int) -> list[PutMessageResult]:
+        """Append one message, with its offsets in further queues. Under the put lock."""
+        if prepared.further:
+            prepared = self.with_queue_offsets(prepared)
+        return self.put_run([prepared], prepared.record_size, timestamp)
 
     def runs_of_batch(self, batch: list[Prepared]) -> Iterator[tuple[list[Prepared], int]]:
         """Yield *batch* whole, though the segment may have no room for it, as RocketMQ moves a batch to the next one.
@@ -832,6 +911,8 @@ class MessageStore:
             crc = crc32(after_body, crc32(prepared.body, crc32(header))) & 0x7FFFFFFF
             after_body += crc_property(crc)
         offsets[queue_id] = queue_offset + 1
+        for table, further_queue_id, further_offset in prepared.further_offsets:
+            table[further_queue_id] = further_offset + 1
         tags_code = prepared.tags_code
         if prepared.deliver_after >= 0:
             tags_code = timestamp + prepared.deliver_after
@@ -848,7 +929,7 @@ class MessageStore:
             len(prepared.texts),
             prepared.uniq_key_size,
             prepared.keys_size,
-            -1,
+            prepared.multi_dispatch_size,
             prepared.properties_size,
         )
         return header, after_body, row, queue_offset

@@ -23,9 +23,9 @@ from reput.store.consume_queue_builder import (
     ConsumeQueueBuilder,
     ConsumeQueueState,
     QueueTable,
-    further_queues,
 )
 from reput.store.log_scan import ROW_DTYPE
+from reput.store.multi_dispatch import further_queues
 from reput.store.sealed_file import seal
 from reput.store.topic_config_manager import TopicConfigManager
 from reput_hooks import Cursor, DispatchBatch, DispatchColumns
