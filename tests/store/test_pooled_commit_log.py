@@ -91,7 +91,7 @@ def test_enough_pages_or_enough_time_have_it_committed(tmp_path):
     opened.put(message_of_size(100))
     service.do_round()
     assert opened.committed == 0
-    seconds += 0.2
+    seconds += 0.25
     service.do_round()
     assert opened.committed == 100
     for _ in range(5):
