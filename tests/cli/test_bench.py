@@ -24,7 +24,7 @@ def test_a_measurement_of_a_scratch_store(name, tmp_path, monkeypatch, capsys):
     if name == "append":
         # The open loop runs for seconds, which nobody wants to wait for here.
         monkeypatch.setattr(module, "put_to_readable", lambda *arguments: {})
-    code = main(["bench", name, "--directory", str(tmp_path), "--count", "640", "--size", "10", "--format", "json"])
+    code = main(["bench", name, "--directory", str(tmp_path), "--count", "640", "--size", "10"])
     assert code == 0
     report = json.loads(capsys.readouterr().out)
     assert report["bench"] == name
@@ -44,7 +44,7 @@ def test_dispatching_is_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(misbehaviour, "ROUNDS", 1)
     before = list(sys.path)
     command = ["bench", "dispatch", "--directory", str(tmp_path), "--count", "40", "--size", "10", "--restarts", "1"]
-    assert main([*command, "--format", "json"]) == 0
+    assert main(command) == 0
     report = json.loads(capsys.readouterr().out)
     assert [row["dispatchers"] for row in report["paused"]["attached"]] == [1, 2]
     assert report["backstop"]["found_work"] == report["backstop"]["found_work_in_owner"] == 0
@@ -62,7 +62,7 @@ def test_consuming_is_measured(tmp_path, monkeypatch, capsys):
     module = __import__("reput.bench.consume", fromlist=["consume"])
     monkeypatch.setattr(module, "WAITING_QUEUES", 20)
     command = ["bench", "consume", "--directory", str(tmp_path), "--count", "640", "--size", "10", "--wake-ups", "30"]
-    assert main([*command, "--format", "json"]) == 0
+    assert main(command) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["held_pulls"] == 200
     assert 0 < report["bytes_per_held_pull"] < 4096
@@ -75,7 +75,7 @@ def test_consuming_is_measured(tmp_path, monkeypatch, capsys):
 def test_flatness_is_measured(tmp_path, capsys):
     """What a put and a get cost with few and with many queues and segments."""
     command = ["bench", "flat", "--directory", str(tmp_path), "--queues", "20", "--segments", "2", "--rounds", "1"]
-    assert main([*command, "--format", "json"]) == 0
+    assert main(command) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["queues"]["numbers"] == [10, 20]
     assert report["segments"]["put"]["many_to_few"] > 0
@@ -86,7 +86,7 @@ def test_flatness_is_measured(tmp_path, capsys):
 def test_decoding_is_measured_without_spark(tmp_path, capsys):
     """Every record of a scratch log becomes a row."""
     pytest.importorskip("pyarrow")
-    command = ["bench", "export", "--no-spark", "--bytes", "1000000", "--directory", str(tmp_path), "--format", "json"]
+    command = ["bench", "export", "--no-spark", "--bytes", "1000000", "--directory", str(tmp_path)]
     assert main(command) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["decode"]["rows"] == report["count"] > 0
@@ -97,7 +97,7 @@ def test_decoding_is_measured_without_spark(tmp_path, capsys):
 def test_opening_is_measured_as_a_user_meets_it(tmp_path, capsys):
     """By processes of their own, which find every message after a close and after a kill."""
     command = ["bench", "open", "--directory", str(tmp_path), "--bytes", "1048576", "--rounds", "1"]
-    assert main([*command, "--format", "json"]) == 0
+    assert main(command) == 0
     report = json.loads(capsys.readouterr().out)
     for opening in (report["clean"], report["killed"]):
         assert 0 < opening["imported_ms"] < opening["opened_ms"] < opening["usable_ms"]

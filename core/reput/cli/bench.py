@@ -54,6 +54,12 @@ SecondsOption = Annotated[
     int,
     typer.Option("--seconds", metavar="S", parser=whole_number(1), help="How long messages are put at a steady rate."),
 ]
+ReportOption = Annotated[
+    OutputFormat,
+    typer.Option(
+        "--format", help="One JSON object with the machine's facts, or as text a table with what is asked of each figure."
+    ),
+]
 KeysOption = Annotated[int, typer.Option("--keys", metavar="K", parser=whole_number(), help="Keys of a message.")]
 
 
@@ -65,7 +71,7 @@ def append(
     size: SizeOption = 1024,
     batch: Annotated[int, typer.Option("--batch", metavar="N", parser=whole_number(1), help="Messages a batch.")] = 64,
     seconds: SecondsOption = 10,
-    output_format: FormatOption = OutputFormat.TEXT,
+    output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
     """Measure puts while their views keep up: one by one, in batches, and from put to readable."""
     from reput.bench.append import measure_append
@@ -163,7 +169,7 @@ def consume(
     wake_ups: Annotated[
         int, typer.Option("--wake-ups", metavar="N", parser=whole_number(1), help="Messages to whoever waits.")
     ] = 3_000,
-    output_format: FormatOption = OutputFormat.TEXT,
+    output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
     """Measure a consumer in the program: all messages, one tag of a hundred, from put to received, and who waits."""
     from reput.bench.consume import measure_consume
@@ -180,7 +186,7 @@ def export(
     trickle: Annotated[
         int, typer.Option("--trickle", metavar="S", parser=whole_number(1), help="Seconds of 100 messages a second.")
     ] = 30,
-    output_format: FormatOption = OutputFormat.TEXT,
+    output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
     """Measure the way into a lake: decode, export, a backlog, single messages, Spark's start and memory."""
     from reput.bench.export import measure_export
@@ -200,7 +206,7 @@ def flat(
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="Turns of each store.")
     ] = 31,
-    output_format: FormatOption = OutputFormat.TEXT,
+    output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
     """Measure whether a put and a get cost the same with few and with many queues and segments."""
     from reput.bench.flat import measure_flat
@@ -235,7 +241,7 @@ def dispatch(
         ),
     ] = 1,
     seconds: SecondsOption = 10,
-    output_format: FormatOption = OutputFormat.TEXT,
+    output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
     """Measure what dispatchers cost a put, also when they misbehave, how soon they see it, and kills."""
     from reput.bench.dispatch import measure_dispatch
@@ -261,7 +267,7 @@ def open_store(
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="Openings of each kind, and checks.")
     ] = 3,
-    output_format: FormatOption = OutputFormat.TEXT,
+    output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
     """Measure from the command to a usable store, after a close and after a kill, and how fast a log is checked."""
     from reput.bench.open import measure_open
@@ -274,7 +280,7 @@ def read(
     count: Annotated[int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages.")] = 600_000,
     size: SizeOption = 1024,
     keys: KeysOption = 2,
-    output_format: FormatOption = OutputFormat.TEXT,
+    output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
     """Measure reads: 32 at a time in order, one at random, by key."""
     from reput.bench.read import measure_read
@@ -288,7 +294,7 @@ def rebuild(
     queues: Annotated[int, typer.Option("--queues", metavar="Q", parser=whole_number(1), help="Queues.")] = 4,
     size: SizeOption = 1024,
     keys: KeysOption = 2,
-    output_format: FormatOption = OutputFormat.TEXT,
+    output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
     """Measure how fast consume queue and index are built from a log again, side by side."""
     from reput.bench.rebuild import measure_rebuild
@@ -306,7 +312,7 @@ def ring(
     wake_ups: Annotated[
         int, typer.Option("--wake-ups", metavar="N", parser=whole_number(1), help="Frames to a reader that sleeps.")
     ] = 3_000,
-    output_format: FormatOption = OutputFormat.TEXT,
+    output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
     """Measure the ring between processes: to one reader, past many, to one that sleeps."""
     from reput.bench.ring import measure_ring
@@ -324,7 +330,7 @@ def sync(
     in_flight: Annotated[
         int, typer.Option("--in-flight", metavar="N", parser=whole_number(1), help="Tasks of one event loop.")
     ] = 1024,
-    output_format: FormatOption = OutputFormat.TEXT,
+    output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
     """Measure puts that wait for the disk: from many threads, and from many tasks of one event loop."""
     from reput.bench.sync import measure_sync
