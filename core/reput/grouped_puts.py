@@ -104,6 +104,7 @@ class GroupedPuts:
 
     def append_group(self, group: Group) -> None:
         """Store *group*, and answer whoever was refused; the others wait for the disk."""
+        begin = self.writer.monotonic()
         outcomes = self.writer.append_each(group.messages, group.prepared)
         stored: Stored = []
         for future, outcome in zip(group.futures, outcomes, strict=True):
@@ -114,11 +115,12 @@ class GroupedPuts:
         if stored:
             end = stored[-1][1].next_commit_log_offset
             timer = self.loop.call_later(self.timeout, self.give_up, stored)
-            self.waits.call(end, lambda: self.settle(end, stored, timer))
+            self.waits.call(end, lambda: self.settle(end, stored, timer, begin))
 
-    def settle(self, end: int, stored: Stored, timer: asyncio.TimerHandle) -> None:
-        """Answer all of a group, which is on disk now or never will be."""
+    def settle(self, end: int, stored: Stored, timer: asyncio.TimerHandle, begin: float) -> None:
+        """Answer all of a group, which is on disk now or never will be; it was stored at *begin*."""
         timer.cancel()
+        self.writer.put_statistics.note(self.writer.monotonic() - begin, len(stored))
         if self.writer.durable >= end:
             for future, result in stored:
                 if not future.done():

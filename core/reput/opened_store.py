@@ -20,10 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+import msgspec
+
 import reput
 from reput.arguments import require_messages, require_seconds, require_text, require_whole
 from reput.consume.arrivals import ArrivalPublisher
-from reput.consume.schedule_service import DelayLevelRow, ScheduleService
+from reput.consume.schedule_service import HALF_TOPIC, DelayLevelRow, ScheduleService
 from reput.consume.topics import is_system_topic
 from reput.errors import ConfigError, DispatcherError, MessageIllegal, StoreClosed
 from reput.process.configuration import Configuration
@@ -48,11 +50,12 @@ from reput_hooks import Record
 
 if TYPE_CHECKING:
     from reput.consume import Beginning, Consumer, ConsumeServices, Filter
+    from reput.consume.statistics import StoreStatistics
     from reput.consume.transaction_service import TransactionService
     from reput.grouped_puts import GroupedPuts
     from reput.process.inline import InlineGroup
 
-__all__ = ["ReadOnlyStore", "Store", "open"]
+__all__ = ["ReadOnlyStore", "Store", "open", "owners_statistics"]
 
 Mode = Literal["processes", "inline"]
 CONSUME_QUEUE = "consume_queue"
@@ -321,6 +324,7 @@ class Store(Reading):
         self.writer.retention.start(self.cursors_needed, self.release_log)
         if isinstance(self.group, ProcessGroup):
             self.group.on_clean = self.writer.retention.clean
+            self.group.on_statistics = self.statistics
 
     def start_group(self, mode: Mode) -> None:
         """Start the dispatchers, behind the log as it is now, and tell them of all that follows."""
@@ -622,7 +626,7 @@ class Store(Reading):
         """Return the store, its writer and a row per dispatcher; what is not known is None."""
         self.require_open()
         writer = self.writer
-        return GroupStatus(
+        status = GroupStatus(
             store=str(self.directory),
             store_id=writer.store_id,
             version=reput.__version__,
@@ -638,6 +642,7 @@ class Store(Reading):
             ),
             dispatchers=self.group.status(),
         )
+        return with_statistics(status, self.statistics())
 
     # Consuming.
 
@@ -686,8 +691,40 @@ class Store(Reading):
 
     def put_totals(self) -> dict[str, int]:
         """Return by topic how many messages were ever put to it; of a deleted topic, since it is there again."""
-        queues = self.writer.queue_offsets.queues
-        return {topic: sum(list(offsets.values())) for topic, offsets in list(queues.items())}
+        return self.writer.queue_offsets.totals()
+
+    def put_nums(self, topic: str) -> int | None:
+        """Return how many messages were put to *topic* since the store was opened, None if nobody ever put one."""
+        return self.writer.put_nums().get(topic, 0) if self.writer.queue_offsets.queues.get(topic) else None
+
+    def statistics(self) -> StoreStatistics:
+        """Return what was put and consumed since the store was opened; what is not known is None."""
+        self.require_open()
+        from reput.consume.statistics import StoreStatistics, TopicRow
+
+        topics = self.writer.topics
+        return StoreStatistics(
+            started=self.started,
+            put=self.writer.put_totals(),
+            topics=[
+                TopicRow(name, nums, topics[name].put_size if name in topics else None)
+                for name, nums in sorted(self.writer.put_nums().items())
+            ],
+            groups=[] if self.consuming is None else self.consuming.statistics.group_rows(),
+            waiting_delays=self.waiting_delays(),
+            half_messages=self.half_messages(),
+        )
+
+    def waiting_delays(self) -> dict[int, int] | None:
+        """Return how many messages wait for their time by delay level, None if that is not known (yet)."""
+        return None if self.schedule is None else self.schedule.waiting()
+
+    def half_messages(self) -> int | None:
+        """Return how many transactions are open, None if they were not counted yet: `transactions` does."""
+        if self.transacting is not None:
+            return len(self.transacting.pending)
+        # Without any that was ever begun there is none open.
+        return None if self.queue_ids(HALF_TOPIC) else 0
 
     def next_queue_offset(self, topic: str, queue_id: int = 0) -> int:
         """Return the queue offset that the next message of a queue gets; the queue may not be built so far yet."""
@@ -850,7 +887,13 @@ class ReadOnlyStore(Reading):
         """Return what is known of the store and of whoever writes it."""
         from reput.process.stopped_status import stopped_status
 
-        return stopped_status(self.directory, self.settings)
+        status = stopped_status(self.directory, self.settings)
+        statistics = None if status.started is None else self.statistics()
+        return status if statistics is None else with_statistics(status, statistics)
+
+    def statistics(self) -> StoreStatistics | None:
+        """Return what was put and consumed since the store was opened; None: nobody who can be asked has it open."""
+        return owners_statistics(self.directory)
 
     def view_behind(self, view: str) -> int | None:
         """Return up to which commit-log offset *view* goes, if it is known to be behind the log; else None."""
@@ -877,6 +920,29 @@ class ReadOnlyStore(Reading):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def owners_statistics(directory: Path) -> StoreStatistics | None:
+    """Return what the program counts that has a store open; None: nobody has who can be asked."""
+    from reput.process.control_socket import owner_statistics
+
+    answer = owner_statistics(directory)
+    if answer is None:
+        return None
+    from reput.consume.statistics import StoreStatistics
+
+    return msgspec.json.decode(answer, type=StoreStatistics)
+
+
+def with_statistics(status: GroupStatus, statistics: StoreStatistics) -> GroupStatus:
+    """Return the status of a store with what its owner counts."""
+    counts = msgspec.to_builtins(statistics)
+    return msgspec.structs.replace(
+        status,
+        waiting_delays=counts.pop("waiting_delays"),
+        half_messages=counts.pop("half_messages"),
+        statistics=counts,
+    )
 
 
 def open_writer(directory: Path, settings: Settings, hooks: Sequence[object]) -> MessageStore:

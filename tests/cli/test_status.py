@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -70,21 +71,58 @@ def test_a_store_that_nobody_has_open_is_stopped(golden_read_only, golden_about)
     assert report["writer"]["state"] == "STOPPED"
     assert report["writer"]["appended"] == golden_about("basic-4.9")["maxOffsetOfRealStore"]
     assert report["started"] is None
+    assert report["statistics"] is None
+
+
+PROGRAM = """
+import reput, sys
+with reput.open(sys.argv[1], message_delay_level="1h 2h") as store:
+    store.transactions.put_half("banking", reput.Message("orders", b"half"))
+    store.put_batch([reput.Message("orders", b"x")] * 3 + [reput.Message("orders", b"late", delay_level=2)])
+    with store.consumer("billing", "orders") as consumer:
+        consumer.retry(consumer.receive(), -1)
+        consumer.acknowledge(consumer.receive())
+        print(flush=True)
+        sys.stdin.read()
+"""
 
 
 @pytest.mark.processes
 def test_a_store_that_is_being_written_shows_its_group(tmp_path):
-    """The writer's process id, and its dispatchers running."""
-    code = "import reput, sys\nwith reput.open(sys.argv[1]) as store:\n    print(flush=True)\n    sys.stdin.read()\n"
-    command = [sys.executable, "-c", code, str(tmp_path / "store")]
+    """The writer's process id, its dispatchers, and what was put and consumed; topics and groups show it, too."""
+    store = tmp_path / "store"
+    command = [sys.executable, "-c", PROGRAM, str(store)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
-        report = run_reput("status", tmp_path / "store", "--format", "json").report()
+        report = run_reput("status", store, "--format", "json").report()
+        text = run_reput("status", store).stdout
+        topics = run_reput("topic", "list", store, "--format", "json").rows()
+        groups = run_reput("group", "list", store, "--format", "json").rows()
+        writer.send_signal(signal.SIGSTOP)
+        stopped = run_reput("status", store, "--format", "json").report()
+        writer.send_signal(signal.SIGCONT)
         writer.communicate(timeout=60)
     assert report["writer"]["pid"] == writer.pid
     assert report["writer"]["state"] == "RUNNING"
     assert [row["name"] for row in report["dispatchers"]] == ["consume_queue", "index"]
+    assert report["waiting_delays"] == {"2": 1}
+    assert report["half_messages"] == 1
+    put = report["statistics"]["put"]
+    assert put["put_nums"] == sum(put["put_distribute_time"].values()) == 6
+    assert put["put_entire_time_max_ms"] > 0
+    assert put["put_tps"]["600s"] is None
+    assert "put_nums=6 " in text
+    assert text.partition("waiting_delays=")[2].startswith("1 half_messages=1")
+    (orders,) = (row for row in topics if row["topic"] == "orders")
+    assert orders["put_nums"] == 3
+    assert orders["put_size"] > 3 * 91
+    (billing,) = (row for row in groups if row["group"] == "billing")
+    assert (billing["get_nums"], billing["send_back_nums"], billing["dead_letter_nums"]) == (2, 1, 1)
+    assert billing["latency_max_ms"] is not None
+    # A program that is stopped says nothing of itself, and its group is shown all the same.
+    assert stopped["writer"]["pid"] == writer.pid
+    assert (stopped["waiting_delays"], stopped["half_messages"], stopped["statistics"]) == (None, None, None)
 
 
 def test_watching_shows_it_again(golden_read_only):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -22,6 +22,9 @@ from reput.cli.options import (
 from reput.cli.output import print_table, write_line
 from reput.cli.stopped_store import administrate, look
 
+if TYPE_CHECKING:
+    from reput.consume.statistics import StoreStatistics
+
 __all__ = ["register"]
 
 MADE = "reput send store orders --count 3 && reput consume store orders --group billing --count 1"
@@ -34,7 +37,18 @@ EXAMPLES = {
     "delete": f"{MADE} && reput group delete store billing",
     "clean": f"{MADE} && reput group clean store",
 }
-LIST_COLUMNS = ("group", "consume_enable", "retry_queue_nums", "retry_max_times", "topics", "lag")
+LIST_COLUMNS = (
+    "group",
+    "consume_enable",
+    "retry_queue_nums",
+    "retry_max_times",
+    "topics",
+    "lag",
+    "get_nums",
+    "send_back_nums",
+    "dead_letter_nums",
+    "latency_max_ms",
+)
 PROGRESS_COLUMNS = ("group", "topic", "queue_id", "broker_offset", "consumer_offset", "lag", "last_timestamp")
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Name of a consumer group.", show_default=False)]
@@ -63,7 +77,13 @@ def list_groups(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Show the groups that are described in subscriptionGroup.json, or have offsets. Exit code 1: there is none."""
+    """Show the groups that are described in subscriptionGroup.json, or have offsets. Exit code 1: there is none.
+
+    Of a store that a program has open, also what they were given by it since.
+    """
+    from reput.opened_store import owners_statistics
+
+    statistics = owners_statistics(store)
     rows: list[dict[str, Any]] = []
     with look(store, config, assignments) as administration:
         for group in administration.group_names():
@@ -77,10 +97,22 @@ def list_groups(
                     "retry_max_times": described.retry_max_times if described else None,
                     "topics": sorted({row.topic for row in progress}),
                     "lag": sum(row.lag for row in progress) if progress else None,
+                    **group_counts(group, statistics),
                 }
             )
     print_table(rows, LIST_COLUMNS, output_format)
     return 0 if rows else ANSWER_IS_NO
+
+
+def group_counts(group: str, statistics: StoreStatistics | None) -> dict[str, int | None]:
+    """Return what a group was given, and sent back, of all its topics together; None each: not known."""
+    names = ("get_nums", "get_size", "send_back_nums", "dead_letter_nums")
+    if statistics is None:
+        return dict.fromkeys((*names, "latency_max_ms"))
+    rows = [row for row in statistics.groups if row.group == group]
+    counts: dict[str, int | None] = {name: sum(getattr(row, name) for row in rows) for name in names}
+    latencies = [row.latency_max_ms for row in rows if row.latency_max_ms is not None]
+    return counts | {"latency_max_ms": max(latencies, default=None)}
 
 
 def describe_group(

@@ -19,6 +19,7 @@ __all__ = [
     "Printer",
     "RecordPrinter",
     "aligned",
+    "cell_text",
     "print_table",
     "table_text",
     "write_line",

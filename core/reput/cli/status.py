@@ -20,7 +20,7 @@ from reput.cli.options import (
     refuse_address,
     settings_of,
 )
-from reput.cli.output import Printer, table_text
+from reput.cli.output import Printer, cell_text, table_text
 
 __all__ = ["EXAMPLE", "status"]
 
@@ -46,6 +46,17 @@ DISPATCHER_COLUMNS = (
     "rebuild_progress",
     "error",
 )
+GROUP_COLUMNS = (
+    "group",
+    "topic",
+    "get_nums",
+    "get_size",
+    "send_back_nums",
+    "dead_letter_nums",
+    "latency_ms",
+    "latency_average_ms",
+    "latency_max_ms",
+)
 
 
 def status(
@@ -55,7 +66,7 @@ def status(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Show who writes the store, how far the log goes, and how far each view is behind.
+    """Show who writes the store, how far the log goes, how far each view is behind, and what was put and consumed.
 
     A store that nobody has open shows what is on disk. Exit code 1: the store takes no writes, or a dispatcher is down.
     """
@@ -85,4 +96,19 @@ def status_text(row: Mapping[str, Any]) -> str:
         table_text([row["writer"]], WRITER_COLUMNS),
         table_text(row["dispatchers"], DISPATCHER_COLUMNS),
     ]
+    if row.get("statistics") is not None:
+        parts += [counts_text(row), table_text(row["statistics"]["groups"], GROUP_COLUMNS)]
     return "\n\n".join(part for part in parts if part)
+
+
+def counts_text(row: Mapping[str, Any]) -> str:
+    """Return in a line what was put since the store was opened, and what waits."""
+    put = row["statistics"]["put"]
+    waiting = row["waiting_delays"]
+    counts = {name: put[name] for name in ("put_nums", "put_size", "put_entire_time_max_ms")}
+    counts |= {f"put_tps_{period}": tps for period, tps in put["put_tps"].items()}
+    counts |= {
+        "waiting_delays": None if waiting is None else sum(waiting.values()),
+        "half_messages": row["half_messages"],
+    }
+    return " ".join(f"{name}={cell_text(value)}" for name, value in counts.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -23,6 +24,7 @@ from reput.cli.output import print_table, write_line
 from reput.cli.stopped_store import administrate, look
 
 if TYPE_CHECKING:
+    from reput.consume.statistics import TopicRow
     from reput.store.topic_config_manager import TopicConfig
 
 __all__ = ["register"]
@@ -35,7 +37,7 @@ EXAMPLES = {
     "update": f"{MADE} && reput topic update store orders --perm 4",
     "delete": f"{MADE} && reput topic create store drafts && reput topic delete store drafts",
 }
-LIST_COLUMNS = ("topic", "read_queue_nums", "write_queue_nums", "perm", "order")
+LIST_COLUMNS = ("topic", "read_queue_nums", "write_queue_nums", "perm", "order", "put_nums", "put_size")
 STATS_COLUMNS = ("topic", "queue_id", "min_offset", "max_offset", "last_update_timestamp")
 DEFAULT_QUEUES = 8
 
@@ -59,10 +61,17 @@ def list_topics(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Show the topics that are described in topics.json, or have messages. Exit code 1: there is none."""
+    """Show the topics that are described in topics.json, or have messages. Exit code 1: there is none.
+
+    Of a store that a program has open, also what was put since.
+    """
+    from reput.opened_store import owners_statistics
+
     with look(store, config, assignments) as administration:
         found = [administration.topics.find(name) for name in administration.topic_names()]
-    rows = [topic_row(topic) for topic in found if topic is not None]
+    statistics = owners_statistics(store)
+    counts = None if statistics is None else {row.topic: row for row in statistics.topics}
+    rows = [topic_row(topic, counts) for topic in found if topic is not None]
     print_table(rows, LIST_COLUMNS, output_format)
     return 0 if rows else ANSWER_IS_NO
 
@@ -165,8 +174,10 @@ def delete_topic(
     write_line(f"deleted: {topic}")
 
 
-def topic_row(topic: TopicConfig) -> dict[str, Any]:
-    """Return the row for one topic."""
+def topic_row(topic: TopicConfig, counts: Mapping[str, TopicRow] | None) -> dict[str, Any]:
+    """Return the row for one topic; *counts*: what was put to those to which something was; None: not known."""
+    put = None if counts is None else counts.get(topic.topic_name)
+    nothing = None if counts is None else 0
     return {
         "topic": topic.topic_name,
         "read_queue_nums": topic.read_queue_nums,
@@ -176,6 +187,8 @@ def topic_row(topic: TopicConfig) -> dict[str, Any]:
         "topic_filter_type": topic.topic_filter_type,
         "topic_sys_flag": topic.topic_sys_flag,
         "attributes": topic.attributes or {},
+        "put_nums": nothing if put is None else put.put_nums,
+        "put_size": nothing if put is None else put.put_size,
     }
 
 

@@ -45,7 +45,7 @@ from reput.store.message_store import MessageStore
 from reput.store.record import decode_record
 from reput_hooks import Record
 
-__all__ = ["DelayLevelRow", "ScheduleService"]
+__all__ = ["HALF_TOPIC", "DelayLevelRow", "ScheduleService"]
 
 logger = logging.getLogger("reput.consume")
 
@@ -161,6 +161,12 @@ class ScheduleService:
             for level in self.levels.values()
             if self.end_of(level.number)
         ]
+
+    def waiting(self) -> dict[int, int] | None:
+        """Return how many messages wait by level; None: after a kill it is not found out yet what was delivered."""
+        if not self.searched and self.has_waiting:
+            return None
+        return {row.level: row.waiting for row in self.status() if row.waiting}
 
     def notice(self, number: int, deliver_timestamp: int) -> None:
         """Know that a message was delayed; the writer calls this under the put lock."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -53,8 +53,8 @@ class ConsumableStore(ReadableStore, GrowingStore, Protocol):
     def delete_topic(self, topic: str) -> int:
         """Delete a topic with its queues."""
 
-    def put_totals(self) -> Mapping[str, int]:
-        """Return by topic how many messages were ever put to it."""
+    def put_nums(self, topic: str) -> int | None:
+        """Return how many messages were put to a topic since the store was opened, None if there is no such topic."""
 
     @property
     def services(self) -> ConsumeServices:
@@ -96,7 +96,7 @@ class ConsumeServices:
             store.next_queue_offset,
         )
         self.hold_service = HoldService(store, self.pull_service)
-        self.statistics = Statistics(store.put_totals)
+        self.statistics = Statistics(store.put_nums)
         self.administration = Administration(
             store, self.managers, self.topics, self.groups, self.moved, store.delete_topic
         )

@@ -1,20 +1,22 @@
 """Statistics: what was put and consumed since the store was opened, by topic and group.
 
-Counts begin with zero when a store that was opened is asked for its services first. What nobody measured is None,
-never 0.
+What nobody measured is None, never 0.
 
-Source of the names: RocketMQ broker, BrokerStatsManager (GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK_PUT_NUMS, …).
+Source of the names: RocketMQ broker, BrokerStatsManager (GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK_PUT_NUMS, …), and
+store, StoreStatsService.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
-__all__ = ["GroupStatistics", "Statistics"]
+from reput.store.put_statistics import PutTotals
+
+__all__ = ["GroupRow", "GroupStatistics", "Statistics", "StoreStatistics", "TopicRow"]
 
 
 class GroupStatistics(msgspec.Struct):
@@ -26,6 +28,7 @@ class GroupStatistics(msgspec.Struct):
         dead_letter_nums: those of them that went to the dead letters.
         latency_ms: between the storing of a message and its giving, measured with the first of each read; None before.
         latency_max_ms: the longest.
+        latency_count, latency_total_ms: how often it was measured, and the sum.
     """
 
     get_nums: int = 0
@@ -34,31 +37,78 @@ class GroupStatistics(msgspec.Struct):
     dead_letter_nums: int = 0
     latency_ms: int | None = None
     latency_max_ms: int | None = None
+    latency_count: int = 0
+    latency_total_ms: int = 0
+
+    @property
+    def latency_average_ms(self) -> float | None:
+        """The mean of what was measured; None before."""
+        return round(self.latency_total_ms / self.latency_count, 3) if self.latency_count else None
 
     def look(self, store_timestamp: int) -> None:
         """The group is about to be given a message that was stored then, in ms since 1970."""
-        self.latency_ms = max(0, time.time_ns() // 1_000_000 - store_timestamp)
-        self.latency_max_ms = max(self.latency_ms, self.latency_max_ms or 0)
+        latency = self.latency_ms = max(0, time.time_ns() // 1_000_000 - store_timestamp)
+        self.latency_max_ms = max(latency, self.latency_max_ms or 0)
+        self.latency_count += 1
+        self.latency_total_ms += latency
+
+
+class GroupRow(msgspec.Struct, frozen=True):
+    """One group on one topic, as `GroupStatistics` stands at a time."""
+
+    group: str
+    topic: str
+    get_nums: int
+    get_size: int
+    send_back_nums: int
+    dead_letter_nums: int
+    latency_ms: int | None
+    latency_max_ms: int | None
+    latency_average_ms: float | None
+
+
+class TopicRow(msgspec.Struct, frozen=True):
+    """One topic.
+
+    Attributes:
+        put_nums: messages that its queues were given, those that name it as a further queue (multi-dispatch) included.
+        put_size: bytes of the records of its own; None: it has none but those.
+    """
+
+    topic: str
+    put_nums: int
+    put_size: int | None
+
+
+class StoreStatistics(msgspec.Struct, frozen=True):
+    """One store since it was opened.
+
+    Attributes:
+        topics: those that messages were put to, by name.
+        groups: those that consumers of this program belong to, by name and topic.
+        waiting_delays: messages that wait for their time, by delay level; None: not known (yet).
+        half_messages: those whose senders have not said what becomes of them; None: nobody has counted them.
+    """
+
+    started: int
+    put: PutTotals
+    topics: list[TopicRow]
+    groups: list[GroupRow]
+    waiting_delays: dict[int, int] | None
+    half_messages: int | None
 
 
 class Statistics:
     """The counts of one store. Any thread may call.
 
     Args:
-        put_totals: gives by topic how many messages were ever put to it.
+        put_nums: gives for a topic how many messages were put to it since the store was opened; None: there is no such.
     """
 
-    def __init__(self, put_totals: Callable[[], Mapping[str, int]]) -> None:
-        self.put_totals = put_totals
-        self.put_before = dict(put_totals())
+    def __init__(self, put_nums: Callable[[str], int | None]) -> None:
+        self.put_nums = put_nums
         self.lock = threading.Lock()
         self.groups: dict[tuple[str, str], GroupStatistics] = {}
-
-    def put_nums(self, topic: str) -> int | None:
-        """Return how many messages were put to a topic since; None: it was deleted meanwhile, or never was."""
-        total = self.put_totals().get(topic)
-        before = self.put_before.get(topic, 0)
-        return None if total is None or total < before else total - before
 
     def of_group(self, group: str, topic: str) -> GroupStatistics:
         """Return the counts of a group on a topic as they are now and will be."""
@@ -67,6 +117,25 @@ class Statistics:
             with self.lock:
                 found = self.groups.setdefault((group, topic), GroupStatistics())
         return found
+
+    def group_rows(self) -> list[GroupRow]:
+        """Return all groups as they are now."""
+        with self.lock:
+            found = sorted(self.groups.items())
+        return [
+            GroupRow(
+                group,
+                topic,
+                counts.get_nums,
+                counts.get_size,
+                counts.send_back_nums,
+                counts.dead_letter_nums,
+                counts.latency_ms,
+                counts.latency_max_ms,
+                counts.latency_average_ms,
+            )
+            for (group, topic), counts in found
+        ]
 
     def sent_back(self, group: str, topic: str, *, dead: bool) -> None:
         """A group has sent a message back; *dead*: it is a dead letter now."""

@@ -34,11 +34,13 @@ __all__ = [
     "connect_observer",
     "control_socket_path",
     "group_status",
+    "owner_statistics",
     "request",
 ]
 
 PEER_CREDENTIALS = struct.Struct("iII")
 TIMEOUT_S = 10.0
+OWNER_TIMEOUT_S = 1.0
 
 
 def control_socket_path(store_directory: Path) -> Path:
@@ -219,6 +221,17 @@ def group_status(store_directory: Path, timeout: float = TIMEOUT_S) -> GroupStat
     except DispatcherError:
         return None
     return msgspec.json.decode(answer, type=GroupStatus)
+
+
+def owner_statistics(store_directory: Path, timeout: float = OWNER_TIMEOUT_S) -> msgspec.Raw | None:
+    """Return what the owner of the store's group says was put and consumed, as JSON.
+
+    None: no group runs, or its owner does not answer; it may be stopped, and the group is looked at all the same.
+    """
+    try:
+        return request(store_directory, "statistics", timeout=timeout)
+    except DispatcherError:
+        return None
 
 
 def connect_observer(store_directory: Path, timeout: float = TIMEOUT_S) -> Observed | None:

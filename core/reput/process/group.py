@@ -66,6 +66,8 @@ class ProcessGroup:
         self.on_members = on_members
         # Removes old segments and returns what becomes of each; whoever removes them sets it.
         self.on_clean: Callable[[], Sequence[msgspec.Struct]] | None = None
+        # Returns what was put and consumed; whoever counts it sets it.
+        self.on_statistics: Callable[[], msgspec.Struct] | None = None
         self.started = time.time_ns() // 1_000_000
         self.progress_waiter = ProgressWaiter(memory)
         self.names: list[str] = list(context.settings.dispatchers)
@@ -221,6 +223,8 @@ class ProcessGroup:
             self.reread()
         if notice.event == "clean":
             self.clean()
+        if notice.event == "statistics":
+            self.count()
         if notice.event == "members" and not first and self.on_members is not None:
             self.on_members()
 
@@ -241,6 +245,15 @@ class ProcessGroup:
             self.send(Request("cleaned", answer=msgspec.Raw(fates)))
         except (ReputError, OSError) as error:
             self.send(Request("cleaned", reason=str(error)))
+
+    def count(self) -> None:
+        """Say what was put and consumed."""
+        try:
+            if self.on_statistics is None:
+                raise DispatcherError(f"this store counts nothing: store={self.context.store_directory}")
+            self.send(Request("counted", answer=msgspec.Raw(msgspec.json.encode(self.on_statistics()))))
+        except ReputError as error:
+            self.send(Request("counted", reason=str(error)))
 
     def reread(self) -> None:
         """Read the configuration again, and have the supervisor take up what was changed."""

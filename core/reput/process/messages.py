@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,6 +29,8 @@ Verb = Literal[
     "configure",
     "clean",
     "cleaned",
+    "statistics",
+    "counted",
 ]
 
 
@@ -72,7 +74,8 @@ class Request(msgspec.Struct, frozen=True):
 
     Attributes:
         name: of a dispatcher; *names* of several, where several can be meant.
-        answer: of "cleaned": what the owner says to those who asked it to clean; or *reason*: why it did not.
+        answer: of "cleaned" and "counted": what the owner says to those who asked it to clean, or for its statistics;
+            or *reason*: why it did not.
         id: comes back with the reply.
         state, reason: of the writer.
         change: of the configuration.
@@ -136,9 +139,10 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
         event: "members": who is in the group now; at the first time all are described. "refused": the group does
             not start, *reply* says why. "reply": to a request of the owner's. "drained": all dispatchers have ended.
             "reread": somebody wants the configuration read again. "clean": somebody wants old segments removed.
+            "statistics": somebody wants to know what was put and consumed.
     """
 
-    event: Literal["members", "refused", "reply", "drained", "reread", "clean"]
+    event: Literal["members", "refused", "reply", "drained", "reread", "clean", "statistics"]
     members: list[MemberInfo] = []
     reply: Reply | None = None
 
@@ -156,7 +160,14 @@ class WriterRow(msgspec.Struct, frozen=True):
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
-    """The whole group. *started*: when the owner opened the store, ms since 1970; None: nobody has it open."""
+    """The whole group.
+
+    Attributes:
+        started: when the owner opened the store, ms since 1970; None: nobody has it open.
+        waiting_delays: messages that wait for their time, by delay level; None: not known.
+        half_messages: of transactions that are open; None: not known.
+        statistics: as `reput.consume.statistics.StoreStatistics`, but for these two; None: its owner was not asked.
+    """
 
     store: str
     store_id: str
@@ -165,3 +176,6 @@ class GroupStatus(msgspec.Struct, frozen=True):
     writer: WriterRow
     dispatchers: list[DispatcherRow]
     supervisor_pid: int | None = None
+    waiting_delays: dict[int, int] | None = None
+    half_messages: int | None = None
+    statistics: dict[str, Any] | None = None

@@ -19,7 +19,7 @@ from reput.process.control_socket import ControlSocket
 from reput.process.describe import Answer
 from reput.process.live_rebuild import LiveRebuild
 from reput.process.member import Member
-from reput.process.messages import GroupStatus, Notice, RebuiltView, Reply, Request, WriterRow
+from reput.process.messages import GroupStatus, Notice, RebuiltView, Reply, Request, Verb, WriterRow
 from reput.process.order import in_order
 from reput.process.reactor import Reactor
 from reput.process.states import State
@@ -104,7 +104,8 @@ class RequestDesk:
 
     def __init__(self, group: Supervisor) -> None:
         self.group = group
-        self.cleaning: list[tuple[Request, Reporter]] = []
+        # Who waits for what the owner answers, by what was asked for.
+        self.asked_owner: dict[Verb, list[tuple[Request, Reporter]]] = {"clean": [], "statistics": []}
         self.writer_state: tuple[str, str | None] = ("RUNNING", None)
         self.rebuild_client: JsonChannel | None = None
 
@@ -138,11 +139,13 @@ class RequestDesk:
             case "writer_state":
                 self.writer_state = (request.state, request.reason)
                 report(result(request, None))
-            case "clean":
-                self.cleaning.append((request, report))
-                self.group.channel.send(Notice("clean"))
+            case "clean" | "statistics":
+                self.asked_owner[request.verb].append((request, report))
+                self.group.channel.send(Notice(request.verb))
             case "cleaned":
-                self.pass_on(request)
+                self.pass_on("clean", request)
+            case "counted":
+                self.pass_on("statistics", request)
             case "configure":
                 self.configure(request.change)
                 report(result(request, None))
@@ -162,9 +165,9 @@ class RequestDesk:
                 self.detach(self.member(request.name))
                 report(result(request, None))
 
-    def pass_on(self, request: Request) -> None:
-        """Tell those who asked for old segments to be removed what the owner says of them."""
-        waiting, self.cleaning = self.cleaning, []
+    def pass_on(self, verb: Verb, request: Request) -> None:
+        """Tell those who asked the owner for *verb* what it says."""
+        waiting, self.asked_owner[verb] = self.asked_owner[verb], []
         for asked, report in waiting:
             report(Reply(asked.id, result=request.answer, error=request.reason))
 

@@ -69,6 +69,7 @@ from reput.store.multi_dispatch import (
 from reput.store.page_cache_watch import PageCacheWatch
 from reput.store.pooled_commit_log import PooledCommitLog
 from reput.store.publisher import CommittedPublisher, NobodyListens, Publisher
+from reput.store.put_statistics import PutStatistics, PutTotals
 from reput.store.queue_offsets import QueueOffsets, QueueOffsetsSnapshot
 from reput.store.record import (
     BLANK_SIZE_MIN,
@@ -114,13 +115,19 @@ FILE_SIZE_SETTINGS = (
 
 
 class Topic:
-    """What is the same for all messages of one topic. *offsets*: queue id → next queue offset."""
+    """What is the same for all messages of one topic.
 
-    __slots__ = ("field", "magic_code", "name", "offsets", "queues")
+    Attributes:
+        offsets: queue id → next queue offset.
+        put_size: bytes of its records since the store was opened.
+    """
+
+    __slots__ = ("field", "magic_code", "name", "offsets", "put_size", "queues")
 
     def __init__(self, name: str, data: bytes, offsets: dict[int, int]) -> None:
         self.name = name
         self.offsets = offsets
+        self.put_size = 0
         self.queues: dict[int, list[tuple[str, int]]] = {}
         long = len(data) > TOPIC_SIZE_MAX_V1
         self.magic_code = MESSAGE_MAGIC_CODE_V2 if long else MESSAGE_MAGIC_CODE
@@ -289,6 +296,10 @@ class MessageStore:
         self.snapshot_at = self.clock.monotonic()
         self.snapshot_offset = self.commit_log.appended
         self.write_own_files(identity)
+        self.monotonic = self.clock.monotonic
+        # By topic, what its queues had when the store was opened.
+        self.put_before = self.queue_offsets.totals()
+        self.put_statistics = PutStatistics(self.monotonic, lambda: self.ordinal, tells_all=self.sync_flush)
         self.page_cache = PageCacheWatch(
             self.put_lock, self.commit_log, self.clock, settings.os_page_cache_busy_time_out_mills
         )
@@ -503,6 +514,16 @@ class MessageStore:
         """What whoever runs the store should know, though it takes messages; None: there is nothing."""
         return ahead_of_clock(self.store_timestamp, self.clock.now_ms())
 
+    def put_nums(self) -> dict[str, int]:
+        """Return by topic how many messages its queues were given since the store was opened, where there were any."""
+        before = self.put_before
+        totals = self.queue_offsets.totals()
+        return {topic: nums for topic, total in totals.items() if (nums := total - before.get(topic, 0))}
+
+    def put_totals(self) -> PutTotals:
+        """Return what was put since the store was opened."""
+        return self.put_statistics.totals(sum(topic.put_size for topic in list(self.topics.values())))
+
     def attach(self, publisher: Publisher, *, needs_properties: bool, reads_durable: bool = False) -> None:
         """Have *publisher* told from now on.
 
@@ -684,13 +705,18 @@ class MessageStore:
             StoreFull: the disk has no room.
             StoreReadOnly, StoreClosed: the store takes nothing any more, or could not force the message to disk.
         """
+        if not self.sync_flush:
+            return self.append(message)
+        begin = self.monotonic()
         result = self.append(message)
-        if self.sync_flush and not self.wait_durable(result.next_commit_log_offset):
-            return msgspec.structs.replace(result, status=PutMessageStatus.FLUSH_DISK_TIMEOUT)
+        if not self.wait_durable(result.next_commit_log_offset):
+            result = msgspec.structs.replace(result, status=PutMessageStatus.FLUSH_DISK_TIMEOUT)
+        self.put_statistics.note(self.monotonic() - begin, 1)
         return result
 
     def append(self, message: Message) -> PutMessageResult:
         """Store one message as `put` does, without waiting for the disk."""
+        called = self.monotonic()
         if self.page_cache.busy:
             raise self.busy_refusal()
         prepared = self.prepare(message)
@@ -711,6 +737,9 @@ class MessageStore:
             if queues is None:
                 queues = prepared.topic.queues[queue_id] = [(prepared.topic.name, queue_id)]
             self.publisher.publish(before, end, timestamp, self.ordinal, queues, row, prepared.texts)
+        taken = self.monotonic() - called
+        if taken > self.put_statistics.threshold and not self.sync_flush:
+            self.put_statistics.note(taken, 1)
         return PutMessageResult(
             PutMessageStatus.PUT_OK,
             begin,
@@ -730,14 +759,19 @@ class MessageStore:
         Raises:
             As `put`; when the disk is full in the middle, the messages before are stored and the error says how many.
         """
+        if not self.sync_flush:
+            return self.append_batch(messages)
+        begin = self.monotonic()
         results = self.append_batch(messages)
-        if self.sync_flush and results and not self.wait_durable(results[-1].next_commit_log_offset):
+        if results and not self.wait_durable(results[-1].next_commit_log_offset):
             status = PutMessageStatus.FLUSH_DISK_TIMEOUT
-            return [msgspec.structs.replace(result, status=status) for result in results]
+            results = [msgspec.structs.replace(result, status=status) for result in results]
+        self.put_statistics.note(self.monotonic() - begin, len(results))
         return results
 
     def append_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
         """Store *messages* as `put_batch` does, without waiting for the disk."""
+        called = self.monotonic()
         if self.page_cache.busy:
             raise self.busy_refusal()
         batch = [self.prepare(message) for message in messages]
@@ -760,6 +794,9 @@ class MessageStore:
                 error.args = (f"{error} stored_count={len(results)}",)
                 error.stored_count = len(results)
                 raise
+        taken = self.monotonic() - called
+        if taken > self.put_statistics.threshold and not self.sync_flush:
+            self.put_statistics.note(taken, len(results))
         return results
 
     def admit(self, message: Message) -> tuple[Message, Prepared]:
@@ -911,6 +948,7 @@ class MessageStore:
             crc = crc32(after_body, crc32(prepared.body, crc32(header))) & 0x7FFFFFFF
             after_body += crc_property(crc)
         offsets[queue_id] = queue_offset + 1
+        topic.put_size += record_size
         for table, further_queue_id, further_offset in prepared.further_offsets:
             table[further_queue_id] = further_offset + 1
         tags_code = prepared.tags_code
@@ -1042,6 +1080,8 @@ class MessageStore:
                     f"the deletion cannot be kept, so the topic is there still: topic={topic} error={error.strerror} "
                     f"path={self.topic_deletions.lines.path}"
                 ) from error
+            # What was put before is still counted; the queues begin with 0 again.
+            self.put_before[topic] = self.put_before.get(topic, 0) - self.queue_offsets.total(topic)
             self.queue_offsets.forget_topic(topic)
             self.publisher.delete_topic(topic, appended, self.ordinal)
         return appended
@@ -1057,6 +1097,7 @@ class MessageStore:
     def after_each_round(self) -> None:
         """Called by the flusher, every time that it has looked whether there is something to force."""
         self.page_cache.look()
+        self.put_statistics.sample()
         self.tell_notice()
         self.snapshot_when_due()
 

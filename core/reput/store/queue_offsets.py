@@ -65,6 +65,14 @@ class QueueOffsets:
             # Whoever holds the same table sees it, too.
             queues.clear()
 
+    def total(self, topic: str) -> int:
+        """Return how many messages the queues of *topic* were ever given, or since it was deleted."""
+        return sum(list(self.queues.get(topic, {}).values()))
+
+    def totals(self) -> dict[str, int]:
+        """Return `total` by topic."""
+        return {topic: self.total(topic) for topic in list(self.queues)}
+
     def snapshot(self) -> dict[str, dict[int, int]]:
         """Return a copy that later puts do not change."""
         return {topic: dict(queues) for topic, queues in self.queues.items()}
