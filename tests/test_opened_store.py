@@ -89,6 +89,31 @@ def test_a_store_goes_on_where_it_was_closed(tmp_path, mode):
         assert len(store.get("orders", 0, 0, 100).records) == 31
 
 
+def test_an_opening_that_is_refused_leaves_the_store_as_it_found_it(tmp_path, mode):
+    """Closed cleanly, with RocketMQ's times of log and views; what was killed before stays to be recovered."""
+    path = tmp_path / "store"
+
+    def refuse_openings():
+        with pytest.raises(ConfigError, match="unheard_of"):
+            open_tiny(path, mode=mode, **{"dispatchers.consume_queue.unheard_of": 1})
+        with pytest.raises(ConfigError, match="nobody"):
+            open_tiny(path, mode=mode, dispatchers=["consume_queue", "nobody"])
+
+    with open_tiny(path, mode=mode) as store:
+        store.put_batch([message(number) for number in range(30)])
+    names = ("checkpoint", "reput/dispatcher_cursors")
+    before = [(path / name).read_bytes() for name in names]
+    refuse_openings()
+    assert not (path / "abort").exists()
+    assert [(path / name).read_bytes() for name in names] == before
+    (path / "abort").touch()
+    refuse_openings()
+    assert (path / "abort").exists()
+    with open_tiny(path, mode=mode) as store:
+        assert store.put(message(30)).queue_offset == 30
+    assert not (path / "abort").exists()
+
+
 def test_whoever_asks_at_once_gets_what_was_there_before(tmp_path, mode):
     """Not "nothing", while the dispatchers are still on their way."""
     path = tmp_path / "store"

@@ -292,18 +292,18 @@ class Store(Reading):
         self.transacting_lock = threading.Lock()
         self.transacting: TransactionService | None = None
         try:
-            # Of those that are new it is known from now on that they have nothing yet.
-            keep_dispatcher_cursors(directory, dict.fromkeys(self.settings.dispatchers), self.writer.files)
             self.start_group(mode)
         except BaseException:
-            self.writer.close(views_complete=False)
+            self.writer.give_back()
             raise
         try:
+            # Of those that are new it is known from now on that they have nothing yet.
+            keep_dispatcher_cursors(directory, dict.fromkeys(self.settings.dispatchers), self.writer.files)
             self.start_services()
         except BaseException:
             self.group.drain_and_stop()
+            self.writer.give_back(views_complete=self.views_complete())
             self.close_ring()
-            self.writer.close(views_complete=False)
             raise
         opened_here.add(self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -493,6 +494,43 @@ def test_a_store_closes_after_a_view_has_left_the_group(tmp_path):
     assert not (tmp_path / "store" / "abort").exists()
 
 
+@pytest.mark.usefixtures("runtime_directory")
+def test_a_store_closes_cleanly_whenever_its_supervisor_is_killed(tmp_path):
+    """Right before the close, and while the next supervisor is still on its way: another one drains."""
+    path = tmp_path / "store"
+    for killed_during_close in (False, True):
+        store = reput.open(path)
+        group = store.group
+        store.put_batch([reput.Message("orders", bytes(100), keys="k", queue_id=number % 5) for number in range(500)])
+        first = group.process
+        os.kill(first.pid, signal.SIGKILL)
+        closing = threading.Thread(target=store.close)
+        closing.start()
+        pause = threading.Event()
+        while killed_during_close and group.process is first:
+            pause.wait(0.001)
+        if killed_during_close:
+            os.kill(group.process.pid, signal.SIGKILL)
+        closing.join(TIMEOUT)
+        assert not closing.is_alive()
+        assert not (path / "abort").exists()
+    with reput.open(path, read_only=True) as reader:
+        assert reader.queue_range("orders", 4) == (0, 200)
+
+
+def test_a_drain_ends_where_no_supervisor_can_be_started(log, plugins, context, processes, monkeypatch):
+    """After a few tries the group is given up; the views go on at the next start."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    running.group.wait_for("probe", log.put(10), TIMEOUT)
+    monkeypatch.setattr("reput.process.group.DRAIN_STARTS_MAX", 1)
+    monkeypatch.setattr("reput.process.group.role_command", lambda *arguments, **_: ["false"])
+    os.kill(running.group.process.pid, signal.SIGKILL)
+    running.stop()
+    assert running.group.ended
+    assert not running.group.drained
+
+
 def test_sigterm_drains_and_ends_the_group(log, plugins, context, processes, saved):
     """Everything that was published is taken in and durable; nobody starts another supervisor."""
     plugins.add("first")
@@ -541,6 +579,8 @@ def test_a_stale_socket_file_is_replaced(log, plugins, context, processes):
 def test_nothing_is_left_in_the_owner(log, plugins, context, processes):
     """No descriptor, no thread, no child."""
     plugins.add("probe")
+    # What other tests have dropped is closed at some time, and must not be so in between.
+    gc.collect()
     descriptors, threads = set(os.listdir("/proc/self/fd")), set(threading.enumerate())
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(1), TIMEOUT)

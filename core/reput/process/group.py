@@ -1,7 +1,8 @@
 """ProcessGroup: the dispatchers of one store in processes of their own, as the owner, the writer's program, sees them.
 
 The owner starts the supervisor, gives it the ring's descriptors, and watches it from one thread. If it dies, another
-one is started over the same ring and cells; puts go on meanwhile. The owner's death ends the group by itself.
+one is started over the same ring and cells; puts go on meanwhile, and so does a drain. The owner's death ends the group
+by itself.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ __all__ = ["ProcessGroup"]
 START_TIMEOUT_S = 120.0
 RESTART_MIN_S = 0.05
 RESTART_MAX_S = 5.0
+# Supervisors that are started for one drain: a close ends, even where something kills each of them.
+DRAIN_STARTS_MAX = 5
 # A wait for progress looks at the dispatcher's state as often as this: FATAL and BROKEN are left by hand only.
 STATE_LOOK_S = 1.0
 REQUEST_TIMEOUT_S = 30.0
@@ -80,6 +83,10 @@ class ProcessGroup:
         self.request_count = 0
         self.refused: Reply | None = None
         self.described = False
+        # The supervisor that runs now has begun: its dispatchers are started. One that has not would drain nobody.
+        self.begun = False
+        self.draining = False
+        self.drain_starts = 0
         self.stopping = False
         self.drained = False
         self.ended = False
@@ -156,6 +163,7 @@ class ProcessGroup:
             status = self.exit_status = self.process.wait()
             self.channel.close()
             with self.changed:
+                self.begun = False
                 self.replies = {
                     number: Reply(number, error=f"the supervisor ended: exit_status={status}")
                     for number in self.replies
@@ -174,11 +182,18 @@ class ProcessGroup:
         poll = select.poll()
         poll.register(self.stop_event, select.POLLIN)
         while not poll.poll(pause * 1000):
+            if self.draining:
+                self.drain_starts += 1
+                if self.drain_starts > DRAIN_STARTS_MAX:
+                    break
             pause = min(pause * 2, RESTART_MAX_S)
             self.restart_count += 1
             # No memory, no processes, or a plugin that was uninstalled meanwhile: all of that may pass.
             with contextlib.suppress(OSError, ConfigError):
                 self.spawn(again=True)
+                if self.stopping and self.process is not None:
+                    # Whoever ended the group may have seen only the one before.
+                    self.process.kill()
                 return True
         with self.changed:
             self.ended = True
@@ -212,6 +227,8 @@ class ProcessGroup:
                 self.names = list(self.members)
                 self.keep_options()
                 first, self.described = not self.described, True
+                begun_while_draining = self.draining and not self.begun
+                self.begun = True
             elif notice.event == "refused":
                 self.refused = notice.reply
             elif notice.event == "reply" and notice.reply is not None and notice.reply.id in self.replies:
@@ -225,8 +242,11 @@ class ProcessGroup:
             self.clean()
         if notice.event == "statistics":
             self.count()
-        if notice.event == "members" and not first and self.on_members is not None:
-            self.on_members()
+        if notice.event == "members":
+            if begun_while_draining:
+                self.send(Request("drain"))
+            if not first and self.on_members is not None:
+                self.on_members()
 
     def keep_options(self) -> None:
         """Have the next supervisor start all dispatchers with the options that they run with."""
@@ -269,7 +289,8 @@ class ProcessGroup:
         """Have all dispatchers take in what is there, those that others come after first, flush, and end.
 
         Everything that was published before is dispatched; what a dispatcher cannot take in (it is paused, it failed,
-        it stands before damage) stays for its next start. Each phase has its time limit.
+        it stands before damage) stays for its next start. Each phase has its time limit. If the supervisor dies
+        meanwhile, or has just died, another one does it.
         """
         if not self.begin_drain():
             self.kill()
@@ -282,9 +303,10 @@ class ProcessGroup:
         if not self.described or self.ended:
             return False
         with self.changed:
-            self.stopping = True
-        os.eventfd_write(self.stop_event, 1)
-        self.send(Request("drain"))
+            self.draining = True
+            begun = self.begun
+        if begun:
+            self.send(Request("drain"))
         return True
 
     def kill(self) -> None:

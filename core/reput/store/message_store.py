@@ -88,7 +88,13 @@ from reput.store.retention import Retention
 from reput.store.sealed_file import seal
 from reput.store.segments import Segments
 from reput.store.shortages import NO_ROOM, tell_store_error
-from reput.store.store_checkpoint import ahead_of_clock, write_checkpoint
+from reput.store.store_checkpoint import (
+    StoreCheckpoint,
+    ahead_of_clock,
+    encode_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from reput.store.store_lock import StoreLock, Writer, process_start_time
 from reput.store.topic_deletions import TopicDeletion, TopicDeletions
 from reput_hooks.dispatch import ROW
@@ -372,6 +378,7 @@ class MessageStore:
     def recover(self, segments: Segments | None) -> None:
         """Find the end of the log and the next queue offsets, and open the log there."""
         log_directory = self.directory / "commitlog"
+        self.was_cut = False
         if segments is None:
             self.files.make_directory(log_directory)
             self.epochs = Epochs(self.store_id, [Epoch(1, 0, self.clock.now_ms())])
@@ -386,6 +393,7 @@ class MessageStore:
 
             recovered = recover(self.directory, segments, self.store_id, self.clock.now_ms(), self.clock.boot_id())
             kept = cut_behind(self.directory, segments, recovered.end, self.files)
+            self.was_cut = bool(kept)
             if kept:
                 logger.warning(
                     "what lay behind the log's end was put away: log_end=%d reason=%s files=%s",
@@ -465,6 +473,7 @@ class MessageStore:
 
     def write_own_files(self, identity: StoreIdentity | None) -> None:
         """Write who we are, before the first put: identity, epochs, writer, checkpoint, abort; and claim the store."""
+        self.clean_checkpoint = self.found_clean_checkpoint()
         if identity is None:
             # With an identity but without the name of its log, a store is refused as one whose log was taken away.
             self.files.force_directory(self.directory)
@@ -481,6 +490,12 @@ class MessageStore:
         write_checkpoint(self.directory, self.store_timestamp, 0, self.files)
         self.files.replace(self.directory / "abort", str(os.getpid()).encode())
         self.store_lock.claim()
+
+    def found_clean_checkpoint(self) -> StoreCheckpoint | None:
+        """Return the checkpoint of a store that was cleanly closed, or is new; None: its views may not fit its log."""
+        if self.was_cut or (self.directory / "abort").exists():
+            return None
+        return read_checkpoint(self.directory)
 
     @property
     def appended(self) -> int:
@@ -1170,6 +1185,20 @@ class MessageStore:
                 self.commit_log.close()
             finally:
                 self.store_lock.close()
+
+    def give_back(self, *, views_complete: bool = True) -> None:
+        """Close a log whose opening is refused after all: nothing was put, so it is as cleanly closed as it was found.
+
+        *views_complete*: as of `close`, if dispatchers have run already.
+        """
+        self.stop_puts()
+        found = self.clean_checkpoint if views_complete else None
+        try:
+            if found is not None:
+                # What it says of the views holds again: they were complete, and no record has come.
+                self.files.replace(self.directory / "checkpoint", encode_checkpoint(found))
+        finally:
+            self.close(views_complete=found is not None)
 
     def forget(self) -> None:
         """In a forked child: this copy is closed, the parent's store goes on."""

@@ -185,8 +185,11 @@ class RecordColumns:
                 others = take(buffer, self.topic_at[first][queue_index][chosen], letters.shape[1])
                 same[chosen] &= (letters == others).all(axis=1)
             if same.all():
-                names = [(self.topic_bytes(number), int(self.header["queue_id"][number])) for number in first.tolist()]
-                self.known_queues = names, queue_index
+                at = self.topic_at[first]
+                places = zip(at.tolist(), (at + self.topic_size[first]).tolist(), strict=True)
+                topics = [bytes(self.data[begin:end]) for begin, end in places]
+                queue_ids = self.header["queue_id"][first].tolist()
+                self.known_queues = list(zip(topics, queue_ids, strict=True)), queue_index
             else:
                 self.known_queues = self.queues_one_by_one()
         return self.known_queues
