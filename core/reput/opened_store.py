@@ -670,6 +670,8 @@ class Store(Reading):
         *,
         begin: Beginning = "earliest",
         in_flight_max: int = 1000,
+        broadcast: bool = False,
+        offset_store: str | os.PathLike[str] | None = None,
     ) -> Consumer:
         """Let a consumer of *group* in, which shares the messages of *topics* with the group's others in this program.
 
@@ -677,13 +679,28 @@ class Store(Reading):
             filter: tags like ``a || b``, or an SQL92 expression as `reput.filter.parse` returns it; None: all messages.
             begin: where the group begins in queues that it never consumed: "earliest", "latest", or ms since 1970.
             in_flight_max: messages that are given and not acknowledged at most.
+            broadcast: it shares with nobody, but is given every message, as each of the group's consumers is
+                (RocketMQ's MessageModel.BROADCASTING). Nothing is sent back then: what fails is dropped.
+            offset_store: the file that says where a broadcasting consumer goes on after a start; None: it keeps that in
+                memory, and begins anew each time.
 
         Raises:
-            RequestRefused: the group's name is illegal, or the group may not consume.
+            RequestRefused: the group's name is illegal, or the group may not consume, or not by broadcasting.
             FilterSyntaxError: the filter does not parse.
-            ConfigError: the group's other consumers want something else of a topic.
+            ConfigError: the group's other consumers want something else of a topic, or consume the other way; or the
+                *offset_store* is another consumer's.
+            DamagedStore: neither *offset_store* nor its backup can be read.
         """
-        return self.services.consumer(group, topics, filter, begin=begin, in_flight_max=in_flight_max)
+        path = None if offset_store is None else Path(offset_store)
+        return self.services.consumer(
+            group,
+            topics,
+            filter,
+            begin=begin,
+            in_flight_max=in_flight_max,
+            broadcast=broadcast,
+            offset_store=path,
+        )
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the queues of *topic* that messages were put to."""

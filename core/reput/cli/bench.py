@@ -57,7 +57,8 @@ SecondsOption = Annotated[
 ReportOption = Annotated[
     OutputFormat,
     typer.Option(
-        "--format", help="One JSON object with the machine's facts, or as text a table with what is asked of each figure."
+        "--format",
+        help="One JSON object with the machine's facts, or as text a table with what is asked of each figure.",
     ),
 ]
 KeysOption = Annotated[int, typer.Option("--keys", metavar="K", parser=whole_number(), help="Keys of a message.")]

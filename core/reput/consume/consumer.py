@@ -7,6 +7,8 @@
 
 At least once: a message that was not acknowledged when its consumer goes - closed, dead, or with the whole program - is
 given again, to another consumer of the group or after the next start.
+
+A broadcasting consumer is given every message, whoever else of its group is. Nobody sends a message back then.
 """
 
 from __future__ import annotations
@@ -75,8 +77,10 @@ class Consumer:
         self.subscriptions: dict[str, Subscription] = {
             topic: subscribe(topic, wanted, sub_version=version) for topic in topics
         }
-        self.subscriptions.setdefault(retry_topic, subscribe(retry_topic, sub_version=version))
-        self.begins: dict[str, Beginning] = {**dict.fromkeys(topics, begin), retry_topic: "earliest"}
+        self.begins: dict[str, Beginning] = dict.fromkeys(topics, begin)
+        if not shared.broadcasts:
+            self.subscriptions.setdefault(retry_topic, subscribe(retry_topic, sub_version=version))
+            self.begins[retry_topic] = "earliest"
         self.queues: list[SharedQueue] = []
         self.turn = -1
         self.current: SharedQueue | None = None
@@ -254,7 +258,7 @@ class Consumer:
             max_reconsume_times: after so many retries it is a dead letter; None: as the group's configuration says.
 
         Returns:
-            Where the copy lies that comes again; None: the group has no retries, and the message is done.
+            Where the copy lies that comes again; None: the group has no retries or broadcasts, and the message is done.
 
         Raises:
             RequestRefused: the message is not in flight here, or the group may not send back.
@@ -265,6 +269,17 @@ class Consumer:
         with self.shared.lock:
             if record.commit_log_offset not in self.delivered:
                 raise self.not_in_flight(record)
+        if self.shared.broadcasts:
+            # The others of the group have done with it, or will. RocketMQ's client drops it, too.
+            logger.warning(
+                "a broadcast message that failed is dropped: group=%s topic=%s queue_id=%d queue_offset=%d",
+                self.group,
+                record.topic,
+                record.queue_id,
+                record.queue_offset,
+            )
+            self.acknowledge(record)
+            return None
         result = send_back(self.shared.services.store, self.group, record, delay_level, max_reconsume_times)
         self.acknowledge(record)
         return result
@@ -284,10 +299,12 @@ class Consumer:
             OSError: the file holds what it held before.
         """
         self.shared.commit()
-        self.shared.services.managers.offsets.persist()
+        self.shared.offsets.persist()
 
     def rewind(self, to: Beginning = "earliest", topic: str | None = None) -> None:
         """Have the whole group go on from another place: the first or the last message, or a store time in ms.
+
+        A broadcasting consumer goes alone, here and with `seek`.
 
         What is in flight is forgotten, and given again if it lies behind that place.
 
@@ -316,7 +333,11 @@ class Consumer:
     # Life.
 
     def close(self) -> None:
-        """Leave the group. What is not acknowledged is given again; what is, is committed."""
+        """Leave the group. What is not acknowledged is given again; what is, is committed.
+
+        Raises:
+            OSError: the file of a broadcasting consumer holds what it held before.
+        """
         with self.shared.lock:
             if self.closed:
                 return
@@ -325,6 +346,8 @@ class Consumer:
             self.delivered.clear()
             self.queues = []
             self.notify()
+        if self.shared.broadcasts:
+            self.shared.services.stop_broadcasting(self.shared)
 
     def __enter__(self) -> Self:
         if self.closed:

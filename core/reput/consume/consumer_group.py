@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from reput.consume.consumer_manager import BROADCASTING, CLUSTERING
 from reput.consume.hold_service import CONSUME_QUEUE
 from reput.consume.pull_service import PullRequest
 from reput.consume.shared_queue import SharedQueue
@@ -19,6 +20,7 @@ from reput.consume.topic_reader import Beginning
 from reput.consume.topics import RETRY_PREFIX
 from reput.errors import ConfigError
 from reput.filter import SqlFilter, TagFilter
+from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.message_reader import GetMessageStatus, Records
 from reput.store.multi_dispatch import LMQ_PREFIX
 from reput_hooks import Record
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from reput.consume.consumer import Consumer
     from reput.consume.hold_service import Watch
+    from reput.consume.local_offset_store import LocalFileOffsetStore
     from reput.consume.services import ConsumeServices
 
 __all__ = ["ConsumerGroup"]
@@ -41,12 +44,28 @@ logger = logging.getLogger(__name__)
 
 
 class ConsumerGroup:
-    """One group. Any thread may call; `lock` guards it, its queues, and what its consumers know of them."""
+    """One group, or one consumer of a group that broadcasts, which is alone with its queues and offsets.
 
-    def __init__(self, services: ConsumeServices, group: str) -> None:
+    Any thread may call; `lock` guards it, its queues, and what its consumers know of them.
+
+    Args:
+        offsets: where they go on; None: at the group's offsets in the store.
+        lock: of the group's broadcasting consumers, which count together what they are given.
+    """
+
+    def __init__(
+        self,
+        services: ConsumeServices,
+        group: str,
+        *,
+        offsets: LocalFileOffsetStore | None = None,
+        lock: threading.RLock | None = None,
+    ) -> None:
         self.services = services
         self.group = group
-        self.lock = threading.RLock()
+        self.broadcasts = offsets is not None
+        self.offsets: ConsumerOffsetManager = services.managers.offsets if offsets is None else offsets
+        self.lock = lock or threading.RLock()
         self.consumers: list[Consumer] = []
         self.queues: dict[tuple[str, int], SharedQueue] = {}
         self.begins: dict[str, Beginning] = {}
@@ -116,7 +135,12 @@ class ConsumerGroup:
             topics.update(consumer.subscriptions)
             subscriptions.update(consumer.subscriptions)
         for consumer in self.consumers:
-            self.services.consumer_manager.register(self.group, consumer.client_id, subscriptions.values())
+            self.services.consumer_manager.register(
+                self.group,
+                consumer.client_id,
+                subscriptions.values(),
+                BROADCASTING if self.broadcasts else CLUSTERING,
+            )
         hold_service = self.services.hold_service
         former, self.watch = self.watch, None
         if topics:
@@ -137,7 +161,7 @@ class ConsumerGroup:
 
     def new_queue(self, topic: str, queue_id: int, begin: Beginning) -> SharedQueue:
         """Return a queue at the group's committed offset, or where it begins without one."""
-        committed = self.services.managers.offsets.query_offset(self.group, topic, queue_id)
+        committed = self.offsets.query_offset(self.group, topic, queue_id)
         position = self.position_at(topic, queue_id, begin) if committed is None else committed
         statistics = self.services.statistics.of_group(self.group, topic)
         return SharedQueue(topic, queue_id, position, committed, statistics)
@@ -280,7 +304,7 @@ class ConsumerGroup:
 
     def commit(self) -> None:
         """Tell the store's offsets how far each queue is done. Nothing is written to the disk yet."""
-        offsets = self.services.managers.offsets
+        offsets = self.offsets
         with self.lock:
             for queue in self.queues.values():
                 offset = queue.commit_offset()
@@ -313,7 +337,11 @@ class ConsumerGroup:
     def end(self) -> None:
         """Close all consumers: the store closes."""
         for consumer in list(self.consumers):
-            consumer.close()
+            try:
+                consumer.close()
+            except OSError as error:
+                # The program's own file. Whoever closes a consumer is told; the store is closed cleanly all the same.
+                logger.error("a broadcasting consumer's place cannot be kept: group=%s error=%s", self.group, error)
 
 
 def filter_of(subscription: Subscription) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -20,13 +21,15 @@ from reput.consume.consumer_filters import ConsumerFilters
 from reput.consume.consumer_group import ConsumerGroup
 from reput.consume.consumer_manager import ConsumerManager
 from reput.consume.hold_service import CONSUME_QUEUE, GrowingStore, HoldService
+from reput.consume.local_offset_store import LocalFileOffsetStore
 from reput.consume.pull_service import PullService, ReadableStore
+from reput.consume.response_code import ResponseCode
 from reput.consume.statistics import Statistics
 from reput.consume.subscription import Filter
-from reput.consume.subscription_groups import SubscriptionGroups
+from reput.consume.subscription_groups import SubscriptionGroups, check_group
 from reput.consume.topic_reader import Beginning
 from reput.consume.topics import Topics
-from reput.errors import ConfigError
+from reput.errors import ConfigError, RequestRefused
 from reput.store.message import Message, PutMessageResult
 
 __all__ = ["ConsumableStore", "ConsumeServices"]
@@ -102,6 +105,8 @@ class ConsumeServices:
         )
         self.lock = threading.Lock()
         self.consumer_groups: dict[str, ConsumerGroup] = {}
+        # Broadcasting consumers, each with the file that its offsets are in; None: in memory.
+        self.broadcasts: dict[ConsumerGroup, Path | None] = {}
         self.closing = threading.Event()
         self.keeper = threading.Thread(target=self.keep_regularly, name="reput-offsets", daemon=True)
         self.keeper.start()
@@ -114,25 +119,84 @@ class ConsumeServices:
         *,
         begin: Beginning = "earliest",
         in_flight_max: int = 1000,
+        broadcast: bool = False,
+        offset_store: Path | None = None,
     ) -> Consumer:
-        """Let a consumer of *group* in; `Consumer` tells of the arguments.
+        """Let a consumer of *group* in; `Store.consumer` tells of the arguments.
 
         Raises:
-            RequestRefused: the group's name is illegal, or it may not consume.
+            RequestRefused: the group's name is illegal, or it may not consume, or not by broadcasting.
             FilterSyntaxError: the filter does not parse.
-            ConfigError: consumers of the group that are there want something else of a topic; or nobody builds queues.
+            ConfigError: consumers of the group that are there want something else of a topic, or consume the other way;
+                nobody builds queues; or *offset_store* is another consumer's, or of one that does not broadcast.
+            DamagedStore: neither *offset_store* nor its backup can be read.
         """
         if CONSUME_QUEUE not in self.settings.dispatchers:
             raise ConfigError(
                 f"nobody builds the queues that consumers read: dispatchers={','.join(self.settings.dispatchers)}",
                 f"Enable the dispatcher {CONSUME_QUEUE}.",
             )
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        if not broadcast:
+            if offset_store is not None:
+                raise ConfigError(
+                    f"the offsets of a group are in the store: group={group!r} offset_store={offset_store}",
+                    "Only a consumer with broadcast=True keeps its own.",
+                )
+            shared = self.sharing(group)
+            return Consumer(shared, names, wanted, begin=begin, in_flight_max=in_flight_max)
+        shared = self.broadcasting(group, offset_store)
+        try:
+            return Consumer(shared, names, wanted, begin=begin, in_flight_max=in_flight_max)
+        except BaseException:
+            self.broadcasts.pop(shared)
+            raise
+
+    def sharing(self, group: str) -> ConsumerGroup:
+        """Return the consumers of a group that share its messages.
+
+        Raises:
+            ConfigError: others are given all of them.
+        """
         with self.lock:
+            if any(other.group == group for other in self.broadcasts):
+                raise other_model(group, "BROADCASTING")
             shared = self.consumer_groups.get(group)
             if shared is None:
                 shared = self.consumer_groups[group] = ConsumerGroup(self, group)
-        names = (topics,) if isinstance(topics, str) else tuple(topics)
-        return Consumer(shared, names, wanted, begin=begin, in_flight_max=in_flight_max)
+            return shared
+
+    def broadcasting(self, group: str, offset_store: Path | None) -> ConsumerGroup:
+        """Return a place for one consumer of a group that is given all messages.
+
+        Raises:
+            ConfigError, RequestRefused, DamagedStore: as `consumer`.
+        """
+        check_group(group)
+        if not self.groups.require(group).consume_broadcast_enable:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"the group may not consume by broadcasting: group={group!r}"
+            )
+        path = None if offset_store is None else offset_store.absolute()
+        with self.lock:
+            sharing = self.consumer_groups.get(group)
+            if sharing is not None and sharing.consumers:
+                raise other_model(group, "CLUSTERING")
+            if path is not None and path in self.broadcasts.values():
+                raise ConfigError(f"another consumer keeps its offsets there: offset_store={path}")
+            lock = next((other.lock for other in self.broadcasts if other.group == group), None)
+            shared = ConsumerGroup(self, group, offsets=LocalFileOffsetStore(path), lock=lock)
+            self.broadcasts[shared] = path
+            return shared
+
+    def stop_broadcasting(self, shared: ConsumerGroup) -> None:
+        """A broadcasting consumer has gone: keep how far it has come.
+
+        Raises:
+            OSError: its file holds what it held before.
+        """
+        self.broadcasts.pop(shared, None)
+        shared.offsets.persist()
 
     def moved(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """An operator has set an offset: the group's consumers here go on from there."""
@@ -142,8 +206,12 @@ class ConsumeServices:
 
     def topic_deleted(self, topic: str) -> None:
         """A topic is gone with its queues: consumers begin anew with what is put to it from now on."""
-        for shared in list(self.consumer_groups.values()):
+        for shared in self.all_groups():
             shared.begin_anew(topic)
+
+    def all_groups(self) -> list[ConsumerGroup]:
+        """Return the groups that share, and each broadcasting consumer."""
+        return [*self.consumer_groups.values(), *self.broadcasts]
 
     # Keeping.
 
@@ -153,10 +221,14 @@ class ConsumeServices:
         Raises:
             OSError: the files hold what they held before.
         """
-        for shared in list(self.consumer_groups.values()):
+        for shared in self.all_groups():
             shared.commit()
         self.managers.offsets.persist()
         self.managers.filters.persist()
+        with ExitStack() as files:
+            # One that refuses keeps no other from being written.
+            for shared in list(self.broadcasts):
+                files.callback(shared.offsets.persist)
 
     def keep_regularly(self) -> None:
         """Keep at the interval that the settings name, until the services are closed; the keeper's thread."""
@@ -176,8 +248,16 @@ class ConsumeServices:
         if self.closing.is_set():
             return
         self.closing.set()
-        for shared in list(self.consumer_groups.values()):
+        for shared in self.all_groups():
             shared.end()
         self.hold_service.close()
         self.keeper.join()
         self.keep()
+
+
+def other_model(group: str, message_model: str) -> ConfigError:
+    """Return the refusal of a consumer that wants to consume another way than those of its group who are there."""
+    return ConfigError(
+        f"consumers of one group consume the same way: group={group!r} message_model_of_the_others={message_model}",
+        "Give all of them the same broadcast=, or another group.",
+    )
