@@ -14,6 +14,7 @@ from pyspark_reput.log_reading import LogPartition, open_table, partitions_of, r
 from pyspark_reput.read_options import EARLIEST, LATEST, ReadOptions
 from reput.errors import ConfigError
 from reput.table import LogTable, RowFilter
+from reput.table.advice_notes import advice_noted
 
 __all__ = ["BatchReader", "FilteringBatchReader"]
 
@@ -28,6 +29,7 @@ class BatchReader(DataSourceReader):
             raise ConfigError("a batch cannot end at the earliest offset: option=endingOffsets value=earliest")
         self.options = with_times(with_columns(options, schema))
 
+    @advice_noted()
     def partitions(self) -> list[LogPartition]:
         """Return the splits of the asked range."""
         options = self.options

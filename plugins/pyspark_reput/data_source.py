@@ -19,6 +19,7 @@ from pyspark_reput.read_options import ReadOptions, parse_options
 from pyspark_reput.spark_schema import spark_schema
 from pyspark_reput.store_writer import StoreStreamWriter, StoreWriter, WriteOptions
 from pyspark_reput.stream_reader import StreamReader
+from reput.table.advice_notes import advice_noted
 
 __all__ = ["DefaultSource", "FilteringSource", "register"]
 
@@ -43,23 +44,28 @@ class DefaultSource(DataSource):
         pushdown = {} if any(name.lower() == "pushdown" for name in self.given) else {"pushdown": str(self.pushdown)}
         return parse_options({**self.given, **pushdown})
 
+    @advice_noted()
     def schema(self) -> StructType:
         """Return the columns of the chosen ``schemaMode``."""
         return spark_schema(self.parsed())
 
+    @advice_noted()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch, for the columns of *schema*."""
         options = self.parsed()
         return (FilteringBatchReader if options.pushdown else BatchReader)(options, schema)
 
+    @advice_noted()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream, for the columns of *schema*."""
         return StreamReader(self.parsed(), schema)
 
+    @advice_noted()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch of messages."""
         return StoreWriter(WriteOptions(self.given, schema, overwrite))
 
+    @advice_noted()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a stream of messages."""
         return StoreStreamWriter(WriteOptions(self.given, schema, overwrite))

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from pyspark_reput.read_options import ReadOptions
 from pyspark_reput.spark_schema import DAMAGE_SCHEMA, RANGES_SCHEMA, chosen_columns
 from reput.table import LogTable, Split
+from reput.table.advice_notes import advice_noted
 
 __all__ = ["LogPartition", "open_table", "partitions_of", "read_partition", "with_columns"]
 
@@ -61,13 +62,14 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
     if options.schema_mode == "ranges":
         yield pa.record_batch([[partition.begin], [partition.until]], schema=RANGES_SCHEMA)
         return
-    table = open_table(options)
-    batches = table.batches(partition.begin, partition.until)
-    if options.schema_mode != "damage":
-        yield from batches
-        return
-    for _ in batches:
-        pass
+    with advice_noted():
+        table = open_table(options)
+        batches = table.batches(partition.begin, partition.until)
+        if options.schema_mode != "damage":
+            yield from batches
+            return
+        for _ in batches:
+            pass
     if table.damage:
         columns = zip(*((damaged.begin, damaged.until, damaged.reason) for damaged in table.damage), strict=True)
         yield pa.record_batch([list(column) for column in columns], schema=DAMAGE_SCHEMA)

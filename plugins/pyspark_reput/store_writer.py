@@ -19,6 +19,7 @@ from pyspark_reput.read_options import OptionStrings
 from pyspark_reput.row_messages import check_columns
 from pyspark_reput.write_ledger import WriteLedger, make_store, stage_rows, staging_folder
 from reput.errors import ConfigError
+from reput.table.advice_notes import advice_noted
 
 __all__ = ["StoreStreamWriter", "StoreWriter", "WriteOptions"]
 
@@ -96,6 +97,7 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
         remove(self.options, messages)
 
 
+@advice_noted()
 def query_id() -> str:
     """Return the id of the streaming query that this task belongs to, which its checkpoint keeps.
 
@@ -111,12 +113,14 @@ def query_id() -> str:
     return f"query-{found}"
 
 
+@advice_noted()
 def stage(options: WriteOptions, write_id: str, batches: Iterator[pa.RecordBatch]) -> StagedRows:
     """Write the rows of one task where the commit finds them."""
     name = f"{uuid.uuid4().hex}.arrow"
     return StagedRows(write_id, name, stage_rows(Path(options.store), write_id, name, batches, options.topic))
 
 
+@advice_noted()
 def put(options: WriteOptions, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Put the rows of all tasks as one batch."""
     staged = [message for message in messages if isinstance(message, StagedRows)]

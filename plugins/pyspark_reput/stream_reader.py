@@ -32,6 +32,7 @@ from pyspark_reput.read_options import EARLIEST, ReadOptions
 from reput.errors import ConfigError, StoreError
 from reput.store.epochs import read_epochs
 from reput.table import LogTable
+from reput.table.advice_notes import advice_noted
 from reput_hooks import Cursor
 
 __all__ = ["StreamOffset", "StreamReader"]
@@ -113,6 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return known.offset
 
+    @advice_noted()
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins. Spark asks more than once and wants one answer."""
         if self.first is None:
@@ -153,6 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self.options.max_offsets_per_trigger)
         return ReadAllAvailable()
 
+    @advice_noted()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch; *start* as it is if nothing was appended."""
         begin = self.position(start)
@@ -170,6 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far the log has grown, for the progress that Spark reports."""
         return self.offset(self.end())
 
+    @advice_noted()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogPartition]:
         """Return the splits of one micro-batch."""
         options = self.options

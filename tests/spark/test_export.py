@@ -15,6 +15,7 @@ import reput.table
 from golden_sets import CLEAN_SETS
 from reput.errors import ConfigError, DamagedStore, DispatcherError, NotAStore, OffsetOutOfRange
 from reput_plugins.spark_export import export
+from reput_plugins.spark_export.lake_location import LAKE_ADVICE
 from spark.lakes import lake_rows, offsets_in
 from written_log import START_MS, WrittenLog
 
@@ -229,6 +230,7 @@ def test_a_lake_that_workers_cannot_write_is_one_sentence(spark: Any, log: Writt
     with pytest.raises(DispatcherError, match=f"^the lake cannot be written: lake={lake} error=") as raised:
         export(log.store, lake)
     assert "\n" not in str(raised.value)
+    assert raised.value.advice == LAKE_ADVICE
     in_the_way.unlink()
     (tmp_path / "aside").rename(in_the_way)
     export(log.store, lake)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import reput
 from reput.errors import StoreError
 from reput.store.epochs import read_epochs
 from reput.store.identity import StoreIdentity
@@ -37,11 +39,11 @@ def append(log: WrittenLog, count: int) -> None:
 class Run:
     """One run of a query up to the end of the log, into Parquet files."""
 
-    def __init__(self, spark: Any, log: WrittenLog, **options: Any) -> None:
-        root = log.store.parent
+    def __init__(self, spark: Any, store: Path, *, once: bool = False, **options: Any) -> None:
+        root = store.parent
         self.target = root / "rows"
-        frame = spark.readStream.format("reput").options(**options).load(str(log.store)).select("commitLogOffset")
-        writer = frame.writeStream.format("parquet").trigger(availableNow=True)
+        frame = spark.readStream.format("reput").options(**options).load(str(store)).select("commitLogOffset")
+        writer = frame.writeStream.format("parquet").trigger(**({"once": True} if once else {"availableNow": True}))
         self.query = writer.option("checkpointLocation", str(root / "checkpoint")).start(str(self.target))
         try:
             self.query.awaitTermination()
@@ -71,7 +73,7 @@ def position(offset: Any) -> int:
 )
 def test_every_record_comes_once_in_one_batch_or_many(spark: Any, log: WrittenLog, limit: dict[str, str]):
     """A limit cuts the backlog into micro-batches at records; AvailableNow reads them all and ends."""
-    run = Run(spark, log, startingOffsets="earliest", splitBytes="1000", **limit)
+    run = Run(spark, log.store, startingOffsets="earliest", splitBytes="1000", **limit)
     assert run.offsets(spark) == log.offsets
     ends = [end for _, end in run.batches()]
     assert ends[-1] == log.end
@@ -79,37 +81,82 @@ def test_every_record_comes_once_in_one_batch_or_many(spark: Any, log: WrittenLo
     assert (len(ends) > 1) == bool(limit)
 
 
+def test_once_is_one_batch_of_all_that_is_there(spark: Any, log: WrittenLog):
+    """Spark's trigger of that name asks for everything, whatever the limit of a micro-batch is."""
+    run = Run(spark, log.store, once=True, startingOffsets="earliest", maxBytesPerTrigger="3000")
+    assert run.offsets(spark) == log.offsets
+    assert run.batches() == [(0, log.end)]
+
+
+def test_a_run_ends_while_a_writer_appends(spark: Any, tmp_path: Path):
+    """With what was there when it began, or a little more; the next one goes on behind it."""
+    stopped = threading.Event()
+    with reput.open(
+        tmp_path / "store",
+        dispatchers=[],
+        mode="inline",
+        flush_disk_type="SYNC_FLUSH",
+        mapped_file_size_commit_log=65536,
+    ) as store:
+
+        def put(count: int) -> None:
+            store.put_batch([reput.Message("orders", b"x" * 100) for _ in range(count)])
+
+        def append() -> None:
+            while not stopped.wait(0.02):
+                put(5)
+
+        put(300)
+        begun = store.appended
+        writer = threading.Thread(target=append)
+        writer.start()
+        try:
+            run = Run(spark, store.directory, startingOffsets="earliest", maxBytesPerTrigger="20000")
+        finally:
+            stopped.set()
+            writer.join()
+        (*_, (_, end)) = batches = run.batches()
+        assert len(batches) > 1
+        assert begun <= end < store.appended
+        offsets = [record.commit_log_offset for record in store.records(0)]
+        assert run.offsets(spark) == [at for at in offsets if at < end]
+        assert Run(spark, store.directory).offsets(spark) == offsets
+
+
 def test_a_restart_goes_on_where_the_checkpoint_is(spark: Any, log: WrittenLog):
     """A second run reads what was appended since, over the end of a segment, and nothing twice."""
-    Run(spark, log, startingOffsets="earliest")
+    Run(spark, log.store, startingOffsets="earliest")
     append(log, 70)
-    run = Run(spark, log, startingOffsets="earliest")
+    run = Run(spark, log.store, startingOffsets="earliest")
     assert run.offsets(spark) == log.offsets
-    assert Run(spark, log).batches() == []
+    assert Run(spark, log.store).batches() == []
 
 
 def test_a_new_stream_begins_with_what_comes(spark: Any, log: WrittenLog):
     """Without an option a stream begins at the end, as Spark's Kafka source does."""
     old = list(log.offsets)
-    Run(spark, log)
+    Run(spark, log.store)
     append(log, 5)
-    assert Run(spark, log).offsets(spark) == log.offsets[len(old) :]
+    assert Run(spark, log.store).offsets(spark) == log.offsets[len(old) :]
 
 
 def test_a_stream_begins_at_a_time(spark: Any, log: WrittenLog):
     """The first record of that time or later is the first row."""
-    run = Run(spark, log, startingTimestamp=START_MS + 40_500)
+    run = Run(spark, log.store, startingTimestamp=START_MS + 40_500)
     assert run.offsets(spark) == log.offsets[41:]
 
 
 def test_a_checkpoint_of_another_store_is_refused(spark: Any, log: WrittenLog):
     """The offsets of one store mean nothing in another."""
-    Run(spark, log, startingOffsets="earliest")
+    Run(spark, log.store, startingOffsets="earliest")
     other = WrittenLog(log.store)
     other.append(b"another history", store_timestamp=START_MS)
     append(other, 90)
-    with pytest.raises(Exception, match="the checkpoint is of another store"):
-        Run(spark, other, startingOffsets="earliest")
+    with pytest.raises(
+        Exception,
+        match=r"(?s)the checkpoint is of another store: .*Advice: Start the query with a checkpoint of its own",
+    ):
+        Run(spark, other.store, startingOffsets="earliest")
 
 
 def test_a_checkpoint_of_a_history_that_was_cut_is_refused(log: WrittenLog):
@@ -137,15 +184,15 @@ def test_records_that_retention_deleted_are_data_loss(spark: Any, log: WrittenLo
     # A store that reput writes keeps its name when its first segment goes.
     (log.store / "reput").mkdir()
     (log.store / "reput" / "store.json").write_bytes(seal(StoreIdentity(1, "ab" * 16, {})))
-    Run(spark, log, startingOffsets="earliest")
+    Run(spark, log.store, startingOffsets="earliest")
     append(log, 200)
     for segment in sorted((log.store / "commitlog").iterdir())[:4]:
         segment.unlink()
     kept = min(int(path.name) for path in (log.store / "commitlog").iterdir())
     assert kept > log.offsets[60]
     with pytest.raises(Exception, match="the log was trimmed above this offset"):
-        Run(spark, log)
-    run = Run(spark, log, failOnDataLoss="false")
+        Run(spark, log.store)
+    run = Run(spark, log.store, failOnDataLoss="false")
     assert run.offsets(spark) == [*log.offsets[:60], *(at for at in log.offsets[60:] if at >= kept)]
 
 
@@ -153,4 +200,4 @@ def test_records_that_retention_deleted_are_data_loss(spark: Any, log: WrittenLo
 def test_a_stream_has_no_end(spark: Any, log: WrittenLog, option: str):
     """An end is for batches; the option is named."""
     with pytest.raises(Exception, match=f"a stream has no end: option={option}"):
-        Run(spark, log, **{option: "5"})
+        Run(spark, log.store, **{option: "5"})

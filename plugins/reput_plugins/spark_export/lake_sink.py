@@ -24,6 +24,7 @@ from reput.errors import DispatcherError
 from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id
 from reput.table import TableOptions
+from reput.table.advice_notes import advice_noted
 from reput_plugins.spark_export.lake import Lake, lake_errors
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.parquet_files import WrittenFile, lake_schema, write_range
@@ -110,6 +111,7 @@ class LakeStreamWriter(DataSourceStreamArrowWriter):
         remove_files(self.plan, messages)
 
 
+@advice_noted()
 def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRange:
     """Write each range that *batches* name."""
     ranges = [(row["begin"], row["until"]) for batch in batches for row in batch.to_pylist()]
@@ -122,6 +124,7 @@ def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRa
     return WrittenRange(ranges, files)
 
 
+@advice_noted()
 def commit_ranges(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Add what *messages* tell of in one transaction, unless the lake has it.
 

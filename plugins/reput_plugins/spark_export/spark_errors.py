@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 
-import reput.errors
 from reput.errors import DispatcherError, ReputError
+from reput.table.advice_notes import error_in
 
 __all__ = ["from_spark"]
 
-OURS = re.compile(r"^reput\.errors\.(\w+): (.+)", re.MULTILINE)
 RAISED_IN_PYTHON = re.compile(
     r"^(?!Caused by|(?:org|java|scala)\.)([\w.]*(?:Error|Exception|Interrupt)(?:: .+)?)$", re.MULTILINE
 )
@@ -21,10 +20,9 @@ RAISED_IN_PYTHON = re.compile(
 def from_spark(error: Exception) -> ReputError:
     """Return the error of reput's that *error* tells of, else one with the sentence in which something failed."""
     text = str(error)
-    for name, sentence in OURS.findall(text):
-        found = getattr(reput.errors, name, None)
-        if isinstance(found, type) and issubclass(found, ReputError):
-            return found(sentence)
+    found = error_in(text)
+    if found is not None:
+        return found
     raised = RAISED_IN_PYTHON.findall(text)
     first_line = text.strip().partition("\n")[0]
     return DispatcherError(f"Spark could not do the export: error={raised[-1] if raised else first_line}")

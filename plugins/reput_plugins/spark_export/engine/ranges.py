@@ -6,6 +6,7 @@ Python workers.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from reput.errors import DispatcherError, ReputError
+from reput.table.advice_notes import advice_noted
 from reput_plugins.spark_export.export_job import parallelism
 from reput_plugins.spark_export.requirements import require_packages
 from reput_plugins.spark_export.spark_errors import from_spark
@@ -62,7 +64,13 @@ def range_frame(
         .option("reads", "appended")
         .load(store)
     )
-    return ranges.mapInArrow(work, schema)
+    return ranges.mapInArrow(functools.partial(noted, work), schema)
+
+
+def noted(work: Callable[[Batches], Batches], batches: Batches) -> Batches:
+    """Yield what *work* yields; the advice of an error of ours goes with it. Runs in a worker."""
+    with advice_noted():
+        yield from work(batches)
 
 
 def ranges_in(batches: Batches) -> Iterator[tuple[int, int]]:
@@ -88,6 +96,6 @@ def errors_of(what: str) -> Iterator[None]:
     except (PySparkException, Py4JError) as error:
         raised = from_spark(error)
         if type(raised) is DispatcherError:
-            raise DispatcherError(f"Spark could not do it: work={what} error={raised}") from error
+            raise DispatcherError(f"Spark could not do it: work={what} error={raised}", raised.advice) from error
         found: ReputError = raised
         raise found from error

@@ -1,0 +1,42 @@
+"""Advice of errors that leave their process as text: a note below the sentence, which whoever reads the text finds.
+
+    reput.errors.StoreError: the checkpoint is of another store: …
+    Advice: Start the query with a checkpoint of its own.
+
+Spark hands an error on as the traceback of the process that raised it, so what is not in the traceback is lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import reput.errors
+from reput.errors import ReputError
+
+__all__ = ["advice_noted", "error_in"]
+
+MARK = "Advice: "
+OURS = re.compile(rf"^reput\.errors\.(\w+): (.+)(?:\n{MARK}(.+))?", re.MULTILINE)
+
+
+@contextmanager
+def advice_noted() -> Iterator[None]:
+    """Have errors of reput's that are raised meanwhile tell their advice in tracebacks; also a decorator."""
+    try:
+        yield
+    except ReputError as error:
+        note = f"{MARK}{error.advice}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise
+
+
+def error_in(text: str) -> ReputError | None:
+    """Return the first error of reput's that a traceback tells of, with its advice; None if it tells of none."""
+    for name, sentence, advice in OURS.findall(text):
+        found = getattr(reput.errors, name, None)
+        if isinstance(found, type) and issubclass(found, ReputError):
+            return found(sentence, advice)
+    return None
