@@ -9,23 +9,18 @@ whenever the view is built from nothing, so that the consume queue notices) and 
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-
-import msgspec
 
 from reput.errors import DamagedStore
-from reput.filter import BloomFilter, ConsumerFilter, FilterBitMap, FilterSyntaxError, SqlFilter, parse
+from reput.filter import BloomFilter
 from reput.store.consume_queue_builder import shown_queue_file_size
-from reput.store.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtState
-from reput.store.consumer_filter_manager import ConsumerFilterManager
+from reput.store.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtCursor, ExtState
 from reput.store.files import Files
 from reput.store.filters_in_use import FILTERS_IN_USE, FiltersInUse
 from reput.store.identity import was_clean_when_adopted
-from reput.store.properties import decode_properties, filled_properties
+from reput.store.registered_filters import RegisteredFilters
 from reput.store.sealed_file import read_sealed, seal
 from reput.store.shortages import retry_on_shortage
 from reput.store.topic_config_manager import TopicConfigManager
@@ -45,13 +40,6 @@ __all__ = ["ConsumeQueueExtDispatcher"]
 FOLDER = "consumequeue_ext"
 # Generation of ext files that were taken over from a RocketMQ; the consume queue then has addresses into them, too.
 ADOPTED = "adopted"
-
-
-class ExtCursor(msgspec.Struct, frozen=True):
-    """The cursor, and what the view holds there."""
-
-    cursor: Cursor
-    state: ExtState
 
 
 class ConsumeQueueExtDispatcher(CommitLogDispatcher):
@@ -114,7 +102,7 @@ class ConsumeQueueExtDispatcher(CommitLogDispatcher):
         if self.calculates and self.filters.reload():
             self.tell_filters()
         with retry_on_shortage("units cannot be written"):
-            self.builder.put(batch, self.bit_map if self.calculates else no_bit_map)
+            self.builder.put(batch, self.filters.bit_map if self.calculates else no_bit_map)
         self.end = batch.end
 
     def tell_filters(self) -> None:
@@ -124,13 +112,6 @@ class ConsumeQueueExtDispatcher(CommitLogDispatcher):
         if told is None or told.digest != self.filters.digest:
             in_use = FiltersInUse(self.filters.digest, self.end.store_timestamp if self.end else 0)
             self.files.replace(path, seal(in_use))
-
-    def bit_map(self, request: DispatchRequest) -> bytes | None:
-        """Return the bits of the filters that match a record, None where its topic has no filter."""
-        bit_map = self.filters.bit_maps.get(request.topic)
-        if bit_map is None:
-            return None
-        return bit_map.calculate(filled_properties(decode_properties(request.properties or b"")))
 
     def flush(self) -> Cursor | None:
         if self.end is not None:
@@ -180,56 +161,6 @@ class ConsumeQueueExtDispatcher(CommitLogDispatcher):
         return config is not None and config.has_batch_consume_queue
 
 
-class RegisteredFilters:
-    """The filters of ``config/consumerFilter.json``, as they were read last.
-
-    Attributes:
-        bit_maps: by topic.
-        digest: of the file's content.
-    """
-
-    def __init__(self, store_directory: Path, bloom_filter: BloomFilter, clean_time_span: int) -> None:
-        self.manager = ConsumerFilterManager(store_directory, bloom_filter, clean_time_span)
-        self.bloom_filter = bloom_filter
-        self.bit_maps: Mapping[str, FilterBitMap] = {}
-        self.digest = "not read yet"
-        self.stamp: tuple[int, int] | None = None
-
-    def reload(self) -> bool:
-        """Read the file if it was changed; return whether its content is another."""
-        try:
-            status = os.stat(self.manager.path)
-            stamp = (status.st_mtime_ns, status.st_ino)
-        except FileNotFoundError:
-            stamp = (0, 0)
-        if stamp == self.stamp:
-            return False
-        self.stamp = stamp
-        data = self.manager.path.read_bytes() if stamp[1] else b""
-        digest = hashlib.sha256(data).hexdigest() if data else ""
-        if digest == self.digest:
-            return False
-        self.manager.load()
-        self.bit_maps = {
-            topic: FilterBitMap(
-                self.bloom_filter,
-                [
-                    ConsumerFilter(
-                        consumer_group=group,
-                        topic=topic,
-                        sql_filter=compiled(found.expression),
-                        bloom_filter_data=found.bits,
-                        born_time=found.born_time,
-                    )
-                    for group, found in self.manager.filters_of_topic(topic).items()
-                ],
-            )
-            for topic in self.manager.table
-        }
-        self.digest = digest
-        return True
-
-
 @contextmanager
 def rebuild_if_damaged() -> Iterator[None]:
     """Have the view built again where it is not what its cursor says."""
@@ -237,14 +168,6 @@ def rebuild_if_damaged() -> Iterator[None]:
         yield
     except DamagedStore as error:
         raise RebuildNeeded from error
-
-
-def compiled(expression: str) -> SqlFilter | None:
-    """Return the filter of an expression, None if it has none that RocketMQ would take."""
-    try:
-        return parse(expression)
-    except FilterSyntaxError:
-        return None
 
 
 def no_bit_map(request: DispatchRequest) -> bytes | None:

@@ -18,14 +18,18 @@ from golden_sets import CLEAN_SETS
 from reput.engines import find_engine, rebuild_with
 from reput.errors import ConfigError, DamagedStore
 from reput.process.rebuild import rebuild as rebuild_here
-from reput.settings import Settings
+from reput.settings import Settings, load_settings
 from reput.store.check import check_store
+from reput.store.consume_queue_builder import ConsumeQueueState
+from reput.store.consume_queue_ext_builder import ExtCursor
+from reput.store.sealed_file import read_sealed
 from written_log import WrittenLog
 
 pytest.importorskip("pandas")
 pytestmark = pytest.mark.spark
 
 VIEWS = ("consume_queue", "index")
+EXT_SET = "ext-4.9"
 SETTINGS = Settings(max_hash_slot_num=200, max_index_num=41, mapped_file_size_consume_queue=400)
 
 
@@ -36,17 +40,21 @@ def nothing(*progress: Any) -> None:
 def files_below(target: Path) -> dict[str, bytes]:
     """Return what was built, index files in their order instead of by their names, which are times."""
     found = {}
-    for path in sorted(target.glob("consumequeue/*/*/*")):
-        found[str(path.relative_to(target))] = path.read_bytes()
+    ext = "reput/views/consume_queue_ext"
+    for pattern in ("consumequeue/*/*/*", "consumequeue_ext/*/*/*", f"{ext}/addresses/*/*/*", f"{ext}/filters"):
+        for path in sorted(target.glob(pattern)):
+            found[str(path.relative_to(target))] = path.read_bytes()
     for number, path in enumerate(sorted(target.glob("index/*"))):
         found[f"index/{number}"] = path.read_bytes()
     return found
 
 
-def build_both(store: Path, root: Path, settings: Settings, split_bytes: int | None = None) -> tuple[Path, Path]:
+def build_both(
+    store: Path, root: Path, settings: Settings, split_bytes: int | None = None, views: tuple[str, ...] = VIEWS
+) -> tuple[Path, Path]:
     """Rebuild a store with both engines and return where each did."""
     here, there = root / "here", root / "there"
-    expected = list(rebuild_here(store, VIEWS, here, settings))
+    expected = list(rebuild_here(store, views, here, settings))
     engine = find_engine("spark")
 
     class Split:
@@ -54,16 +62,16 @@ def build_both(store: Path, root: Path, settings: Settings, split_bytes: int | N
         def rebuild(*arguments: Any) -> Any:
             return engine.rebuild(*arguments, split_bytes=split_bytes)
 
-    found = list(rebuild_with(Split)(store, VIEWS, there, settings, on_progress=nothing))
+    found = list(rebuild_with(Split)(store, views, there, settings, on_progress=nothing))
     of_view = {row.view: row for row in expected}
     assert [(row.view, row.records, row.bytes) for row in found] == [
-        (view, of_view[view].records, of_view[view].bytes) for view in VIEWS
+        (view, of_view[view].records, of_view[view].bytes) for view in views
     ]
     return here, there
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", CLEAN_SETS)
+@pytest.mark.parametrize("name", [name for name in CLEAN_SETS if name != EXT_SET])
 def test_the_bytes_of_a_rebuild_are_those_of_the_local_engine(
     spark: Any, name: str, golden_read_only: Callable[[str], Path], tmp_path: Path
 ):
@@ -75,6 +83,30 @@ def test_the_bytes_of_a_rebuild_are_those_of_the_local_engine(
     assert [path for path in expected if found[path] != expected[path]] == []
     cursor = "reput/views/consume_queue/cursor"
     assert (there / cursor).stat().st_size == (here / cursor).stat().st_size
+
+
+@pytest.mark.processes
+def test_ext_files_have_the_bytes_of_the_local_engine(
+    spark: Any, golden_read_only: Callable[[str], Path], broker_properties: Callable[[str], Path], tmp_path: Path
+):
+    """With the bits of the filters that consumers registered; the queues lead to them, asked for before or behind."""
+    store = golden_read_only(EXT_SET) / "store"
+    settings = msgspec.structs.replace(
+        load_settings(broker_properties(EXT_SET)).settings,
+        mapped_file_size_consume_queue=400,
+        mapped_file_size_consume_queue_ext=400,
+    )
+    here, there = build_both(store, tmp_path, settings, 20_000, ("consume_queue_ext", "consume_queue"))
+    expected, found = files_below(here), files_below(there)
+    assert any(path.startswith("consumequeue_ext/") for path in expected)
+    assert found.keys() == expected.keys()
+    assert [path for path in expected if found[path] != expected[path]] == []
+    ext = Path("reput/views/consume_queue_ext")
+    states = [read_sealed(target / ext / "cursor", ExtCursor) for target in (here, there)]
+    assert states[0] == states[1]
+    queues = read_sealed(there / "reput/views/consume_queue/cursor", ConsumeQueueState)
+    assert queues is not None
+    assert queues.ext_generation == (there / ext / "generation").read_text()
 
 
 @pytest.mark.processes
@@ -148,7 +180,7 @@ def test_a_damaged_log_is_not_rebuilt_from(spark: Any, tmp_path: Path):
 def test_a_view_that_spark_does_not_build_is_refused(tmp_path: Path):
     """By its name, with those that it does; an engine that nobody brings, too."""
     rebuild = rebuild_with(find_engine("spark"))
-    with pytest.raises(ConfigError, match="view=consume_queue_ext built=consume_queue,index"):
-        list(rebuild(tmp_path / "a", ["consume_queue_ext"], tmp_path / "b", Settings(), on_progress=nothing))
+    with pytest.raises(ConfigError, match="view=spark_export built=consume_queue_ext,consume_queue,index"):
+        list(rebuild(tmp_path / "a", ["spark_export"], tmp_path / "b", Settings(), on_progress=nothing))
     with pytest.raises(ConfigError, match="engine=flink installed=local,spark"):
         find_engine("flink")

@@ -31,9 +31,9 @@ from reput.store.consume_queue_files import ConsumeQueueFiles
 from reput.store.file_name import file_name
 from reput.store.files import Files
 from reput.store.open_files import OpenFiles
-from reput_hooks import DispatchRequest
+from reput_hooks import Cursor, DispatchRequest
 
-__all__ = ["ConsumeQueueExtBuilder", "ExtState"]
+__all__ = ["ADDRESS_FILE_SIZE", "ConsumeQueueExtBuilder", "ExtCursor", "ExtState"]
 
 # Of the sidecar, which nobody but reput reads.
 ADDRESS_FILE_SIZE = 300_000 * UNIT_SIZE
@@ -44,6 +44,13 @@ class ExtState(msgspec.Struct, frozen=True):
 
     addresses: QueueTable
     ends: dict[str, dict[int, ExtEnd]]
+
+
+class ExtCursor(msgspec.Struct, frozen=True):
+    """The cursor, and what the view holds there."""
+
+    cursor: Cursor
+    state: ExtState
 
 
 class ConsumeQueueExtBuilder:

@@ -19,7 +19,9 @@ __all__ = ["read_requests"]
 Array = np.ndarray[Any, Any]
 
 
-def read_requests(plan: RebuildPlan, begin: int, until: int) -> Iterator[tuple[Array, DispatchColumns]]:
+def read_requests(
+    plan: RebuildPlan, begin: int, until: int, *, needs_properties: bool = False
+) -> Iterator[tuple[Array, DispatchColumns]]:
     """Yield (rows, columns) of the records that begin in [begin, until), damage that was accepted passed over.
 
     Raises:
@@ -29,7 +31,13 @@ def read_requests(plan: RebuildPlan, begin: int, until: int) -> Iterator[tuple[A
     # A cut inside of such a range was made where something looked like a record. The range before goes on behind it.
     begin = max([begin, *(end for start, end in accepted if start < begin < end)])
     delay_levels = DelayLevels(plan.settings.message_delay_level)
-    scan = LogScan(Path(plan.store), delay_levels=delay_levels, passed_over=accepted, verify=True)
+    scan = LogScan(
+        Path(plan.store),
+        needs_properties=needs_properties,
+        delay_levels=delay_levels,
+        passed_over=accepted,
+        verify=True,
+    )
     try:
         at = begin
         while at < until:

@@ -23,7 +23,9 @@ from reput.store.consume_queue_builder import (
     ConsumeQueueBuilder,
     ConsumeQueueState,
     QueueTable,
+    shown_queue_file_size,
 )
+from reput.store.consume_queue_ext_addresses import ExtAddresses
 from reput.store.log_scan import ROW_DTYPE
 from reput.store.multi_dispatch import further_queues
 from reput.store.sealed_file import seal
@@ -36,12 +38,26 @@ from reput_plugins.spark_export.engine.rebuilding import Built, RebuildPlan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["build_queues"]
+__all__ = [
+    "EXT_FOLDER",
+    "TASKS_OF_CORE",
+    "UNIT_COLUMNS",
+    "UNIT_SCHEMA",
+    "as_requests",
+    "build_queues",
+    "counted",
+    "ext_view",
+    "has_batch_queue",
+    "have_units",
+    "remove_leftovers",
+    "unit_arrays",
+]
 
+EXT_FOLDER = "consumequeue_ext"
 TASKS_OF_CORE = 2
-# *place* orders the units of one record: its own queue, then those of multi-dispatch. A row without a topic is no unit
-# but counts: *record_size* records in a range, whose last one begins at *commit_log_offset* and has the store time
-# *tags_code*.
+# *place* orders the units of one record: its own queue, then those of multi-dispatch, which have no store time because
+# no ext unit belongs to them. A row without a topic is no unit but counts: *record_size* records in a range, whose last
+# one begins at *commit_log_offset*.
 UNIT_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -51,12 +67,14 @@ UNIT_SCHEMA = pa.schema(
         ("record_size", pa.int32()),
         ("tags_code", pa.int64()),
         ("queue_offset", pa.int64()),
+        ("store_timestamp", pa.int64()),
     ]
 )
 UNIT_COLUMNS = (
     "topic string, queue_id int, commit_log_offset bigint, place int, record_size int, tags_code bigint, "
-    "queue_offset bigint"
+    "queue_offset bigint, store_timestamp bigint"
 )
+NO_STORE_TIME = -1
 RESULT_SCHEMA = pa.schema([("result", pa.binary())])
 
 Array = np.ndarray[Any, Any]
@@ -99,7 +117,10 @@ def build_queues(session: SparkSession, plan: RebuildPlan, end: Cursor) -> Built
     _, store_timestamp = max(task.last for task in found)
     cursor = msgspec.structs.replace(end, store_timestamp=store_timestamp)
     refused = sorted(refusal for task in found for refusal in task.refused)
-    return Built(seal(ConsumeQueueState(cursor, table)), sum(task.records for task in found), refused)
+    generation = ext_view(plan) / "generation"
+    ext_generation = generation.read_text() if generation.exists() else None
+    state = ConsumeQueueState(cursor, table, ext_generation)
+    return Built(seal(state), sum(task.records for task in found), refused)
 
 
 def units_of_ranges(plan: RebuildPlan, batches: Batches) -> Batches:
@@ -110,31 +131,39 @@ def units_of_ranges(plan: RebuildPlan, batches: Batches) -> Batches:
             count += len(rows)
             last, timestamp = int(rows["commit_log_offset"][-1]), int(rows["store_timestamp"][-1])
             yield units_of(plan, rows, columns)
-        yield pa.record_batch([[None], [0], [last], [0], [count], [timestamp], [0]], schema=UNIT_SCHEMA)
+        yield pa.record_batch([[None], [0], [last], [0], [count], [0], [0], [timestamp]], schema=UNIT_SCHEMA)
 
 
 def units_of(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> pa.RecordBatch:
     """Return the units of some records, those of multi-dispatch included."""
-    own = rows[(rows["sys_flag"] & LEFT_OUT) == 0]
-    # Topics that were deleted later have no queues, whatever the log still has of them.
-    gone = [plan.deletions.get(topic, 0) for topic, _ in columns.queues]
-    own = own[own["commit_log_offset"] >= np.array(gone, np.int64)[own["queue_index"]]]
-    topics = pa.array([topic for topic, _ in columns.queues], pa.string())
-    queue_ids = np.array([queue_id for _, queue_id in columns.queues], np.int32)
-    arrays = [
-        topics.take(pa.array(own["queue_index"])),
-        pa.array(queue_ids[own["queue_index"]]),
-        pa.array(own["commit_log_offset"].astype(np.int64)),
-        pa.array(np.zeros(len(own), np.int32)),
-        pa.array(own["record_size"].astype(np.int32)),
-        *(pa.array(own[name].astype(np.int64)) for name in ("tags_code", "queue_offset")),
-    ]
-    batch = pa.record_batch(arrays, schema=UNIT_SCHEMA)
+    batch = pa.record_batch(unit_arrays(rows[have_units(plan, rows, columns)], columns), schema=UNIT_SCHEMA)
     further = [*further_units(plan, rows, columns)]
     if not further:
         return batch
     more = pa.RecordBatch.from_pylist(further, UNIT_SCHEMA)
     return pa.Table.from_batches([batch, more]).combine_chunks().to_batches()[0]
+
+
+def have_units(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> Array:
+    """Tell of each record whether it has a unit in its own queue."""
+    # Topics that were deleted later have no queues, whatever the log still has of them.
+    gone = np.array([plan.deletions.get(topic, 0) for topic, _ in columns.queues], np.int64)
+    found: Array = ((rows["sys_flag"] & LEFT_OUT) == 0) & (rows["commit_log_offset"] >= gone[rows["queue_index"]])
+    return found
+
+
+def unit_arrays(own: Array, columns: DispatchColumns) -> list[pa.Array]:
+    """Return the columns of `UNIT_SCHEMA` for the units of records in their own queues."""
+    topics = pa.array([topic for topic, _ in columns.queues], pa.string())
+    queue_ids = np.array([queue_id for _, queue_id in columns.queues], np.int32)
+    return [
+        topics.take(pa.array(own["queue_index"])),
+        pa.array(queue_ids[own["queue_index"]]),
+        pa.array(own["commit_log_offset"].astype(np.int64)),
+        pa.array(np.zeros(len(own), np.int32)),
+        pa.array(own["record_size"].astype(np.int32)),
+        *(pa.array(own[name].astype(np.int64)) for name in ("tags_code", "queue_offset", "store_timestamp")),
+    ]
 
 
 def further_units(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> Iterator[dict[str, Any]]:
@@ -156,39 +185,52 @@ def further_units(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> I
                     "record_size": int(row["record_size"]),
                     "tags_code": int(row["tags_code"]),
                     "queue_offset": queue_offset,
+                    "store_timestamp": NO_STORE_TIME,
                 }
 
 
 def write_queues(plan: RebuildPlan, batches: Batches) -> Batches:
     """Write the queues of one task, and force them to disk. Runs in a worker."""
     refused: list[tuple[int, str]] = []
+    ext_directory = Path(plan.target) / EXT_FOLDER
+    ext_file_size = shown_queue_file_size(ext_directory) or plan.settings.mapped_file_size_consume_queue_ext
+    addresses = ExtAddresses(ext_view(plan) / "addresses", ext_directory, ext_file_size)
     builder = ConsumeQueueBuilder(
         Path(plan.target) / "consumequeue",
         plan.settings.mapped_file_size_consume_queue,
         has_batch_queue=functools.partial(has_batch_queue, Path(plan.store)),
         refuse=lambda offset, reason: refused.append((offset, reason)),
+        # Those of the ext files of the target, if it has any.
+        addresses=addresses,
     )
     nowhere = Cursor("", 0, 0, 0)
     records, last = 0, (-1, 0)
     try:
         for batch in batches:
-            counts = batch.filter(pc.is_null(batch["topic"])).to_pylist()
-            records += sum(row["record_size"] for row in counts)
-            last = max([last, *((row["commit_log_offset"], row["tags_code"]) for row in counts)])
+            count, range_last = counted(batch)
+            records, last = records + count, max(last, range_last)
             requests = as_requests(batch.filter(pc.is_valid(batch["topic"])))
-            remove_leftovers(builder, requests.queues)
+            remove_leftovers(builder, builder.directory, requests.queues)
             builder.put(DispatchBatch(0, nowhere, [requests]))
         builder.force()
     finally:
         builder.close()
+        addresses.close()
     result = QueuesOfTask(builder.table, refused, records, last)
     yield pa.record_batch([[msgspec.msgpack.encode(result)]], schema=RESULT_SCHEMA)
 
 
-def remove_leftovers(builder: ConsumeQueueBuilder, queues: list[tuple[str, int]]) -> None:
-    """Remove what an attempt that was lost on the way left of queues that are begun now."""
+def counted(batch: pa.RecordBatch) -> tuple[int, tuple[int, int]]:
+    """Return how many records the rows without a topic count, and (commit-log offset, store time) of the last one."""
+    counts = batch.filter(pc.is_null(batch["topic"])).to_pylist()
+    last = max(((row["commit_log_offset"], row["store_timestamp"]) for row in counts), default=(-1, 0))
+    return sum(row["record_size"] for row in counts), last
+
+
+def remove_leftovers(builder: ConsumeQueueBuilder, folder: Path, queues: list[tuple[str, int]]) -> None:
+    """Remove what an attempt that was lost on the way left below *folder* of queues that *builder* begins now."""
     for topic, queue_id in queues:
-        directory = builder.directory / topic / str(queue_id)
+        directory = folder / topic / str(queue_id)
         if (topic, queue_id) not in builder.queues and builder.refusal(topic) is None and directory.exists():
             shutil.rmtree(directory)
 
@@ -196,7 +238,7 @@ def remove_leftovers(builder: ConsumeQueueBuilder, queues: list[tuple[str, int]]
 def as_requests(batch: pa.RecordBatch) -> DispatchColumns:
     """Return units as the requests that a builder takes."""
     rows = np.zeros(batch.num_rows, ROW_DTYPE)
-    for name in ("commit_log_offset", "record_size", "tags_code", "queue_offset"):
+    for name in ("commit_log_offset", "record_size", "tags_code", "queue_offset", "store_timestamp"):
         rows[name] = batch[name].to_numpy()
     for name in ("uniq_key_size", "keys_size", "multi_dispatch_size", "properties_size"):
         rows[name] = -1
@@ -204,6 +246,11 @@ def as_requests(batch: pa.RecordBatch) -> DispatchColumns:
     pairs = zip(batch["topic"].to_pylist(), batch["queue_id"].to_pylist(), strict=True)
     rows["queue_index"] = [queues.setdefault(pair, len(queues)) for pair in pairs]
     return DispatchColumns(list(queues), rows.tobytes(), b"")
+
+
+def ext_view(plan: RebuildPlan) -> Path:
+    """Return the folder that the view of the ext files has in the target."""
+    return Path(plan.target) / "reput" / "views" / "consume_queue_ext"
 
 
 def has_batch_queue(store: Path, topic: str) -> bool:

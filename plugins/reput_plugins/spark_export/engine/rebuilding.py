@@ -1,7 +1,8 @@
-"""rebuild on Spark: consume queues and the key index built from the log by many executors.
+"""rebuild on Spark: consume queues, their ext files and the key index built from the log by many executors.
 
-    consume_queue   ranges ──▶ units ──▶ shuffled by queue, sorted by place ──▶ whole queues
-    index           ranges ──▶ keys  ──▶ numbered, shuffled by file          ──▶ whole index files
+    consume_queue_ext   ranges ──▶ units ──▶ shuffled by queue, sorted by place ──▶ ext files and addresses of queues
+    consume_queue       ranges ──▶ units ──▶ shuffled by queue, sorted by place ──▶ whole queues, with those addresses
+    index               ranges ──▶ keys  ──▶ numbered, shuffled by file          ──▶ whole index files
 
 The builders are those of the dispatchers, so the bytes are theirs, too. What was built is durable before a cursor is
 written beside it, as after a local rebuild.
@@ -87,11 +88,14 @@ def rebuild(
         DamagedStore: the log is damaged, and nobody has accepted that.
         NotAStore: there is no log.
     """
+    from reput_plugins.spark_export.engine.ext_building import build_ext
     from reput_plugins.spark_export.engine.index_building import build_index
     from reput_plugins.spark_export.engine.queue_building import build_queues
     from reput_plugins.spark_export.engine.ranges import SPLIT_BYTES, engine_session
 
     builders: dict[str, Callable[[SparkSession, RebuildPlan, Cursor], Built]] = {
+        # First: the queues lead to its units.
+        "consume_queue_ext": build_ext,
         "consume_queue": build_queues,
         "index": build_index,
     }
@@ -110,7 +114,7 @@ def rebuild(
     store_id = read_store_id(store)
     end = Cursor(store_id, read_epochs(store, store_id).epoch, until, 0)
     with engine_session(settings.spark_options, f"rebuild {store}") as session:
-        for view in views:
+        for view in sorted(views, key=list(builders).index):
             began = time.monotonic()
             on_progress(view, 0, until - begin)
             built = builders[view](session, plan, end)
