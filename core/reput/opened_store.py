@@ -309,12 +309,12 @@ class Store(Reading):
 
     def start_services(self) -> None:
         """Have the store trim itself, and deliver what is delayed."""
-        self.reader = MessageReader(self.directory, self.settings, self.readable_up_to, self.generation)
+        self.reader = self.new_reader()
         self.schedule: ScheduleService | None = None
         if CONSUME_QUEUE in self.settings.dispatchers:
             self.schedule = ScheduleService(
                 self.writer,
-                MessageReader(self.directory, self.settings, self.readable_up_to, self.generation),
+                self.new_reader(),
                 lambda commit_log_offset, timeout: self.group.wait_for(CONSUME_QUEUE, commit_log_offset, timeout),
             )
             self.writer.on_delayed = self.schedule.notice
@@ -325,6 +325,12 @@ class Store(Reading):
         if isinstance(self.group, ProcessGroup):
             self.group.on_clean = self.writer.retention.clean
             self.group.on_statistics = self.statistics
+
+    def new_reader(self) -> MessageReader:
+        """Return a reader of this store, for one thread at a time."""
+        return MessageReader(
+            self.directory, self.settings, self.readable_up_to, self.generation, self.commit_log_offset_min
+        )
 
     def start_group(self, mode: Mode) -> None:
         """Start the dispatchers, behind the log as it is now, and tell them of all that follows."""
@@ -502,6 +508,9 @@ class Store(Reading):
             self.forget_topic_config(topic)
             if CONSUME_QUEUE in self.settings.dispatchers:
                 gone.wait(timeout)
+                with self.read_lock:
+                    # The dispatcher says a moment later that files have gone.
+                    self.reader.forget()
         finally:
             gone.close()
         return offset
@@ -534,6 +543,10 @@ class Store(Reading):
         return self.writer.flush()
 
     # Views.
+
+    def commit_log_offset_min(self) -> int:
+        """Return the commit-log offset of the first byte that retention has left."""
+        return self.writer.commit_log_offset_min
 
     @property
     def appended(self) -> int:
@@ -760,8 +773,7 @@ class Store(Reading):
             if self.transacting is None:
                 from reput.consume.transaction_service import TransactionService
 
-                reader = MessageReader(self.directory, self.settings, self.readable_up_to, self.generation)
-                self.transacting = TransactionService(self, reader)
+                self.transacting = TransactionService(self, self.new_reader())
             return self.transacting
 
     def delays(self) -> list[DelayLevelRow]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 import reput
 from reput.filter import BloomFilter, ConsumerFilter, ExpressionMessageFilter, parse
+from reput.store.message_reader import GetMessageStatus
+from reput.store.open_files import DirectoryStamp
 
 
 def test_an_expression_does_not_see_a_property_without_a_value(tmp_path):
@@ -22,3 +28,48 @@ def test_an_expression_does_not_see_a_property_without_a_value(tmp_path):
         message_filter = ExpressionMessageFilter(wanted, BloomFilter(20, 32))
         found = store.reader.get_message("orders", 0, 0, message_filter=message_filter)
         assert [record.properties for record in found] == [{"a": "", "b": "2"}]
+
+
+def open_small(path: Path) -> reput.Store:
+    """Open a store of small segments with a consume queue."""
+    return reput.open(path / "store", dispatchers=["consume_queue"], mode="inline", mapped_file_size_commit_log=4096)
+
+
+def fill_segments(store: reput.Store) -> list[Path]:
+    """Put messages until there are four segments, and return these; each message can be read."""
+    directory = store.directory / "commitlog"
+    while len(segments := sorted(directory.iterdir())) < 4:
+        store.put(reput.Message("orders", bytes(500)))
+    store.wait_for("consume_queue", store.appended, timeout=60)
+    return segments
+
+
+def test_a_reader_in_the_writers_process_asks_no_directory(tmp_path, monkeypatch):
+    """What is new and what is gone is told to it, so a read costs no system call more."""
+    with open_small(tmp_path) as store:
+        first, second, *_ = fill_segments(store)
+        assert store.get("orders", 0, 0, 1).status is GetMessageStatus.FOUND
+        monkeypatch.delattr(DirectoryStamp, "changed")
+        store.writer.trim(first, int(second.name))
+        found = store.get("orders", 0, 0, 1)
+        assert found.status is GetMessageStatus.OFFSET_TOO_SMALL
+        low, high = store.queue_range("orders")
+        assert found.next_queue_offset == low > 0
+        assert [record.queue_offset for record in store.get("orders", 0, low, high)] == list(range(low, high))
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_segment_goes_before_that_is_said(tmp_path, is_open):
+    """Who had it open may still read it; to others its messages are gone."""
+    with open_small(tmp_path) as store:
+        first, second, *_ = fill_segments(store)
+        store.get("orders", 0, 0, 1)
+        if not is_open:
+            store.reader.files.forget()
+        first.unlink()
+        found = store.get("orders", 0, 0, 1)
+        assert found.status is GetMessageStatus.FOUND
+        offset = found.records[0].commit_log_offset
+        assert offset == (0 if is_open else int(second.name))
+        store.writer.commit_log_offset_min = int(second.name)
+        assert store.get("orders", 0, 0, 1).status is GetMessageStatus.OFFSET_TOO_SMALL

@@ -434,7 +434,7 @@ class ScheduleService:
 
     def records(self, queue: QueueReader, units: list[Waiting]) -> list[Record]:
         """Return the records of *units*; those that the log does not have any more are missing."""
-        data, _ = queue.read([(queue_offset, unit) for queue_offset, _, unit in units])
+        data = queue.read([(queue_offset, unit) for queue_offset, _, unit in units], [], [])
         found = list(map(decode_record, data))
         if len(found) < len(units):
             there = {record.queue_offset for record in found}

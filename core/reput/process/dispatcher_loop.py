@@ -783,6 +783,8 @@ class DispatcherLoop:
         """Tell the view that a topic was deleted here."""
         self.cell.set_phase(Phase.EXPIRE)
         dispatcher.delete_topic(topic)
+        # Readers may have files of the topic open.
+        self.cell.raise_generation()
         self.deletions_here += 1
         self.dirty = True
         self.cell.set_phase(Phase.IDLE)

@@ -103,7 +103,7 @@ class CellView:
 
     @property
     def generation(self) -> int:
-        """Number of the view, raised whenever a rebuilt one takes its place."""
+        """Number of the view, raised whenever a rebuilt one takes its place or files of it have gone with a topic."""
         return self._load(layout.GENERATION)
 
     @property

@@ -45,7 +45,8 @@ the supervisor writes the words marked S, while the dispatcher runs and after it
       72  STATE_SINCE                S  milliseconds since 1970 UTC
       80  PID                        S
       88  RESTART_COUNT              S
-      96  GENERATION                 of the view: raised when another one takes its place; S while no process runs
+      96  GENERATION                 of the view: raised when another one takes its place, or files of it went with a
+                                     topic; S while no process runs
      128  PROGRESS                   commit-log offset up to which the view is readable
      136  PROGRESS_ANNOUNCED         PROGRESS for which all who wait were woken
      144  ORDINAL_DISPATCHED         records since the log's birth, up to PROGRESS

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
@@ -104,12 +105,18 @@ class Records(Sequence[Record]):
         DamagedStore: where a record is asked for whose bytes are none.
     """
 
-    __slots__ = ("_data", "_places")
+    __slots__ = ("_body_ends", "_data", "_places")
 
-    def __init__(self, data: list[bytes], places: list[Place] | None = None) -> None:
-        """*data*: the bytes of each record; *places*: where each lies, if all of them were checked as a whole."""
+    def __init__(self, data: list[bytes], places: list[Place] | None = None, body_ends: Sequence[int] = ()) -> None:
+        """Hold the bytes of each record in *data*.
+
+        Args:
+            places: where each lies, if all of them were checked as a whole and have hosts of IPv4.
+            body_ends: where in its bytes each one's body ends; goes with *places*.
+        """
         self._data = data
         self._places = places
+        self._body_ends = body_ends
 
     def __len__(self) -> int:
         return len(self._data)
@@ -128,7 +135,7 @@ class Records(Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         if self._places is None:
             return map(decode_record, self._data)
-        return map(checked_record, self._data, self._places)
+        return map(checked_record, self._data, self._places, repeat(HEAD_V4.size), self._body_ends)
 
     def with_queue_offsets(self) -> Iterator[tuple[int, Record]]:
         """Yield each record behind the queue offset that it tells of itself."""
@@ -224,12 +231,16 @@ class MessageReader:
         settings: Settings,
         progress: Callable[[str], int],
         generation: Callable[[str], int] = lambda view: 0,
+        log_begin: Callable[[], int] | None = None,
     ) -> None:
         """Read the store in *store_directory*.
 
         Args:
             progress: gives the commit-log offset up to which the view of that name is readable now.
-            generation: gives a number that is raised whenever another view takes the place of the one of that name.
+            generation: gives a number that is raised whenever another view takes the place of the one of that name, or
+                files of it were removed that may be open here.
+            log_begin: gives the commit-log offset of the first byte that the log still has; beside the store's writer,
+                in whose process *generation* never lags behind. None: directories are asked instead, at each read.
         """
         self.directory = store_directory
         self.settings = settings
@@ -237,7 +248,11 @@ class MessageReader:
         self.view_generation = generation
         self.generations: dict[str, int] = {}
         self.files = OpenFiles()
+        self.log_begin = log_begin
+        # What `log_begin` said when the segments were listed.
+        self.known_log_begin = -1
         self.segments: Segments | None = None
+        self.log_directory = str(store_directory / "commitlog")
         self.log_stamp = DirectoryStamp(store_directory / "commitlog")
         self.queues: dict[tuple[str, int], QueueReader] = {}
         self.queues_stamp = DirectoryStamp(store_directory / "consumequeue")
@@ -264,17 +279,25 @@ class MessageReader:
     def forget(self) -> None:
         """Take nothing for granted that was read so far."""
         self.files.forget()
+        self.file_sizes = None
         for queue in self.queues.values():
             queue.forget()
         self.queues.clear()
         self.index.stamp.forget()
-        self.file_sizes = None
 
     def log(self) -> Segments:
         """Return the segments, as the directory has them now."""
-        if self.log_stamp.changed() or self.segments is None:
-            self.segments = Segments(self.directory / "commitlog")
-            self.files.forget(str(self.directory / "commitlog"))
+        # A system call for each directory would be half of what a read costs.
+        if self.log_begin is None:
+            if self.segments is not None and not self.log_stamp.changed():
+                return self.segments
+        else:
+            begin = self.log_begin()
+            if self.segments is not None and begin == self.known_log_begin:
+                return self.segments
+            self.known_log_begin = begin
+        self.segments = Segments(self.directory / "commitlog")
+        self.files.forget(self.log_directory)
         return self.segments
 
     def queue(self, topic: str, queue_id: int) -> QueueReader:
@@ -283,7 +306,7 @@ class MessageReader:
         Raises:
             ConfigError: *topic* would lead out of the queues' directory.
         """
-        if self.queues_stamp.changed():
+        if self.log_begin is None and self.queues_stamp.changed():
             # Topics have come or gone, or the whole view was exchanged for one that was built anew: what is open may be
             # files that nobody else has any more.
             self.forget()
@@ -370,6 +393,7 @@ class MessageReader:
         codes = message_filter.codes if isinstance(message_filter, TagMessageFilter) else None
         taken: list[bytes] = []
         places: list[Place] = []
+        body_ends: list[int] = []
         size = 0
         at = queue_offset
         status = GetMessageStatus.NO_MATCHED_MESSAGE
@@ -411,17 +435,19 @@ class MessageReader:
                         count += 1
                         if record_filter is not None:
                             break
-            found, found_places = queue.read(chosen)
+            checked = len(places)
+            found = queue.read(chosen, places, body_ends)
             if chosen and not found and not taken:
                 status = GetMessageStatus.MESSAGE_WAS_REMOVING
             if found and record_filter is not None and not matches_record(record_filter, found[0]):
                 size -= len(found[0])
+                del places[checked:], body_ends[checked:]
                 continue
             taken += found
-            places += found_places
         if taken:
             status = GetMessageStatus.FOUND
-        return GetMessageResult(status, at, low, high, Records(taken, places if len(places) == len(taken) else None))
+        records = Records(taken, places, body_ends) if len(places) == len(taken) else Records(taken)
+        return GetMessageResult(status, at, low, high, records)
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
@@ -458,7 +484,11 @@ class MessageReader:
         segment = segments.find(commit_log_offset)
         data = b""
         if segment is not None:
-            data = self.files.read(str(segment.path), size, commit_log_offset - segment.begin)
+            try:
+                data = self.files.read(str(segment.path), size, commit_log_offset - segment.begin)
+            except FileNotFoundError:
+                # Retention removes a segment first and says so then.
+                segments.refresh()
         if len(data) < size:
             raise OffsetOutOfRange(
                 f"the log does not hold these bytes: commit_log_offset={commit_log_offset} size={size} "
@@ -536,6 +566,7 @@ class QueueReader:
     def forget(self) -> None:
         """Take nothing for granted that was read so far, in the middle of a read, too."""
         self.units.forget()
+        self.units.file_size, self.ext.file_size = self.reader.queue_file_sizes()
 
     def range(self) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
@@ -601,24 +632,27 @@ class QueueReader:
             return message_filter.is_matched_by_consume_queue(None)
         return message_filter.is_matched_by_consume_queue(ext.tags_code, ext.store_timestamp, ext.filter_bit_map)
 
-    def read(self, chosen: Sequence[Place]) -> tuple[list[bytes], list[Place]]:
-        """Return the bytes of the records of units, and the places of those that were checked as a whole.
+    def read(self, chosen: Sequence[Place], places: list[Place], body_ends: list[int]) -> list[bytes]:
+        """Return the bytes of the records of units.
 
         Neighbours are read at once. Records that the log no longer has, or never had, are missing.
+
+        Args:
+            places, body_ends: the places of those that were checked as a whole and have hosts of IPv4, and where in
+                each one's bytes its body ends, are appended to them.
 
         Raises:
             DamagedStore: one of *chosen* is no unit.
         """
         records: list[bytes] = []
-        places: list[Place] = []
         log_min = self.log_min
         run: list[Place] = []
         begin = end = 0
         for place in chosen:
-            offset, size, _ = place[1]
+            _, (offset, size, _) = place
             if offset != end or end + size - begin > RUN_SIZE_MAX:
                 if run:
-                    self.read_run(run, begin, end, records, places)
+                    self.read_run(run, begin, end, records, places, body_ends)
                     run = []
                 begin = offset
             if offset < log_min or size == PRE_BLANK_SIZE:
@@ -627,10 +661,10 @@ class QueueReader:
             run.append(place)
             end = offset + size
         if run:
-            self.read_run(run, begin, end, records, places)
+            self.read_run(run, begin, end, records, places, body_ends)
         if len(records) < len(chosen):
             self.refuse_garbage(chosen)
-        return records, places
+        return records
 
     def refuse_garbage(self, chosen: Sequence[tuple[int, Unit]]) -> None:
         """Look among units whose records were not all found for one that was never written.
@@ -642,8 +676,16 @@ class QueueReader:
             if is_garbage(unit):
                 raise self.garbled(queue_offset, f"no unit stands there: commit_log_offset={unit[0]} size={unit[1]}")
 
-    def read_run(self, run: list[Place], begin: int, end: int, records: list[bytes], places: list[Place]) -> None:
-        """Append the bytes of records that lie one behind the other in [begin, end), and the places of checked ones."""
+    def read_run(
+        self,
+        run: list[Place],
+        begin: int,
+        end: int,
+        records: list[bytes],
+        places: list[Place],
+        body_ends: list[int],
+    ) -> None:
+        """Append the bytes of records that lie one behind the other in [begin, end), and what `read` promises."""
         agreed = self.reader.agreed
         try:
             if agreed is not None and len(run) == 1 and agreed[:3] == (self, *run[0]):
@@ -655,39 +697,41 @@ class QueueReader:
             # Two segments, or the log was trimmed just now.
             if len(run) > 1:
                 for place in run:
-                    self.read_run([place], place[1][0], place[1][0] + place[1][1], records, places)
+                    first, size, _ = place[1]
+                    self.read_run([place], first, first + size, records, places, body_ends)
             return
         unpack_head, unpack_properties_size = HEAD_V4.unpack_from, PROPERTIES_SIZE.unpack_from
         own_queue_id, topic_field = self.queue_id, self.topic_fields[0]
-        topic_field_size = len(topic_field)
+        # Of a record without body and properties.
+        least = HEAD_V4.size + len(topic_field) + PROPERTIES_SIZE.size
+        properties_at = HEAD_V4.size + len(topic_field)
         at = 0
-        # Two unpacks and two copies per record.
+        # Two unpacks and one copy per record.
         for place in run:
-            queue_offset, unit = place
-            following = at + unit[1]
+            queue_offset, (unit_offset, unit_size, _) = place
+            following = at + unit_size
             try:
                 size, magic_code, queue_id, own_queue_offset, offset, sys_flag, body_size = unpack_head(data, at)
-                topic_at = at + HEAD_V4.size + body_size
                 if (
-                    magic_code == MESSAGE_MAGIC_CODE
-                    and own_queue_offset == queue_offset
-                    and offset == unit[0]
-                    and size == unit[1]
+                    own_queue_offset == queue_offset
+                    and offset == unit_offset
+                    and size == unit_size
+                    and magic_code == MESSAGE_MAGIC_CODE
                     and queue_id == own_queue_id
                     and body_size >= 0
                     and not sys_flag & HOSTS_V6_FLAGS
-                    and data.startswith(topic_field, topic_at)
+                    and least + body_size + unpack_properties_size(data, at + properties_at + body_size)[0] == size
+                    and data.startswith(topic_field, at + HEAD_V4.size + body_size)
                 ):
-                    (properties_size,) = unpack_properties_size(data, topic_at + topic_field_size)
-                    if topic_at + topic_field_size + PROPERTIES_SIZE.size + properties_size == following:
-                        records.append(data[at:following])
-                        places.append(place)
-                        at = following
-                        continue
+                    records.append(data[at:following])
+                    places.append(place)
+                    body_ends.append(HEAD_V4.size + body_size)
+                    at = following
+                    continue
             except StructError:
                 pass
             # Of another kind, or another's.
-            if self.is_record(data, at, queue_offset, unit):
+            if self.is_record(data, at, queue_offset, place[1]):
                 records.append(data[at:following])
             at = following
 

@@ -82,6 +82,9 @@ CRC_PROPERTY_NAME = b"__CRC32#\x01"
 CRC_PROPERTY_SIZE = 20
 assert len(CRC_PROPERTY_NAME) + 10 + 1 == CRC_PROPERTY_SIZE
 
+# A body that ends before is copied as soon as there is a record: that costs a fifth of what a look for it later does.
+EARLY_BODY_END_MAX = 8192
+
 IPV4_HOST_SIZE = 8
 IPV6_HOST_SIZE = 20
 TOPIC_SIZE_MAX_V1 = 127
@@ -239,19 +242,22 @@ def decode_record(data: bytes | bytearray | memoryview, at: int = 0) -> Record:
         )
     # A copy unless these bytes are nothing else: a record that is kept keeps nothing else, nor a mapping.
     own = data if type(data) is bytes and len(data) == size else bytes(data[at:end])
-    return checked_record(own, (queue_offset, (commit_log_offset, size, 0)))
+    return checked_record(own, (queue_offset, (commit_log_offset, size, 0)), body_at - at, topic_field - at)
 
 
-def checked_record(data: bytes, place: tuple[int, tuple[int, int, int]]) -> Record:
+def checked_record(data: bytes, place: tuple[int, tuple[int, int, int]], body_at: int, body_end: int) -> Record:
     """Return the record of *data*, whose sizes agree.
 
     Args:
         place: its queue offset and the unit of its queue, which are what the record itself says.
+        body_at, body_end: where its body begins and ends.
     """
     record: Any = UndecodedRecord()
     record.queue_offset, (record.commit_log_offset, record.record_size, _) = place
     record._data = data
     record._decode = decode_fields
+    if body_end <= EARLY_BODY_END_MAX:
+        record.body = data[body_at:body_end]
     record.__class__ = Record
     decoded: Record = record
     return decoded
