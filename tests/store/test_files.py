@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from functools import partial
 
 import pytest
 
@@ -90,3 +91,21 @@ def test_an_error_names_the_file(tmp_path):
         written.close()
     assert refused.value.filename == str(path)
     assert not_replaced.value.filename == str(tmp_path / "1.draft")
+
+
+def test_many_forces_are_done_together_and_none_fails_unnoticed(tmp_path, monkeypatch):
+    """A thousand queues are forced in the time of some; whoever hears nothing has all of them on disk."""
+    paths = [tmp_path / str(number) for number in range(100)]
+    forced = []
+    force = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: forced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    for path in paths:
+        path.mkdir()
+    for count in (3, 100):
+        forced.clear()
+        Files().force_together([partial(Files().force_directory, path) for path in paths[:count]])
+        assert sorted(forced) == sorted(map(str, paths[:count]))
+    monkeypatch.setattr(os, "fsync", force)
+    paths[50].rmdir()
+    with pytest.raises(FileNotFoundError):
+        Files().force_together([partial(Files().force_directory, path) for path in paths])

@@ -11,7 +11,7 @@ from reput.process.dead_letters import DeadLetters
 from reput.process.dispatcher_loop import DispatcherLoop
 from reput.process.feed import FrameReader, LoopCell, Predecessor
 from reput.process.group_context import GroupContext
-from reput.process.log_feed import LogFeed
+from reput.process.log_feed import ROWS_WANTED, ROWS_WANTED_ANEW, LogFeed
 from reput.process.plugin import Plugin
 from reput.process.view_folders import ViewFolders
 from reput.store.epochs import read_epochs
@@ -70,6 +70,7 @@ class HostedLoop:
                 positions=description.feeds == "positions",
                 # What goes into a view once is not looked at again: a rebuild repeats no garbage in silence.
                 verify=builds_anew,
+                rows_wanted=ROWS_WANTED_ANEW if builds_anew and description.store_folders else ROWS_WANTED,
             ),
             load_epochs=lambda: read_epochs(context.store_directory, context.store_id),
             count_from_first=context.target is not None,

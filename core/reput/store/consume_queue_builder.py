@@ -351,10 +351,8 @@ class ConsumeQueueBuilder:
             OSError: nothing that was put since the last time is sure to be on disk.
         """
         self.abandon_force()
-        for queue in self.dirty:
-            queue.force()
-        for directory in self.changed_directories:
-            self.files.force_directory(directory)
+        self.files.force_together([queue.force for queue in self.dirty])
+        self.files.force_together([partial(self.files.force_directory, path) for path in self.changed_directories])
         self.set_table({queue: queue.known() for queue in self.dirty})
         self.dirty.clear()
         self.changed_directories.clear()

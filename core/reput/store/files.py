@@ -9,7 +9,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +23,9 @@ MADV_POPULATE_WRITE = 23
 MLOCK_ONFAULT = 1
 # How file systems and kernels say that they know no files without a name.
 NO_NAMELESS_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+# Forces that are done several at a time, and how many at once: threads cost more than a few files do one by one.
+FORCES_TOGETHER_MIN = 32
+FORCES_AT_ONCE = 16
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -305,6 +308,22 @@ class Files:
             raise named(error, path) from None
         finally:
             os.close(descriptor)
+
+    def force_together(self, forces: Sequence[Callable[[], None]]) -> None:
+        """Have all of *forces* done; many of them by threads, so that the file system's journal is written for several.
+
+        Raises:
+            OSError: one of them failed. Which of the others were done is not known.
+        """
+        if len(forces) < FORCES_TOGETHER_MIN:
+            for force in forces:
+                force()
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(FORCES_AT_ONCE) as pool:
+            for done in [pool.submit(force) for force in forces]:
+                done.result()
 
     def replace(self, path: Path, data: bytes) -> None:
         """Replace a small file durably, as a whole."""
