@@ -178,6 +178,7 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
 
     def close(self) -> None:
         self.builder.close()
+        self.addresses.close()
 
     def follow_ext(self) -> None:
         """Find out whether the ext files were made anew: then the addresses in the queues lead to other units.

@@ -28,6 +28,7 @@ from reput.process.publisher import FramePublisher
 from reput.process.view_folders import ViewFolders
 from reput.ring import Cell, RingMemory, RingReader, RingWriter
 from reput.settings import Settings
+from reput.store.consume_queue_ext_addresses import ExtAddresses
 from reput.store.epochs import read_epochs
 from reput.store.message import Message
 from reput.store.message_store import MessageStore
@@ -98,6 +99,8 @@ class Member:
         self.files: ProcessFiles | None = None
         self.loop: DispatcherLoop | None = None
         self.context: HostContext | None = None
+        # What it reads with descriptors of its own, which end with the process.
+        self.read_files: ExtAddresses | None = None
         self.lapped_count = 0
 
 
@@ -269,7 +272,9 @@ class Simulation:
             if member.name == "consume_queue_ext":
                 return consume_queue_ext.ConsumeQueueExtDispatcher(member.context, files)
             if member.name == "consume_queue":
-                return consume_queue.ConsumeQueueDispatcher(member.context, files)
+                dispatcher = consume_queue.ConsumeQueueDispatcher(member.context, files)
+                member.read_files = dispatcher.addresses
+                return dispatcher
             if member.name == "index":
                 return index.IndexDispatcher(member.context, files, self.clock)
             return Ledger(member.context, files, self.complain)
@@ -295,9 +300,11 @@ class Simulation:
             member.loop.log_feed.close()
         if member.context is not None:
             member.context.close()
+        if member.read_files is not None:
+            member.read_files.close()
         if member.files is not None:
             member.files.die()
-        member.loop = member.context = member.files = None
+        member.loop = member.context = member.files = member.read_files = None
 
     def abandon(self) -> None:
         """Have nothing left of all processes."""

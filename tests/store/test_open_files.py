@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 
@@ -136,3 +137,23 @@ def test_an_absent_directory_is_always_worth_a_look(tmp_path, stamp):
     assert [stamp.changed(), stamp.changed()] == [True, False]
     (tmp_path / "d").rmdir()
     assert [stamp.changed(), stamp.changed()] == [True, True]
+
+
+def test_a_reader_that_nobody_has_any_more_keeps_no_file_open(tmp_path):
+    """Closed or not, as with a file of Python's."""
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    files = OpenFiles()
+    files.read(path, 7, 0)
+    assert str(path) in map(link_of, os.listdir("/proc/self/fd"))
+    del files
+    gc.collect()
+    assert str(path) not in map(link_of, os.listdir("/proc/self/fd"))
+
+
+def link_of(descriptor: str) -> str:
+    """Return what a descriptor is of; nothing if it is closed meanwhile."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:
+        return ""

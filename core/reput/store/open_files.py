@@ -80,6 +80,11 @@ class OpenFiles:
         """Close all."""
         self.forget()
 
+    def __del__(self) -> None:
+        # Whoever leaves a reader without closing it, or a dispatcher that is no more, must not keep its files open.
+        for descriptor in self.descriptors.values():
+            os.close(descriptor)
+
 
 class DirectoryStamp:
     """Remembers when a directory was changed last. One system call says whether it has to be listed again."""
