@@ -61,10 +61,11 @@ def test_consuming_is_measured(tmp_path, monkeypatch, capsys):
     """Rates, times, and what those cost who wait."""
     module = __import__("reput.bench.consume", fromlist=["consume"])
     monkeypatch.setattr(module, "WAITING_QUEUES", 20)
-    command = ["bench", "consume", "--directory", str(tmp_path), "--count", "640", "--size", "10", "--wake-ups", "30"]
-    assert main(command) == 0
+    few = ["--count", "640", "--size", "10", "--wake-ups", "30", "--delayed", "1000"]
+    assert main(["bench", "consume", "--directory", str(tmp_path), *few]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["held_pulls"] == 200
+    assert report["delayed_waiting"] == 1000
     assert 0 < report["bytes_per_held_pull"] < 4096
     assert report["consumed_per_s"] > 0
     assert figures_left_out(report) == []

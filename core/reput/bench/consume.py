@@ -1,7 +1,8 @@
 """How fast messages are consumed in the program that puts them, and what those cost who wait.
 
 Rates are of one consumer that acknowledges each message. From put to received is measured in another task, from before
-the put to the return of the consumer's call; the waking, from before the put to the call of whoever waited.
+the put to the return of the consumer's call; the waking, from before the put to the call of whoever waited. The first
+put to a queue is told apart: its wait has the making of the queue's files in it.
 """
 
 from __future__ import annotations
@@ -43,9 +44,14 @@ DUE_MS = 1000
 
 
 def measure_consume(
-    directory: Path | None = None, *, count: int = 300_000, body_size: int = 1024, wake_ups: int = 3000
+    directory: Path | None = None,
+    *,
+    count: int = 300_000,
+    body_size: int = 1024,
+    wake_ups: int = 3000,
+    delayed: int = DELAYED_WAITING,
 ) -> dict[str, Any]:
-    """Measure the consuming of *count* messages, and *wake_ups* of consumers and of held pulls."""
+    """Measure consuming *count* messages, *wake_ups* of whoever waits, and deliveries beside *delayed* others."""
     scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
     body = bytes(body_size)
     try:
@@ -63,9 +69,9 @@ def measure_consume(
             with store.consumer("few", "bench", "yes") as consumer:
                 few = seconds_for(consumer, -(-count // WANTED_ONE_IN))
             received = asyncio.run(put_to_received(store, body, wake_ups))
-            memory, woken = held_pulls(store, body, wake_ups)
+            memory, woken_first, woken = held_pulls(store, body, wake_ups)
         with reput.open(scratch / "delays", dispatchers=["consume_queue"], message_delay_level=DELAY_LEVELS) as store:
-            late = delivered_late(store, body)
+            late = delivered_late(store, body, delayed)
             return {
                 "bench": "consume",
                 "machine": machine_facts(scratch),
@@ -77,7 +83,8 @@ def measure_consume(
                 "held_pulls": WAITING_QUEUES * WAITING_EACH,
                 "bytes_per_held_pull": memory,
                 "put_to_woken": percentiles(woken),
-                "delayed_waiting": DELAYED_WAITING,
+                "put_to_woken_by_first": percentiles(woken_first),
+                "delayed_waiting": delayed,
                 "delivered_late": percentiles(late),
             }
     finally:
@@ -116,8 +123,13 @@ async def put_to_received(store: reput.Store, body: bytes, count: int) -> list[f
     return taken
 
 
-def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[float]]:
-    """Hold pulls on many queues; return the bytes that each takes, and how long *count* puts took to wake one queue."""
+def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[float], list[float]]:
+    """Hold pulls on many queues.
+
+    Returns:
+        bytes that each takes; how long the first put of each queue took to wake it, for which its files are made; how
+        long *count* further puts took.
+    """
     services = store.services
     services.topics.create_or_update(
         TopicConfig(topic_name="held", read_queue_nums=WAITING_QUEUES, write_queue_nums=WAITING_QUEUES)
@@ -141,7 +153,7 @@ def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[f
     memory = (tracemalloc.get_traced_memory()[0] - before) // (WAITING_QUEUES * WAITING_EACH)
     tracemalloc.stop()
     taken: list[float] = []
-    for number in range(count):
+    for number in range(WAITING_QUEUES + count):
         queue_id, queue_offset = number % WAITING_QUEUES, number // WAITING_QUEUES
         begin = time.perf_counter()
         store.put(reput.Message("held", body, queue_id=queue_id))
@@ -150,13 +162,13 @@ def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[f
         taken.append(time.perf_counter() - begin)
         for _ in range(WAITING_EACH):
             hold(queue_id, queue_offset + 1)
-    return memory, taken
+    return memory, taken[:WAITING_QUEUES], taken[WAITING_QUEUES:]
 
 
-def delivered_late(store: reput.Store, body: bytes) -> list[float]:
-    """Return how long after its time each of some delayed messages was received, while many others wait."""
-    for first in range(0, DELAYED_WAITING, PUT_BATCH):
-        waiting = min(PUT_BATCH, DELAYED_WAITING - first)
+def delivered_late(store: reput.Store, body: bytes, count: int) -> list[float]:
+    """Return how long after its time each of some delayed messages was received, while *count* others wait."""
+    for first in range(0, count, PUT_BATCH):
+        waiting = min(PUT_BATCH, count - first)
         store.put_batch([reput.Message("delayed", body, delay_level=2)] * waiting)
     store.wait_for("consume_queue", store.appended, timeout=WAIT_S)
     late: list[float] = []

@@ -173,6 +173,7 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_most("put to received in another task, p50", "put_to_received.p50_us", "µs", 150),
         at_most("put to received in another task, p99", "put_to_received.p99_us", "µs", 1000),
         at_most("put to woken among 10,000 pulls, p99", "put_to_woken.p99_us", "µs", 1000),
+        at_most("first put to a queue to woken, p50", "put_to_woken_by_first.p50_us", "µs"),
         at_most("memory of a held pull", "bytes_per_held_pull", "bytes", 2048),
     ),
     "export": (

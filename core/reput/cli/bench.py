@@ -31,7 +31,7 @@ __all__ = [
 EXAMPLES = {
     "append": "reput bench append --count 50000 --seconds 1",
     "beside": "reput bench beside --quick --only read --rounds 1 --out beside.jsonl",
-    "consume": "reput bench consume --count 50000 --wake-ups 500",
+    "consume": "reput bench consume --count 20000 --wake-ups 200 --delayed 1000",
     "dispatch": "reput bench dispatch --count 2000 --restarts 3 --misbehaviour-seconds 0 --seconds 1",
     "export": "reput bench export --bytes 16777216 --no-spark",
     "flat": "reput bench flat --queues 100 --segments 3 --rounds 3",
@@ -170,12 +170,16 @@ def consume(
     wake_ups: Annotated[
         int, typer.Option("--wake-ups", metavar="N", parser=whole_number(1), help="Messages to whoever waits.")
     ] = 3_000,
+    delayed: Annotated[
+        int, typer.Option("--delayed", metavar="N", parser=whole_number(), help="Delayed messages that wait meanwhile.")
+    ] = 100_000,
     output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
     """Measure a consumer in the program: all messages, one tag of a hundred, from put to received, and who waits."""
     from reput.bench.consume import measure_consume
 
-    print_report(measure_consume(directory, count=count, body_size=size, wake_ups=wake_ups), output_format)
+    report = measure_consume(directory, count=count, body_size=size, wake_ups=wake_ups, delayed=delayed)
+    print_report(report, output_format)
 
 
 def export(
