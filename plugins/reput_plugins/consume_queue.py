@@ -7,23 +7,24 @@ what lies behind is zeroed and comes again: units are written at their own place
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from reput.errors import DamagedStore
 from reput.store.consume_queue_builder import (
     ConsumeQueueBuilder,
     ConsumeQueueState,
-    QueueTable,
     shown_queue_file_size,
 )
 from reput.store.consume_queue_ext_addresses import ExtAddresses
-from reput.store.files import Files
+from reput.store.files import Files, Threads
 from reput.store.identity import was_clean_when_adopted
 from reput.store.sealed_file import read_sealed, seal
 from reput.store.shortages import retry_on_shortage
 from reput.store.topic_config_manager import TopicConfigManager
+from reput.store.work_aside import WorkAside
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,
@@ -38,8 +39,8 @@ __all__ = ["ConsumeQueueDispatcher"]
 
 FOLDER = "consumequeue"
 EXT_FOLDER = "consumequeue_ext"
-# Files that one step of a flush forces.
-FORCES_PER_STEP = 8
+# How long the next batch waits for a flush that goes on beside, seconds.
+FLUSH_LOOK_S = 0.0005
 # What the dispatcher of the ext files writes as its generation when it takes over those of a RocketMQ.
 ADOPTED = "adopted"
 
@@ -47,9 +48,10 @@ ADOPTED = "adopted"
 class ConsumeQueueDispatcher(CommitLogDispatcher):
     """Builds the consume queues of one store."""
 
-    def __init__(self, context: DispatcherContext, files: Files | None = None) -> None:
+    def __init__(self, context: DispatcherContext, files: Files | None = None, threads: Threads | None = None) -> None:
         self.context = context
         self.files = files or Files()
+        self.threads = threads or Threads()
         self.path = context.directory / "cursor"
         folder = context.folder(FOLDER)
         # The files of a store show their size; what the settings say is for a store without any.
@@ -72,8 +74,10 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
             refuse=self.reject,
         )
         self.end: Cursor | None = None
-        # Up to where the view will be durable when the files that are forced in steps all are.
-        self.end_to_force: Cursor | None = None
+        # The flush that goes on beside, up to where the view is durable then, and whether it is known to be.
+        self.flushing: WorkAside | None = None
+        self.flushing_to: Cursor | None = None
+        self.flushed = False
 
     def start(self) -> Cursor | None:
         """Go on behind the durable units; of a store that RocketMQ closed, behind the last of its units."""
@@ -124,46 +128,70 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
         self.end = batch.end
 
     def prepare_flush(self) -> bool:
-        """Force a few of many files: a thousand take a second or two, in which no unit would be written."""
-        if self.end_to_force is None:
-            if len(self.builder.dirty) <= FORCES_PER_STEP:
-                return False
-            self.builder.begin_force()
-            self.end_to_force = self.end
-        return self.builder.force_some(FORCES_PER_STEP)
+        """Flush on a thread: on a disk that is busy with the log it takes long, in which no unit would be written."""
+        try:
+            if self.flushing is None:
+                if self.end is None:
+                    return False
+                forces = self.builder.begin_force()
+                state = ConsumeQueueState(self.end, self.builder.table_to_force(), self.ext_generation)
+                work = partial(self.force_and_keep, forces, state)
+                self.flushing_to = self.end
+                self.flushing = WorkAside("reput-flush", work, self.threads)
+            self.flushed = self.flushing.is_done(FLUSH_LOOK_S)
+        except BaseException:
+            self.flushing = None
+            self.builder.abandon_force()
+            raise
+        return not self.flushed
+
+    def force_and_keep(self, forces: list[Callable[[], None]], state: ConsumeQueueState) -> None:
+        """Do *forces*, and only then write down that the view reaches so far."""
+        self.files.force_together(forces)
+        self.keep(state)
 
     def flush(self) -> Cursor | None:
-        end, self.end_to_force = self.end_to_force, None
-        if end is not None and not self.builder.steps:
+        if self.flushed:
+            self.flushing, self.flushed = None, False
             self.builder.end_force()
-            self.keep(end, self.builder.table)
-            return end
+            return self.flushing_to
         self.flush_all()
         return self.end
 
     def flush_all(self) -> None:
         """Make durable all that was dispatched."""
-        self.end_to_force = None
+        self.await_flush()
         if self.end is not None:
             self.builder.force()
-            self.keep(self.end, self.builder.table)
+            self.keep(ConsumeQueueState(self.end, self.builder.table, self.ext_generation))
 
-    def keep(self, end: Cursor, table: QueueTable) -> None:
-        """Write *end* and *table* durably."""
+    def await_flush(self) -> None:
+        """Have no flush going on beside.
+
+        Raises:
+            OSError: it failed.
+        """
+        flushing, self.flushing, self.flushed = self.flushing, None, False
+        if flushing is not None:
+            flushing.is_done(None)
+
+    def keep(self, state: ConsumeQueueState) -> None:
+        """Write the cursor, and how far the queues reach there, durably."""
         with retry_on_shortage("the cursor cannot be written"):
-            self.files.replace(self.path, seal(ConsumeQueueState(end, table, self.ext_generation)))
+            self.files.replace(self.path, seal(state))
 
     def truncate(self, cursor: Cursor) -> None:
         # The shorter ends are kept before anything is cut: a crash in the middle is then one behind them.
+        self.await_flush()
         self.builder.force()
-        self.end_to_force = None
         table = self.builder.table_below(cursor.commit_log_offset)
         self.end = cursor
-        self.keep(cursor, table)
+        self.keep(ConsumeQueueState(cursor, table, self.ext_generation))
         with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
             self.builder.restore(table)
 
     def expire(self, commit_log_offset_min: int) -> None:
+        self.await_flush()
         expired = self.builder.expire(commit_log_offset_min)
         if expired:
             # Files go only after the ends that do not need them are on disk.
@@ -172,13 +200,17 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
                 self.files.remove(path)
 
     def delete_topic(self, topic: str) -> None:
+        self.await_flush()
         directories = self.builder.delete_topic(topic)
         self.flush_all()
         self.builder.remove(directories)
 
     def close(self) -> None:
-        self.builder.close()
-        self.addresses.close()
+        try:
+            self.await_flush()
+        finally:
+            self.builder.close()
+            self.addresses.close()
 
     def follow_ext(self) -> None:
         """Find out whether the ext files were made anew: then the addresses in the queues lead to other units.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +22,8 @@ from reput.store.identity import StoreIdentity, read_store_id
 from reput.store.record import INNER_BATCH_FLAG
 from reput.store.sealed_file import seal
 from reput_hooks import Cursor, DispatchBatch, RebuildNeeded, RetryLater
-from reput_plugins import consume_queue
 from reput_plugins.consume_queue import ConsumeQueueDispatcher, reput_create_dispatcher, reput_describe_dispatcher
+from simulation.simulated_machine import HeldThreads, PromptThreads
 from written_log import WrittenLog
 
 FOLDER = "consumequeue"
@@ -111,26 +113,31 @@ def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
     assert view_bytes(root / FOLDER) == expected
 
 
-def flush_in_steps(dispatcher: ConsumeQueueDispatcher) -> None:
-    """Do one step of a flush, as the host does between batches."""
+def flush_beside(dispatcher: ConsumeQueueDispatcher) -> None:
+    """Look at a flush that goes on beside, as the host does between batches."""
     if not dispatcher.prepare_flush():
         dispatcher.flush()
 
 
-@pytest.mark.parametrize(("size", "in_steps"), [(14, False), (6, True)])
-def test_a_kill_at_any_file_call_loses_nothing(size, in_steps, small_log, tmp_path, monkeypatch):
+def finish_beside(dispatcher: ConsumeQueueDispatcher) -> None:
+    """Look at a flush that goes on beside until it is done."""
+    while dispatcher.prepare_flush():
+        pass
+
+
+@pytest.mark.parametrize(("size", "beside"), [(14, False), (6, True)])
+def test_a_kill_at_any_file_call_loses_nothing(size, beside, small_log, tmp_path):
     """Killed in the n-th call, for every n, torn writes included, and started again: the same bytes."""
-    monkeypatch.setattr(consume_queue, "FORCES_PER_STEP", 3)
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     for calls in itertools.count():
         root = tmp_path / str(calls)
         files = KilledFiles(calls)
         context = Context("consume_queue", small_log, root, SMALL)
         try:
-            dispatcher = ConsumeQueueDispatcher(context, files)
+            dispatcher = ConsumeQueueDispatcher(context, files, PromptThreads())
             for batch in batches_from(small_log, dispatcher.start(), size):
                 dispatcher.dispatch(batch)
-                flush_in_steps(dispatcher) if in_steps else dispatcher.flush()
+                flush_beside(dispatcher) if beside else dispatcher.flush()
         except Killed:
             pass
         dispatcher = ConsumeQueueDispatcher(context)
@@ -145,22 +152,21 @@ def test_a_kill_at_any_file_call_loses_nothing(size, in_steps, small_log, tmp_pa
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_power_cut_loses_nothing(seed, small_log, tmp_path, monkeypatch):
+def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
     """Whatever the disk kept of what was not forced, the cursor tells what is sure and the rest comes again."""
-    monkeypatch.setattr(consume_queue, "FORCES_PER_STEP", 1 + seed % 3)
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     chance = random.Random(seed)
     root = tmp_path / "target"
     context = Context("consume_queue", small_log, root, SMALL)
     files = PowerCutFiles()
     for _ in range(8):
-        dispatcher = ConsumeQueueDispatcher(context, files)
+        dispatcher = ConsumeQueueDispatcher(context, files, PromptThreads())
         for batch in itertools.islice(batches_from(small_log, dispatcher.start(), chance.randrange(1, 12)), 6):
             dispatcher.dispatch(batch)
             if chance.random() < 0.2:
                 dispatcher.flush()
             for _ in range(chance.randrange(3)):
-                flush_in_steps(dispatcher)
+                flush_beside(dispatcher)
         dispatcher.close()
         files.cut(chance)
     dispatcher = ConsumeQueueDispatcher(context)
@@ -170,25 +176,52 @@ def test_a_power_cut_loses_nothing(seed, small_log, tmp_path, monkeypatch):
     assert view_bytes(root / FOLDER) == expected
 
 
-def test_a_flush_of_many_files_is_done_in_steps(tmp_path, monkeypatch):
+def test_a_flush_goes_on_beside(tmp_path):
     """Batches come in between, and the cursor is that of the beginning; a flush that is wanted at once is for all."""
-    monkeypatch.setattr(consume_queue, "FORCES_PER_STEP", 2)
     log = WrittenLog(tmp_path / "log")
-    for number in range(30):
-        log.append(b"x", queue_id=number % 10, queue_offset=number // 10)
-    dispatcher = ConsumeQueueDispatcher(Context("consume_queue", log.save(), tmp_path, SMALL))
+    for number in range(120):
+        log.append(b"x", queue_id=number % 40, queue_offset=number // 40)
+    threads = HeldThreads()
+    dispatcher = ConsumeQueueDispatcher(Context("consume_queue", log.save(), tmp_path, SMALL), threads=threads)
+    assert not dispatcher.prepare_flush()
     dispatcher.start()
-    first, second, third = batches_from(log.store, None, 10)
+    first, second, third = batches_from(log.store, None, 40)
     dispatcher.dispatch(first)
     assert dispatcher.prepare_flush()
     dispatcher.dispatch(second)
-    while dispatcher.prepare_flush():
-        pass
+    assert dispatcher.prepare_flush()
+    dispatcher.flushing.thread.join()
+    assert not dispatcher.prepare_flush()
     assert dispatcher.flush() == first.end
     assert dispatcher.prepare_flush()
     dispatcher.dispatch(third)
     assert dispatcher.flush() == third.end
-    assert not dispatcher.prepare_flush()
+    dispatcher.close()
+    again = ConsumeQueueDispatcher(dispatcher.context)
+    assert again.start() == third.end
+    assert again.builder.table["orders"][39].end == 60
+    again.close()
+
+
+def test_a_flush_that_fails_beside_is_told(tmp_path, monkeypatch):
+    """The next look raises it, or the close; nothing counts as durable, and a full disk is waited for."""
+    log = WrittenLog(tmp_path / "log")
+    log.append(b"x")
+    dispatcher = ConsumeQueueDispatcher(Context("consume_queue", log.save(), tmp_path, SMALL))
+    dispatcher.start()
+    (batch,) = batches_from(log.store, None, 1)
+    dispatcher.dispatch(batch)
+    for number, kind in ((errno.EIO, OSError), (errno.ENOSPC, RetryLater)):
+
+        def refuse(path, data, number=number):
+            raise OSError(number, os.strerror(number), str(path))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(dispatcher.files, "replace", refuse)
+            with pytest.raises(kind):
+                finish_beside(dispatcher)
+    finish_beside(dispatcher)
+    assert dispatcher.flush() == batch.end
     dispatcher.close()
 
 

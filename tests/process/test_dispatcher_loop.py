@@ -6,7 +6,7 @@ import pytest
 
 from faults.scripted_store import ScriptedStore
 from reput.process.dispatcher_loop import Stop
-from reput_plugins import consume_queue
+from simulation.simulated_machine import HeldThreads, PromptThreads
 from simulation.simulation import SEGMENT_SIZE
 
 
@@ -61,9 +61,9 @@ def test_a_flush_without_room_comes_again(store):
 
 
 @pytest.mark.parametrize("how", ["goes on", "drains"])
-def test_batches_are_dispatched_between_the_steps_of_a_flush(store, monkeypatch, how):
+def test_batches_are_dispatched_while_a_flush_goes_on_beside(store, how):
     """Readers see them meanwhile; the durable cursor follows when all files are forced, or at the end."""
-    monkeypatch.setattr(consume_queue, "FORCES_PER_STEP", 1)
+    store.flush_threads = HeldThreads()
     member = store.member("consume_queue")
     store.work(member, 8)
     loop, end = member.loop, store.store.appended
@@ -81,10 +81,11 @@ def test_batches_are_dispatched_between_the_steps_of_a_flush(store, monkeypatch,
         store.work(member, 3)
         assert loop.finished
     else:
-        # Steps follow each other without a pause.
-        while loop.do_work():
-            pass
+        loop.dispatcher.flushing.thread.join()
+        store.work(member, 1)
         assert end <= member.cell.durable_cursor.commit_log_offset < store.store.appended
+        store.flush_threads = PromptThreads()
+        loop.dispatcher.threads = store.flush_threads
         store.clock.advance(1.0)
         store.work(member, 20)
     assert member.cell.durable_cursor.commit_log_offset == store.store.appended

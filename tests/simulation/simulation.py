@@ -30,6 +30,7 @@ from reput.ring import Cell, RingMemory, RingReader, RingWriter
 from reput.settings import Settings
 from reput.store.consume_queue_ext_addresses import ExtAddresses
 from reput.store.epochs import read_epochs
+from reput.store.files import Threads
 from reput.store.message import Message
 from reput.store.message_store import MessageStore
 from reput.store.record import BLANK_MAGIC_CODE, decode_record
@@ -38,7 +39,7 @@ from reput_plugins import consume_queue, consume_queue_ext, index
 from simulation.expected_log import ExpectedLog, ExpectedRecord, ExtFiles, Violation
 from simulation.ledger import DESCRIPTION, Ledger
 from simulation.simulated_disk import ProcessFiles, SimulatedDisk, content
-from simulation.simulated_machine import HeldThreads, SimulatedClock
+from simulation.simulated_machine import HeldThreads, PromptThreads, SimulatedClock
 
 __all__ = ["FAULTS", "OPERATION_COUNT", "Simulation", "SimulationFailed"]
 
@@ -118,6 +119,7 @@ class Simulation:
         self.faults = faults
         self.disk = SimulatedDisk(self.chance)
         self.clock = SimulatedClock()
+        self.flush_threads: Threads = PromptThreads()
         self.sync = self.chance.random() < 0.5
         self.settings = Settings(
             **SETTINGS,
@@ -272,7 +274,7 @@ class Simulation:
             if member.name == "consume_queue_ext":
                 return consume_queue_ext.ConsumeQueueExtDispatcher(member.context, files)
             if member.name == "consume_queue":
-                dispatcher = consume_queue.ConsumeQueueDispatcher(member.context, files)
+                dispatcher = consume_queue.ConsumeQueueDispatcher(member.context, files, self.flush_threads)
                 member.read_files = dispatcher.addresses
                 return dispatcher
             if member.name == "index":

@@ -52,7 +52,9 @@ __all__ = ["DispatcherLoop", "StartRefused", "Stop"]
 PARK_S = 0.1
 # Shorter pauses between batches are no idleness, and a flush there would be in the way of the next batch.
 IDLE_S = 0.1
-BATCH_ROWS_MAX = 8192
+# Readers see the end of a batch when all of it is dispatched: one of so many rows takes some milliseconds, and a larger
+# one is no cheaper for each of them.
+BATCH_ROWS_MAX = 2048
 # After a batch of so many rows the loop rests for a while, in which more gather: fewer and larger batches are
 # dispatched, and the writer need not wake the loop for each record. Fewer rows come singly, and it rests only if nobody
 # takes notice of the view; more are a backlog, which goes on.

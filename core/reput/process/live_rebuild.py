@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from reput.errors import DispatcherError, ReputError
 from reput.process.dispatcher_process import DRAIN_SIGNAL
+from reput.process.last_words import last_words
 from reput.process.member import Member
 from reput.process.messages import RebuiltView
 from reput.process.order import enabled_predecessors
@@ -168,7 +169,7 @@ class LiveRebuild:
             if shadow.state in (State.FATAL, State.BROKEN) or (
                 shadow.state is State.RUNNING and shadow.cell.error is not None
             ):
-                self.fail(f"the view could not be built: view={name} error={shadow.cell.error}")
+                self.fail(f"the view could not be built: view={name} error={last_words(shadow.cell.error)}")
                 return
         if not all(self.is_near(name) for name in self.shadows):
             return

@@ -22,6 +22,7 @@ from reput.process.catalogue import select_dispatchers
 from reput.process.control_socket import await_reply, group_status
 from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
+from reput.process.last_words import last_words
 from reput.process.messages import RebuiltView, Request
 from reput.process.states import State
 from reput.ring import RingMemory, RingWriter
@@ -186,7 +187,7 @@ def finished_views(
             elif ended or State(cell.state or 0) in (State.FATAL, State.BROKEN):
                 refuse_damage(store_directory, view, cell.progress, end)
                 raise DispatcherError(
-                    f"the view could not be built: view={view} progress={cell.progress} error={cell.error}",
+                    f"the view could not be built: view={view} progress={cell.progress} error={last_words(cell.error)}",
                     f"See {target / 'reput' / 'log' / 'group.log'} for the whole of it.",
                 )
         pause.wait(LOOK_S)

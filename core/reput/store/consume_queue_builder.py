@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import resource
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -119,10 +118,10 @@ class ConsumeQueueBuilder:
         self.table: QueueTable = {}
         self.dirty: dict[ConsumeQueueFiles, None] = {}
         self.changed_directories: set[Path] = set()
-        # What is being forced in steps: how far its queues reached when that began, and the steps that are left.
+        # What is being forced beside: how far its queues reached when that began, and the begins of their files.
         self.ends_to_force: dict[ConsumeQueueFiles, QueueEnd | None] = {}
+        self.files_to_force: dict[ConsumeQueueFiles, set[int]] = {}
         self.directories_to_force: set[Path] = set()
-        self.steps: deque[Callable[[], None]] = deque()
         # Queues whose file is open, the one that has been so longest first.
         self.opened: dict[ConsumeQueueFiles, None] = {}
         self.open_max = open_files_max()
@@ -308,41 +307,55 @@ class ConsumeQueueBuilder:
 
     # Forcing, and what is kept beside the cursor.
 
-    def begin_force(self) -> None:
-        """Have what was put so far forced by `force_some`, in steps, with more being put in between."""
+    def begin_force(self) -> list[Callable[[], None]]:
+        """Return what forces all that was put so far; any thread may do it, while more is put.
+
+        When all of it is done comes `end_force`; after a failure, or when it is not waited for, `abandon_force`.
+        """
         self.abandon_force()
         self.ends_to_force = {queue: queue.known() for queue in self.dirty}
+        self.files_to_force = {queue: queue.dirty for queue in self.dirty}
         self.directories_to_force = self.changed_directories
-        self.steps = deque[Callable[[], None]](queue.force for queue in self.dirty)
-        self.steps += (partial(self.files.force_directory, directory) for directory in self.directories_to_force)
+        paths = [queue.directory / file_name(at) for queue, begins in self.files_to_force.items() for at in begins]
+        for queue in self.dirty:
+            queue.dirty = set()
         self.dirty = {}
         self.changed_directories = set()
+        return [
+            *(partial(self.force_file, path) for path in paths),
+            *(partial(self.files.force_directory, directory) for directory in self.directories_to_force),
+        ]
 
-    def force_some(self, count_max: int) -> bool:
-        """Force up to *count_max* files and directories; return whether there are more.
+    def force_file(self, path: Path) -> None:
+        """Force one file, whoever has it open."""
+        file = self.files.open(path)
+        try:
+            file.force()
+        finally:
+            file.close()
 
-        Raises:
-            OSError: as `force`.
-        """
-        for _ in range(min(count_max, len(self.steps))):
-            self.steps[0]()
-            self.steps.popleft()
-        return bool(self.steps)
+    def table_to_force(self) -> QueueTable:
+        """Return `table` as `end_force` makes it."""
+        table = {topic: dict(queues) for topic, queues in self.table.items()}
+        self.set_ends(table, self.ends_to_force)
+        return table
 
     def end_force(self) -> None:
         """Bring `table` up to where the queues were at `begin_force`; all of that is on disk now."""
-        assert not self.steps
-        self.set_table(self.ends_to_force)
+        self.set_ends(self.table, self.ends_to_force)
         self.ends_to_force = {}
+        self.files_to_force = {}
         self.directories_to_force = set()
 
     def abandon_force(self) -> None:
         """Have the next force be for everything that is not in `table` yet."""
         self.dirty = {**dict.fromkeys(self.ends_to_force), **self.dirty}
+        for queue, begins in self.files_to_force.items():
+            queue.dirty |= begins
         self.changed_directories |= self.directories_to_force
         self.ends_to_force = {}
+        self.files_to_force = {}
         self.directories_to_force = set()
-        self.steps.clear()
 
     def force(self) -> None:
         """Force everything to disk that was put, and bring `table` up to it.
@@ -353,16 +366,16 @@ class ConsumeQueueBuilder:
         self.abandon_force()
         self.files.force_together([queue.force for queue in self.dirty])
         self.files.force_together([partial(self.files.force_directory, path) for path in self.changed_directories])
-        self.set_table({queue: queue.known() for queue in self.dirty})
+        self.set_ends(self.table, {queue: queue.known() for queue in self.dirty})
         self.dirty.clear()
         self.changed_directories.clear()
 
-    def set_table(self, ends: dict[ConsumeQueueFiles, QueueEnd | None]) -> None:
-        """Have `table` say that these queues reach so far."""
+    def set_ends(self, table: QueueTable, ends: dict[ConsumeQueueFiles, QueueEnd | None]) -> None:
+        """Have *table* say that these queues reach so far."""
         for queue, end in ends.items():
             topic, queue_id = self.names[queue]
             assert end is not None
-            self.table.setdefault(topic, {})[queue_id] = end
+            table.setdefault(topic, {})[queue_id] = end
 
     def restore(self, table: QueueTable) -> None:
         """Bring the files to *table*, which the caller keeps durably: what lies before or behind goes.
