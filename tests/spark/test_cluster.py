@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import reput.table
 from command_line import REPUT
 from reput.process.rebuild import rebuild
 from reput.settings import Settings
@@ -30,7 +29,6 @@ VIEWS = ("consume_queue", "index")
 DRIVER = """
 import json, sys
 from pathlib import Path
-import pyspark_reput
 import reput.table
 from reput.engines import find_engine, rebuild_with
 from reput.settings import Settings
@@ -49,32 +47,7 @@ with spark_session(settings, "test") as session:
     frame = session.read.format("reput").load(str(store)).selectExpr("'again' as topic", "body")
     frame.write.format("reput").mode("append").save(str(root / "written"))
     found["written"] = reput.table.read(root / "written").num_rows
-    apart = session.newSession()
-    pyspark_reput.register(apart)
-    chosen = apart.read.format("reput").schema("body binary, queueId int").load(str(store)).where("queueId = 3")
-    plan = chosen._jdf.queryExecution().executedPlan().toString()
-    found["filters"] = sum("Filter" in line and "= 3" in line for line in plan.splitlines())
-    found["chosen"] = chosen.count()
 print(json.dumps(found))
-"""
-
-# The same for streams: the export that follows a log, and a stream of its rows into another store.
-STREAMS = """
-import sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-from reput_plugins.spark_export import follow
-
-remote, store, root = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-following = follow(store, root / "followed", settings={"spark.remote": remote})
-print(next(following).records)
-following.close()
-session = SparkSession.builder.remote(remote).create()
-rows = session.readStream.format("reput").option("startingOffsets", "earliest").load(store)
-writer = rows.selectExpr("'again' as topic", "body").writeStream.format("reput").trigger(availableNow=True)
-writer = writer.option("checkpointLocation", str(root / "checkpoint"))
-writer.start(str(root / "written")).awaitTermination()
-session.stop()
 """
 
 
@@ -162,7 +135,7 @@ def files_below(target: Path) -> dict[str, bytes]:
 
 
 def test_executors_of_a_cluster_do_the_work(master: str, tmp_path: Path):
-    """Export, check, rebuild, the way back and filters pushed down, with nothing shared but paths."""
+    """Export, check, rebuild and the way back, with nothing shared but paths."""
     log = WrittenLog(tmp_path / "store", segment_size=1 << 16)
     for number in range(2000):
         log.append(b"%d" % number * 20, queue_id=number % 7, store_timestamp=START_MS + number)
@@ -175,22 +148,14 @@ def test_executors_of_a_cluster_do_the_work(master: str, tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found == {
-        "master": master,
-        "records": 2000,
-        "ok": True,
-        "rebuilt": [2000, 2000],
-        "written": 2000,
-        "filters": 0,
-        "chosen": len(range(3, 2000, 7)),
-    }
+    assert found == {"master": master, "records": 2000, "ok": True, "rebuilt": [2000, 2000], "written": 2000}
     assert offsets_in(tmp_path / "lake") == log.offsets
     list(rebuild(log.store, VIEWS, tmp_path / "here", Settings()))
     assert files_below(tmp_path / "rebuilt") == files_below(tmp_path / "here")
 
 
 def test_a_spark_connect_server_does_the_work(connect_server: str, tmp_path: Path):
-    """Export and check from the command line, and streams, from processes that have no JVM."""
+    """Export and check from the command line, whose process has no JVM."""
     log = WrittenLog(tmp_path / "store", segment_size=1 << 16)
     for number in range(500):
         log.append(b"%d" % number * 20, store_timestamp=START_MS + number)
@@ -201,15 +166,3 @@ def test_a_spark_connect_server_does_the_work(connect_server: str, tmp_path: Pat
         )
         assert done.returncode == 0, done.stderr
     assert offsets_in(tmp_path / "lake") == log.offsets
-    remote = connect_server.removeprefix("spark.remote=")
-    done = subprocess.run(
-        [sys.executable, "-c", STREAMS, remote, str(log.store), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == "500\n"
-    assert offsets_in(tmp_path / "followed") == log.offsets
-    bodies = [reput.table.read(store)["body"].to_pylist() for store in (log.store, tmp_path / "written")]
-    assert bodies[0] == bodies[1]
