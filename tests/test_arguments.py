@@ -87,19 +87,19 @@ def test_a_store_that_may_not_be_written_is_read_only(tmp_path, monkeypatch, rea
     with reput.open(tmp_path, mode="inline") as store:
         store.put(reput.Message("orders", b"x"))
 
-    def refuse(*_: object, **__: object) -> int:
-        raise OSError(reason, os.strerror(reason))
+    def refuse(path: object = None, *_: object) -> int:
+        raise OSError(reason, os.strerror(reason), str(path))
 
-    monkeypatch.setattr(Files, "make_directory", refuse)
-    with pytest.raises(StoreReadOnly, match=f"path={tmp_path / 'reput'} error=") as caught:
+    monkeypatch.setattr(Files, "make_directory", lambda files, path: refuse(path))
+    with pytest.raises(StoreReadOnly, match=f"error=.* path={tmp_path / 'reput'}") as caught:
         reput.open(tmp_path)
     assert "read_only=True" in caught.value.advice
     monkeypatch.undo()
     really_open = os.open
     monkeypatch.setattr(
-        os, "open", lambda path, *rest: refuse() if str(path).endswith("/lock") else really_open(path, *rest)
+        os, "open", lambda path, *rest: refuse(path) if str(path).endswith("/lock") else really_open(path, *rest)
     )
-    with pytest.raises(StoreReadOnly, match=f"path={tmp_path / 'lock'} error="):
+    with pytest.raises(StoreReadOnly, match=f"error=.* path={tmp_path / 'lock'}"):
         reput.open(tmp_path)
 
 

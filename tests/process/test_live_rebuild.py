@@ -74,7 +74,7 @@ def test_a_view_is_built_beside_the_running_one_and_swapped_in(log, plugins, con
     (row,) = rebuild_in_place(log.store_directory, ["probe"])
     assert (row.view, row.records, row.bytes, row.swapped) == ("probe", 20, log.end, True)
     assert row.target == str(log.store_directory)
-    assert generation(running, "probe") == before + 1
+    assert generation(running, "probe") > before
     assert not (log.store_directory / "reput/views/probe/old").exists()
     assert not shadow(log).exists()
     running.group.wait_for("probe", log.put(5), TIMEOUT)

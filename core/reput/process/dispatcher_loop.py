@@ -227,7 +227,7 @@ class DispatcherLoop:
             self.dispatcher.close()
         self.dispatcher = None
         self.resume_at = self.now() + delay
-        self.expired_below = self.deletions_here = 0
+        self.expired_below = 0
         self.retry = None
         self.dirty = self.preparing = False
         self.leave_ring()
@@ -377,9 +377,13 @@ class DispatcherLoop:
                 self.dirty = True
                 cursor = difference
             self.cursor = Cursor(epochs.store_id, epochs.epoch, cursor.commit_log_offset, cursor.store_timestamp)
+        # What was passed on at another position, or to a view that was emptied since, does not count here.
+        self.deletions_here = 0
         self.say_durable(self.cursor)
         self.leave_ring()
         self.flushed_at = self.now()
+        # A view that was cut, or begun anew because it had no cursor yet, has other files: readers open them again.
+        self.cell.raise_generation()
         self.cell.set_progress(self.cursor.commit_log_offset, self.ordinal)
 
     def rebuild(self) -> None:
@@ -393,8 +397,6 @@ class DispatcherLoop:
         self.replayed = None
         self.dead_letters.give_up_replay()
         self.folders.empty()
-        # Readers may have files of the old view open.
-        self.cell.raise_generation()
         self.dispatcher = self.create()
         cursor = self.dispatcher.start()
         if cursor is not None:
