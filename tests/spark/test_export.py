@@ -14,10 +14,13 @@ import pytest
 import reput.table
 from golden_sets import CLEAN_SETS
 from reput.errors import ConfigError, DamagedStore, DispatcherError, NotAStore, OffsetOutOfRange
-from reput_plugins.spark_export import export
-from reput_plugins.spark_export.lake_location import LAKE_ADVICE
 from spark.lakes import lake_rows, offsets_in
 from written_log import START_MS, WrittenLog
+
+pytest.importorskip("deltalake")
+
+from reput_plugins.spark_export import export
+from reput_plugins.spark_export.lake_location import LAKE_ADVICE
 
 pytestmark = pytest.mark.spark
 
