@@ -19,6 +19,7 @@ import msgspec
 
 from reput.store.config_manager import ConfigManager
 from reput.store.files import Clock, Files
+from reput.store.multi_dispatch import LMQ_PREFIX
 
 __all__ = ["ConsumerOffsetManager", "LmqConsumerOffsetManager"]
 
@@ -107,13 +108,13 @@ class LmqConsumerOffsetManager(ConsumerOffsetManager):
         self.lmq_offset_table: dict[str, int] = {}
 
     def query_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        if not group.startswith("%LMQ%"):
+        if not group.startswith(LMQ_PREFIX):
             return super().query_offset(group, topic, queue_id)
         with self.lock:
             return self.lmq_offset_table.get(f"{topic}@{group}")
 
     def commit_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        if not group.startswith("%LMQ%"):
+        if not group.startswith(LMQ_PREFIX):
             super().commit_offset(group, topic, queue_id, queue_offset)
             return
         with self.lock:
@@ -129,7 +130,7 @@ class LmqConsumerOffsetManager(ConsumerOffsetManager):
             self.lmq_offset_table.pop(f"{topic}@{group}", None)
 
     def offsets_of_group(self, group: str) -> dict[str, dict[int, int]]:
-        if not group.startswith("%LMQ%"):
+        if not group.startswith(LMQ_PREFIX):
             return super().offsets_of_group(group)
         with self.lock:
             keys = [(key, *key.rpartition("@")) for key in self.lmq_offset_table]

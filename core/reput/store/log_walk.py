@@ -25,7 +25,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from reput.store.multi_dispatch import own_queue_id
+from reput.store.multi_dispatch import DISPATCH_NAMES, QUEUE_OFFSETS_NAME, own_queue_id
 from reput.store.queue_offsets import QueueOffsets
 from reput.store.record import (
     INNER_BATCH_FLAG,
@@ -304,8 +304,8 @@ def next_queue_offsets(columns: RecordColumns) -> Iterator[tuple[str, int, int]]
     if b"INNER_MULTI_DISPATCH\x01" in columns.data:
         for number in range(len(columns)):
             properties = columns.properties(number)
-            names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
-            values = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+            names = properties.get(DISPATCH_NAMES, "").split(",")
+            values = properties.get(QUEUE_OFFSETS_NAME, "").split(",")
             for name, value in zip(names, values, strict=False):
                 if name and value.isascii() and value.isdigit():
                     yield name, own_queue_id(name, int(header["queue_id"][number])), int(value) + 1
