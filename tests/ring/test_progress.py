@@ -290,6 +290,45 @@ def test_a_view_that_comes_at_once_wakes_nobody(
     assert not drain(memory.progress_descriptors[1])
 
 
+def test_a_task_looks_in_each_turn_of_its_loop_before_it_parks(
+    waiter: ProgressWaiter, cell: Cell, memory: RingMemory, monkeypatch: pytest.MonkeyPatch
+):
+    """The loop's other tasks go on meanwhile, and one of them may be what the dispatcher waits for."""
+    cell.set_progress(0, 0)
+    drain(memory.progress_descriptors[1])
+    monkeypatch.setattr(progress_module, "SPINS", True)
+    monkeypatch.setattr(progress_module, "SPIN_S", SOON)
+
+    async def main() -> WaitOutcome:
+        wait = asyncio.create_task(waiter.wait_async(1, 10, 2 * SOON))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert memory.words[AWAITED + 1] == NEVER
+        cell.set_progress(10, 1)
+        return await wait
+
+    assert asyncio.run(main()) is WaitOutcome.REACHED
+    assert not drain(memory.progress_descriptors[1])
+
+
+def test_a_task_that_looks_touches_no_memory_behind_the_close(
+    waiter: ProgressWaiter, cell: Cell, memory: RingMemory, monkeypatch: pytest.MonkeyPatch
+):
+    """Its loop goes on only after the memory was closed."""
+    cell.set_progress(0, 0)
+    monkeypatch.setattr(progress_module, "SPINS", True)
+    monkeypatch.setattr(progress_module, "SPIN_S", SOON)
+
+    async def main() -> WaitOutcome:
+        wait = asyncio.create_task(waiter.wait_async(1, 10, 2 * SOON))
+        await asyncio.sleep(0)
+        waiter.close()
+        memory.close()
+        return await wait
+
+    assert asyncio.run(main()) is WaitOutcome.CLOSED
+
+
 def test_a_view_that_does_not_come_is_looked_for_less_and_less(
     waiter: ProgressWaiter, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ):

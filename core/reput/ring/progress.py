@@ -6,9 +6,10 @@ progress eventfd; the dispatcher stores its progress, passes a full barrier, loo
 eventfd if it has come so far. Whoever wakes up serves all who wait: of the threads one leads and polls while the others
 sleep on locks of their own; an event loop has one reader and one timer per slot, whatever the number of its tasks.
 
-Before it parks, a thread looks for a moment: a dispatcher that is awake publishes within some 50 µs, and parking and
-waking would cost both sides about as much again. The processor is yielded at each look: it may be the very one that the
-dispatcher waits for. A view that does not come so soon is looked for less and less often, until it does.
+Before it parks, a thread or a task looks for a moment: a dispatcher that is awake publishes within some 50 µs, and
+parking and waking would cost both sides about as much again. The processor is yielded at each look, it may be the very
+one that the dispatcher waits for; and by a task its loop, too, whose other tasks go on. A view that does not come so
+soon is looked for less and less often, until it does.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["ProgressWaiter", "WaitOutcome"]
 
 BACKSTOP_S = 0.1
-# For how long a thread looks before it parks: twice what a running dispatcher takes for one record.
+# For how long one looks before parking: twice what a running dispatcher takes for one record.
 SPIN_S = 0.0001
 # After so many spins in vain, in a row, one wait in two to this power spins.
 SPIN_DOUBLINGS_MAX = 6
@@ -74,10 +75,11 @@ class ProgressWaiter:
         if gate.reached(offset):
             return WaitOutcome.REACHED
         gate.note()
+        generation = gate.generation() if generation is None else generation
+        deadline = None if timeout is None else time.monotonic() + timeout
         if (timeout is None or timeout > SPIN_S) and gate.spin(offset):
             return WaitOutcome.REACHED
-        waiter = ThreadWaiter(offset, gate.generation() if generation is None else generation)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        waiter = ThreadWaiter(offset, generation)
         try:
             gate.add(waiter, None)
             while waiter.outcome is None:
@@ -108,9 +110,15 @@ class ProgressWaiter:
         from asyncio import get_running_loop
 
         loop = get_running_loop()
-        waiter = TaskWaiter(offset, gate.generation() if generation is None else generation, loop)
+        generation = gate.generation() if generation is None else generation
+        deadline = None if timeout is None else loop.time() + timeout
+        if (timeout is None or timeout > SPIN_S) and await gate.spin_async(offset):
+            return WaitOutcome.REACHED
+        if gate.closed:
+            return WaitOutcome.CLOSED
+        waiter = TaskWaiter(offset, generation, loop)
         gate.attach(loop)
-        timer = None if timeout is None else loop.call_later(timeout, waiter.finish)
+        timer = None if deadline is None else loop.call_at(deadline, waiter.finish)
         try:
             gate.add(waiter, loop)
             await waiter.future
@@ -220,7 +228,7 @@ class SlotGate:
         self._armed = NEVER
         self._generation = self.generation()
         self._generations_differ = False
-        self._closed = False
+        self.closed = False
         self._threads: dict[ThreadWaiter, None] = {}
         self._thread_count = 0
         self._all_left = Condition(self._mutex)
@@ -246,32 +254,68 @@ class SlotGate:
         self._words[self._asked_index] = time.monotonic_ns()
 
     def spin(self, offset: int) -> bool:
-        """Look for a moment whether the view comes to *offset*, and say whether it did.
+        """Look for a moment whether the view comes to *offset*, and say whether it did."""
+        with self._mutex:
+            if self.closed or not self._may_spin():
+                return False
+            # The memory stays until it has looked for the last time.
+            self._thread_count += 1
+        found = False
+        try:
+            deadline = time.monotonic() + SPIN_S
+            while not found and time.monotonic() < deadline:
+                # Lets go of the interpreter, too.
+                os.sched_yield()
+                found = self.reached(offset)
+        finally:
+            self._end_spin(found=found)
+            with self._mutex:
+                self._leave()
+        return found
 
-        One thread at a time: two would only take the interpreter from each other. The flags are no lock; what two
-        threads do to them at once costs a spin or leaves one out.
+    async def spin_async(self, offset: int) -> bool:
+        """As `spin`, once in each turn of the loop: its other tasks go on."""
+        if not self._may_spin():
+            return False
+        from asyncio import sleep
+
+        found = False
+        try:
+            deadline = time.monotonic() + SPIN_S
+            while not found and time.monotonic() < deadline:
+                await sleep(0)
+                if self.closed:
+                    return False
+                os.sched_yield()
+                found = self.reached(offset)
+        finally:
+            self._end_spin(found=found)
+        return found
+
+    def _may_spin(self) -> bool:
+        """Whether the caller, who waits, is to look for a moment first; he calls `_end_spin` then.
+
+        One at a time: two would only take the interpreter from each other. The flags are no lock; what two threads do
+        to them at once costs a spin or leaves one out.
         """
         if self._waits_without_spin > 0:
             self._waits_without_spin -= 1
             return False
         if self._spinning or not SPINS:
             return False
+        if self._cells[self._resting_index]:
+            os.eventfd_write(self._wake_descriptor, 1)
         self._spinning = True
-        try:
-            if self._cells[self._resting_index]:
-                os.eventfd_write(self._wake_descriptor, 1)
-            deadline = time.monotonic() + SPIN_S
-            while time.monotonic() < deadline:
-                # Lets go of the interpreter, too.
-                os.sched_yield()
-                if self.reached(offset):
-                    self._spins_in_vain = 0
-                    return True
-        finally:
-            self._spinning = False
-        self._spins_in_vain = min(self._spins_in_vain + 1, SPIN_DOUBLINGS_MAX)
-        self._waits_without_spin = (1 << self._spins_in_vain) - 1
-        return False
+        return True
+
+    def _end_spin(self, *, found: bool) -> None:
+        """What did not come while somebody looked is looked for less often."""
+        self._spinning = False
+        if found:
+            self._spins_in_vain = 0
+        else:
+            self._spins_in_vain = min(self._spins_in_vain + 1, SPIN_DOUBLINGS_MAX)
+            self._waits_without_spin = (1 << self._spins_in_vain) - 1
 
     def add(self, waiter: Waiter, current: asyncio.AbstractEventLoop | None) -> None:
         """Let *waiter* wait; it gets its outcome at once if there is nothing to wait for."""
@@ -290,9 +334,7 @@ class SlotGate:
         with self._mutex:
             if isinstance(waiter, ThreadWaiter):
                 self._threads.pop(waiter, None)
-                self._thread_count -= 1
-                if self._thread_count == 0 and self._closed:
-                    self._all_left.notify_all()
+                self._leave()
                 if self._leader is waiter:
                     self._leader = None
                 # Somebody has to poll; a waiter that was asked to lead and left asks the next.
@@ -305,6 +347,12 @@ class SlotGate:
                 if self._abandoned_count > ABANDONED_MAX and self._abandoned_count * 2 > len(self._heap):
                     self._drop_abandoned()
             return waiter.outcome
+
+    def _leave(self) -> None:
+        """A thread looks and waits no more. Under the mutex."""
+        self._thread_count -= 1
+        if self._thread_count == 0 and self.closed:
+            self._all_left.notify_all()
 
     def lead(self, waiter: ThreadWaiter) -> bool:
         """Whether the calling thread, that of *waiter*, is the one to poll."""
@@ -365,7 +413,7 @@ class SlotGate:
     def close(self) -> None:
         """Give all the outcome `CLOSED`, those that come later too."""
         with self._mutex:
-            self._closed = True
+            self.closed = True
             tasks = self._settle()
         wake_tasks(tasks, None)
 
@@ -402,7 +450,7 @@ class SlotGate:
         while True:
             self._finish_all_over(tasks)
             awaited = self._heap[0][0] if self._heap else NEVER
-            if awaited == self._armed:
+            if awaited == self._armed or self.closed:
                 return tasks
             self._armed = awaited
             self._words[self._awaited_index] = awaited
@@ -414,11 +462,12 @@ class SlotGate:
                 os.eventfd_write(self._wake_descriptor, 1)
 
     def _finish_all_over(self, tasks: list[TaskWaiter]) -> None:
-        generation = self.generation()
-        if self._closed or self._generations_differ or generation != self._generation:
+        # Behind the close there is no memory to ask.
+        generation = self._generation if self.closed else self.generation()
+        if self.closed or self._generations_differ or generation != self._generation:
             for _, _, waiter in self._heap:
-                if waiter.outcome is None and (self._closed or waiter.generation != generation):
-                    self._finish(waiter, WaitOutcome.CLOSED if self._closed else WaitOutcome.GENERATION, tasks)
+                if waiter.outcome is None and (self.closed or waiter.generation != generation):
+                    self._finish(waiter, WaitOutcome.CLOSED if self.closed else WaitOutcome.GENERATION, tasks)
             self._drop_abandoned()
             self._generation = generation
             self._generations_differ = False
