@@ -133,9 +133,9 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
             if self.flushing is None:
                 if self.end is None:
                     return False
-                forces = self.builder.begin_force()
+                force = self.builder.begin_force()
                 state = ConsumeQueueState(self.end, self.builder.table_to_force(), self.ext_generation)
-                work = partial(self.force_and_keep, forces, state)
+                work = partial(self.force_and_keep, force, state)
                 self.flushing_to = self.end
                 self.flushing = WorkAside("reput-flush", work, self.threads)
             self.flushed = self.flushing.is_done(FLUSH_LOOK_S)
@@ -145,9 +145,9 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
             raise
         return not self.flushed
 
-    def force_and_keep(self, forces: list[Callable[[], None]], state: ConsumeQueueState) -> None:
-        """Do *forces*, and only then write down that the view reaches so far."""
-        self.files.force_together(forces)
+    def force_and_keep(self, force: Callable[[], None], state: ConsumeQueueState) -> None:
+        """Force what is in *state*, and only then write down that the view reaches so far."""
+        force()
         self.keep(state)
 
     def flush(self) -> Cursor | None:

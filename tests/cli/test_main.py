@@ -144,12 +144,12 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
 
 
 def pasted(verb: list[str]) -> object:
-    """Return the verb as a parameter, marked with what its example needs."""
-    needs = {"export": pytest.mark.spark, "demo": pytest.mark.slow}
-    return pytest.param(verb, id=" ".join(verb), marks=[needs[verb[0]]] if verb[0] in needs else [])
+    """Return the verb as a parameter; one example needs Spark."""
+    return pytest.param(verb, id=" ".join(verb), marks=[pytest.mark.spark] if verb == ["export"] else [])
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", [pasted(verb) for verb in verbs()])
 def test_the_example_works_when_it_is_pasted(verb, tmp_path, capsys):
     """In an empty directory, as somebody tries it who has just installed reput."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -349,7 +350,9 @@ def kill_whole_group(scene: ProcessScene) -> int:
         try:
             acknowledged = [json.loads(owner.stdout.readline())["acknowledged"] for _ in range(20)][-1]
             for pid in pids if whole else pids[:1]:
-                os.kill(pid, signal.SIGKILL)
+                # The others may already have ended for want of the owner.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         finally:
             owner.kill()
             owner.wait()

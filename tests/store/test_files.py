@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import os
 import resource
-from functools import partial
 
 import pytest
 
-from reput.store.files import Files
+from reput.store import files as files_module
+from reput.store.files import FORCES_TOGETHER_MAX, Files, WrittenFile
 
 
 def test_a_file_has_its_size_before_it_has_its_name(tmp_path, monkeypatch):
@@ -93,19 +95,47 @@ def test_an_error_names_the_file(tmp_path):
     assert not_replaced.value.filename == str(tmp_path / "1.draft")
 
 
-def test_many_forces_are_done_together_and_none_fails_unnoticed(tmp_path, monkeypatch):
-    """A thousand queues are forced in the time of some; whoever hears nothing has all of them on disk."""
-    paths = [tmp_path / str(number) for number in range(100)]
-    forced = []
-    force = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda descriptor: forced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
-    for path in paths:
+def test_many_files_are_forced_together_and_none_fails_unnoticed(tmp_path, monkeypatch):
+    """All are on their way to the disk before the first is waited for; whoever hears nothing has all of them there."""
+    files = [tmp_path / str(number) for number in range(2 * FORCES_TOGETHER_MAX + 3)]
+    directories = [tmp_path / f"directory-{number}" for number in range(3)]
+    for path in files:
+        path.touch()
+    for path in directories:
         path.mkdir()
-    for count in (3, 100):
-        forced.clear()
-        Files().force_together([partial(Files().force_directory, path) for path in paths[:count]])
-        assert sorted(forced) == sorted(map(str, paths[:count]))
-    monkeypatch.setattr(os, "fsync", force)
-    paths[50].rmdir()
+    called: list[tuple[str, str]] = []
+
+    def name_of(descriptor: int) -> str:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: called.append(("force", name_of(descriptor))))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: called.append(("force", name_of(descriptor))))
+    begin = WrittenFile.begin_force
+    monkeypatch.setattr(
+        WrittenFile, "begin_force", lambda file: (called.append(("begin", str(file.path))), begin(file))
+    )
+    Files().force_together(files, directories)
+    assert [path for deed, path in called if deed == "force"] == [str(path) for path in (*files, *directories)]
+    assert [path for deed, path in called if deed == "begin"] == [str(path) for path in files]
+    assert [deed for deed, _ in called[: FORCES_TOGETHER_MAX + 1]] == ["begin"] * FORCES_TOGETHER_MAX + ["force"]
+    monkeypatch.undo()
+    files[50].unlink()
     with pytest.raises(FileNotFoundError):
-        Files().force_together([partial(Files().force_directory, path) for path in paths])
+        Files().force_together(files, directories)
+
+
+def test_a_disk_that_refuses_to_begin_is_heard(tmp_path, monkeypatch):
+    """The kernel may tell it only once."""
+    path = tmp_path / "file"
+    path.touch()
+    file = WrittenFile(path)
+    for number, heard in ((errno.EIO, True), (errno.ENOSYS, False)):
+
+        def refuse(*_: object, number: int = number) -> int:
+            ctypes.set_errno(number)
+            return -1
+
+        monkeypatch.setattr(files_module, "sync_file_range", refuse)
+        with pytest.raises(OSError, match=r"file'$") if heard else contextlib.nullcontext():
+            file.begin_force()
+    file.close()

@@ -307,10 +307,10 @@ class ConsumeQueueBuilder:
 
     # Forcing, and what is kept beside the cursor.
 
-    def begin_force(self) -> list[Callable[[], None]]:
-        """Return what forces all that was put so far; any thread may do it, while more is put.
+    def begin_force(self) -> Callable[[], None]:
+        """Return what forces all that was put so far; any thread may call it, while more is put.
 
-        When all of it is done comes `end_force`; after a failure, or when it is not waited for, `abandon_force`.
+        When it has returned comes `end_force`; after a failure, or when it is not waited for, `abandon_force`.
         """
         self.abandon_force()
         self.ends_to_force = {queue: queue.known() for queue in self.dirty}
@@ -321,18 +321,7 @@ class ConsumeQueueBuilder:
             queue.dirty = set()
         self.dirty = {}
         self.changed_directories = set()
-        return [
-            *(partial(self.force_file, path) for path in paths),
-            *(partial(self.files.force_directory, directory) for directory in self.directories_to_force),
-        ]
-
-    def force_file(self, path: Path) -> None:
-        """Force one file, whoever has it open."""
-        file = self.files.open(path)
-        try:
-            file.force()
-        finally:
-            file.close()
+        return partial(self.files.force_together, paths, list(self.directories_to_force))
 
     def table_to_force(self) -> QueueTable:
         """Return `table` as `end_force` makes it."""
@@ -363,12 +352,13 @@ class ConsumeQueueBuilder:
         Raises:
             OSError: nothing that was put since the last time is sure to be on disk.
         """
-        self.abandon_force()
-        self.files.force_together([queue.force for queue in self.dirty])
-        self.files.force_together([partial(self.files.force_directory, path) for path in self.changed_directories])
-        self.set_ends(self.table, {queue: queue.known() for queue in self.dirty})
-        self.dirty.clear()
-        self.changed_directories.clear()
+        force = self.begin_force()
+        try:
+            force()
+        except BaseException:
+            self.abandon_force()
+            raise
+        self.end_force()
 
     def set_ends(self, table: QueueTable, ends: dict[ConsumeQueueFiles, QueueEnd | None]) -> None:
         """Have *table* say that these queues reach so far."""

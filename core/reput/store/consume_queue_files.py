@@ -180,23 +180,6 @@ class ConsumeQueueFiles:
             self.file_begin = begin
         return self.file
 
-    def force(self) -> None:
-        """Force to disk what was written since the last time.
-
-        Raises:
-            OSError: what was written since then may be lost; the queue must be restored.
-        """
-        for begin in sorted(self.dirty):
-            if begin == self.file_begin:
-                self.open(begin).force()
-                continue
-            file = self.files.open(self.directory / file_name(begin))
-            try:
-                file.force()
-            finally:
-                file.close()
-        self.dirty.clear()
-
     def remove(self, begin: int) -> None:
         """Remove one file."""
         if begin == self.file_begin:
