@@ -66,6 +66,10 @@ class GroupedPuts:
         self.timeout = writer.settings.sync_flush_timeout / 1000
         self.groups: list[Group] = []
 
+    def is_here(self) -> bool:
+        """Whether the calling thread runs the loop."""
+        return asyncio.get_running_loop() is self.loop
+
     def put(self, message: Message, prepared: Prepared) -> asyncio.Future[PutMessageResult]:
         """Return what will say where *message* is once it is on disk. Cancelled in the same turn, it is not stored."""
         future: asyncio.Future[PutMessageResult] = self.loop.create_future()

@@ -471,15 +471,15 @@ class Store(Reading):
 
     def grouped_puts(self) -> GroupedPuts:
         """Return what the running event loop puts and waits for the disk with."""
-        # Who opens a store without a coroutine is ready sooner without asyncio.
-        import asyncio
-
-        from reput.durable_waits import DurableWaits
-        from reput.grouped_puts import GroupedPuts
-
-        loop = asyncio.get_running_loop()
         puts: GroupedPuts | None = getattr(self.here, "puts", None)
-        if puts is None or puts.loop is not loop:
+        if puts is None or not puts.is_here():
+            # Who opens a store without a coroutine is ready sooner without asyncio.
+            import asyncio
+
+            from reput.durable_waits import DurableWaits
+            from reput.grouped_puts import GroupedPuts
+
+            loop = asyncio.get_running_loop()
             puts = self.here.puts = GroupedPuts(self.writer, DurableWaits(self.writer, loop), loop)
         return puts
 

@@ -136,3 +136,14 @@ def test_a_loop_that_ends_hands_over_what_it_waited_for(begins):
     heard.arrivals.tell((20, ("orders", 1)))
     assert heard.handed_over == [(10, ("orders", 0)), (20, ("orders", 1))]
     assert heard.grown == []
+
+
+@in_loop
+async def test_what_can_be_read_already_is_said_without_a_task():
+    """The loop comes to it after the view did, as is usual where one processor serves both."""
+    heard = Heard()
+    heard.queue.progress = 10
+    heard.arrivals.tell((10, ("orders", 0)))
+    await asyncio.sleep(0)
+    assert heard.grown == [("orders", 0)]
+    assert heard.arrivals.task is None

@@ -276,12 +276,13 @@ class ConsumerGroup:
             match result.status:
                 case GetMessageStatus.FOUND:
                     queue.next_position = following
-                    queue.batch = max(1, min(BATCH, BATCH_SIZE // result.records[0].record_size))
+                    record_size, store_timestamp = result.records.first_stored()
+                    queue.batch = max(1, min(BATCH, BATCH_SIZE // record_size))
                     first = following - 1 if light else None
                     queue.fetched = wanted(result.records, subscription.compiled, queue.done, first)
                     if queue.topic.startswith(RETRY_PREFIX):
                         queue.fetched = as_sent_first(queue.fetched)
-                    queue.statistics.look(result.records[0].store_timestamp)
+                    queue.statistics.look(store_timestamp)
                     return True
                 case GetMessageStatus.OFFSET_OVERFLOW_ONE | GetMessageStatus.NO_MESSAGE_IN_QUEUE:
                     queue.has_more = False

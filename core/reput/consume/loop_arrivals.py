@@ -78,24 +78,34 @@ class LoopArrivals:
         """Wait, if nobody does; in the loop."""
         # What is told from now on calls again, or is seen by the task.
         self.is_called = False
-        if self.task is None and self.waiting:
-            self.task = self.loop.create_task(self.serve())
+        if self.task is None:
+            try:
+                self.say_readable()
+            except (DispatcherError, StoreClosed):
+                self.hand_over_all()
+            if self.waiting:
+                self.task = self.loop.create_task(self.serve())
+
+    def say_readable(self) -> None:
+        """Say what of all that is waited for can be read by now."""
+        waiting = self.waiting
+        readable = self.store.readable_up_to(CONSUME_QUEUE)
+        grown: set[Queue] = set()
+        for _ in range(len(waiting)):
+            end, queue = waiting.popleft()
+            if end <= readable:
+                grown.add(queue)
+            else:
+                waiting.append((end, queue))
+        if grown:
+            self.grown(grown)
 
     async def serve(self) -> None:
         """Say what has grown until there is nothing to wait for."""
-        waiting = self.waiting
         try:
-            while waiting:
-                await self.store.wait_for_async(CONSUME_QUEUE, min(end for end, _ in waiting), WAIT_S)
-                readable = self.store.readable_up_to(CONSUME_QUEUE)
-                grown: set[Queue] = set()
-                for _ in range(len(waiting)):
-                    end, queue = waiting.popleft()
-                    if end <= readable:
-                        grown.add(queue)
-                    else:
-                        waiting.append((end, queue))
-                self.grown(grown)
+            while self.waiting:
+                await self.store.wait_for_async(CONSUME_QUEUE, min(end for end, _ in self.waiting), WAIT_S)
+                self.say_readable()
         except (WaitTimeout, DispatcherError, StoreClosed):
             # Slow, or not running: the thread has the patience for that.
             pass

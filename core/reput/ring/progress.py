@@ -18,6 +18,7 @@ import enum
 import heapq
 import os
 import select
+import sys
 import time
 from itertools import count
 from threading import Condition, Lock
@@ -29,6 +30,7 @@ from reput.ring.layout import AWAITED, CELL_WORDS, GENERATION, NEVER, PROGRESS, 
 from reput.ring.ring_memory import RingMemory
 
 if TYPE_CHECKING:
+    # Whoever runs a loop has it loaded. Supervisor and dispatchers import this package, too, and do without its 4 MiB.
     import asyncio
 
 __all__ = ["ProgressWaiter", "WaitOutcome"]
@@ -106,10 +108,7 @@ class ProgressWaiter:
         if gate.reached(offset):
             return WaitOutcome.REACHED
         gate.note()
-        # Here, because supervisor and dispatchers import this package, too, and have no use for the module's 4 MiB.
-        from asyncio import get_running_loop
-
-        loop = get_running_loop()
+        loop: asyncio.AbstractEventLoop = sys.modules["asyncio"].get_running_loop()
         generation = gate.generation() if generation is None else generation
         deadline = None if timeout is None else loop.time() + timeout
         if (timeout is None or timeout > SPIN_S) and await gate.spin_async(offset):
@@ -277,8 +276,7 @@ class SlotGate:
         """As `spin`, once in each turn of the loop: its other tasks go on."""
         if not self._may_spin():
             return False
-        from asyncio import sleep
-
+        sleep = sys.modules["asyncio"].sleep
         found = False
         try:
             deadline = time.monotonic() + SPIN_S

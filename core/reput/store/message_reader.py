@@ -39,6 +39,7 @@ from reput.store.record import (
     STORE_HOST_V6_FLAG,
     checked_record,
     decode_record,
+    stored_at,
 )
 from reput.store.segments import Segments
 from reput.store.tags_code_search import find_tags_codes
@@ -136,6 +137,11 @@ class Records(Sequence[Record]):
         if self._places is None:
             return map(decode_record, self._data)
         return map(checked_record, self._data, self._places, repeat(HEAD_V4.size), self._body_ends)
+
+    def first_stored(self) -> tuple[int, int]:
+        """Return size and store time (ms) of the first record, which is not decoded for it."""
+        data = self._data[0]
+        return len(data), stored_at(data)
 
     def with_queue_offsets(self) -> Iterator[tuple[int, Record]]:
         """Yield each record behind the queue offset that it tells of itself."""

@@ -62,6 +62,7 @@ __all__ = [
     "encode_host",
     "encode_message_id",
     "encode_record",
+    "stored_at",
 ]
 
 MESSAGE_MAGIC_CODE = 0xDAA320A7
@@ -101,6 +102,8 @@ PLACE = Struct(">iI12xqqi")
 BODY_SIZE = Struct(">i")
 SYS_FLAG = Struct(">i")
 SYS_FLAG_AT = 36
+# Where the store time stands behind a born host of IPv4, and behind one of IPv6.
+STORE_TIMESTAMP, STORE_TIMESTAMP_AT = Struct(">q"), (56, 68)
 HOST_FLAGS_SHIFT = 4
 assert BORN_HOST_V6_FLAG == 1 << HOST_FLAGS_SHIFT
 assert STORE_HOST_V6_FLAG == 2 << HOST_FLAGS_SHIFT
@@ -110,6 +113,13 @@ PROPERTIES_SIZE = Struct(">h")
 PORT = Struct(">i")
 OFFSET = Struct(">q")
 assert FIXED.size == 48
+
+
+def stored_at(data: bytes) -> int:
+    """Return the store time, in ms, of the whole record *data*."""
+    (sys_flag,) = SYS_FLAG.unpack_from(data, SYS_FLAG_AT)
+    (timestamp,) = STORE_TIMESTAMP.unpack_from(data, STORE_TIMESTAMP_AT[bool(sys_flag & BORN_HOST_V6_FLAG)])
+    return int(timestamp)
 
 
 def body_crc(body: bytes) -> int:
