@@ -124,7 +124,10 @@ class DispatcherContext(Protocol):
         """Put one record into the dispatcher's dead-letter file, durably, and go on."""
 
     def alive(self) -> None:
-        """Say that a long piece of work goes on: the time limit of the present phase begins again."""
+        """Say that a long piece of work goes on: the time limit of the present phase begins again.
+
+        So does that of a flush that is being prepared; the thread that works on it may call this.
+        """
 
 
 class CommitLogDispatcher:
@@ -167,6 +170,8 @@ class CommitLogDispatcher:
         Called before `flush`, again and again while it returns True, with batches in between, so that readers need not
         wait for the whole. The `flush` that follows has to make durable only what was dispatched before the first of
         these calls. Not called at the end, nor before a flush that the host wants at once: that one takes in all.
+        From the first to the last of them the time limit of a flush holds, as `DispatcherContext.alive` renews it:
+        what takes longer is given up, and the dispatcher starts again from its durable cursor.
 
         Raises:
             RetryLater: as `flush`.

@@ -7,9 +7,6 @@ what lies behind is zeroed and comes again: units are written at their own place
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from reput.errors import DamagedStore
@@ -20,11 +17,9 @@ from reput.store.consume_queue_builder import (
 )
 from reput.store.consume_queue_ext_addresses import ExtAddresses
 from reput.store.files import Files, Threads
-from reput.store.identity import was_clean_when_adopted
-from reput.store.sealed_file import read_sealed, seal
+from reput.store.kept_view import KeptView
 from reput.store.shortages import retry_on_shortage
 from reput.store.topic_config_manager import TopicConfigManager
-from reput.store.work_aside import WorkAside
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,
@@ -39,23 +34,25 @@ __all__ = ["ConsumeQueueDispatcher"]
 
 FOLDER = "consumequeue"
 EXT_FOLDER = "consumequeue_ext"
-# How long the next batch waits for a flush that goes on beside, seconds.
-FLUSH_LOOK_S = 0.0005
 # What the dispatcher of the ext files writes as its generation when it takes over those of a RocketMQ.
 ADOPTED = "adopted"
 
 
-class ConsumeQueueDispatcher(CommitLogDispatcher):
+class ConsumeQueueDispatcher(KeptView[ConsumeQueueBuilder, ConsumeQueueState]):
     """Builds the consume queues of one store."""
 
     def __init__(self, context: DispatcherContext, files: Files | None = None, threads: Threads | None = None) -> None:
-        self.context = context
-        self.files = files or Files()
-        self.threads = threads or Threads()
-        self.path = context.directory / "cursor"
+        files = files or Files()
         folder = context.folder(FOLDER)
-        # The files of a store show their size; what the settings say is for a store without any.
-        file_size = shown_queue_file_size(folder) or context.settings["mapped_file_size_consume_queue"]
+        builder = ConsumeQueueBuilder(
+            folder,
+            # The files of a store show their size; what the settings say is for a store without any.
+            shown_queue_file_size(folder) or context.settings["mapped_file_size_consume_queue"],
+            files=files,
+            has_batch_queue=self.has_batch_queue,
+            refuse=self.reject,
+        )
+        super().__init__(context, builder, ConsumeQueueState, files, threads)
         self.left_alone = context.counter("left_alone")
         self.batch: DispatchBatch | None = None
         self.ext_folder = ext_folder = folder.with_name(EXT_FOLDER)
@@ -66,53 +63,34 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
         self.ext_generation_path = str(ext_directory / "generation")
         self.ext_generation: str | None = None
         self.ext_generation_stamp = -1
-        self.builder = ConsumeQueueBuilder(
-            folder,
-            file_size,
-            files=self.files,
-            has_batch_queue=self.has_batch_queue,
-            refuse=self.reject,
-        )
-        self.end: Cursor | None = None
-        # The flush that goes on beside, up to where the view is durable then, and whether it is known to be.
-        self.flushing: WorkAside | None = None
-        self.flushing_to: Cursor | None = None
-        self.flushed = False
 
-    def start(self) -> Cursor | None:
-        """Go on behind the durable units; of a store that RocketMQ closed, behind the last of its units."""
-        with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
-            state = read_sealed(self.path, ConsumeQueueState)
-            if state is not None:
-                self.builder.restore(state.queues)
-                self.end = state.cursor
-                self.ext_generation = state.ext_generation
-                return self.end
-            store = self.context.store_directory
-            if was_clean_when_adopted(store):
-                # Loads numpy, which all other starts do without.
-                from reput.store.consume_queue_adoption import adopt_queues
+    def restore(self, kept: ConsumeQueueState) -> None:
+        self.builder.restore(kept.queues)
+        self.ext_generation = kept.ext_generation
 
-                table, complete_to = adopt_queues(self.builder.directory, store, self.builder.file_size)
-                if complete_to:
-                    self.builder.restore(table)
-                    # The addresses in it hold as long as the ext files are taken over, too.
-                    self.ext_generation = ADOPTED if self.ext_folder.is_dir() else None
-                    # As of the epoch in which reput found the store: a cut since then is made here, too.
-                    self.end = Cursor(self.context.store_id, 1, complete_to, 0)
-                    return self.flush()
-            # A RocketMQ that was killed leaves queues that may lack any unit, so all of them are built again.
-            self.builder.restore({})
-        return None
+    def adopt(self) -> ConsumeQueueState | None:
+        # Loads numpy, which all other starts do without.
+        from reput.store.consume_queue_adoption import adopt_queues
 
-    @contextmanager
-    def rebuild_if_damaged(self) -> Iterator[None]:
-        """Have the view built again where it is not what its cursor says: deleted, or replaced by an older copy."""
-        try:
-            yield
-        except DamagedStore as error:
-            self.context.logger.error("%s", error)
-            raise RebuildNeeded from error
+        builder = self.builder
+        table, complete_to = adopt_queues(builder.directory, self.context.store_directory, builder.file_size)
+        if not complete_to:
+            return None
+        # The addresses in it hold as long as the ext files are taken over, too.
+        ext_generation = ADOPTED if self.ext_folder.is_dir() else None
+        # As of the epoch in which reput found the store: a cut since then is made here, too.
+        kept = ConsumeQueueState(Cursor(self.context.store_id, 1, complete_to, 0), table, ext_generation)
+        self.restore(kept)
+        return kept
+
+    def begin_empty(self) -> None:
+        self.builder.restore({})
+
+    def state_to_keep(self, cursor: Cursor) -> ConsumeQueueState:
+        return ConsumeQueueState(cursor, self.builder.table_to_force(), self.ext_generation)
+
+    def state_below(self, cursor: Cursor) -> ConsumeQueueState:
+        return ConsumeQueueState(cursor, self.builder.table_below(cursor.commit_log_offset), self.ext_generation)
 
     def dispatch(self, batch: DispatchBatch) -> None:
         self.batch = batch
@@ -127,78 +105,6 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
             self.left_alone.value = self.builder.left_alone_count
         self.end = batch.end
 
-    def prepare_flush(self) -> bool:
-        """Flush on a thread: on a disk that is busy with the log it takes long, in which no unit would be written."""
-        try:
-            if self.flushing is None:
-                if self.end is None:
-                    return False
-                force = self.builder.begin_force()
-                state = ConsumeQueueState(self.end, self.builder.table_to_force(), self.ext_generation)
-                work = partial(self.force_and_keep, force, state)
-                self.flushing_to = self.end
-                self.flushing = WorkAside("reput-flush", work, self.threads)
-            self.flushed = self.flushing.is_done(FLUSH_LOOK_S)
-        except BaseException:
-            self.flushing = None
-            self.builder.abandon_force()
-            raise
-        return not self.flushed
-
-    def force_and_keep(self, force: Callable[[], None], state: ConsumeQueueState) -> None:
-        """Force what is in *state*, and only then write down that the view reaches so far."""
-        force()
-        self.keep(state)
-
-    def flush(self) -> Cursor | None:
-        if self.flushed:
-            self.flushing, self.flushed = None, False
-            self.builder.end_force()
-            return self.flushing_to
-        self.flush_all()
-        return self.end
-
-    def flush_all(self) -> None:
-        """Make durable all that was dispatched."""
-        self.await_flush()
-        if self.end is not None:
-            self.builder.force()
-            self.keep(ConsumeQueueState(self.end, self.builder.table, self.ext_generation))
-
-    def await_flush(self) -> None:
-        """Have no flush going on beside.
-
-        Raises:
-            OSError: it failed.
-        """
-        flushing, self.flushing, self.flushed = self.flushing, None, False
-        if flushing is not None:
-            flushing.is_done(None)
-
-    def keep(self, state: ConsumeQueueState) -> None:
-        """Write the cursor, and how far the queues reach there, durably."""
-        with retry_on_shortage("the cursor cannot be written"):
-            self.files.replace(self.path, seal(state))
-
-    def truncate(self, cursor: Cursor) -> None:
-        # The shorter ends are kept before anything is cut: a crash in the middle is then one behind them.
-        self.await_flush()
-        self.builder.force()
-        table = self.builder.table_below(cursor.commit_log_offset)
-        self.end = cursor
-        self.keep(ConsumeQueueState(cursor, table, self.ext_generation))
-        with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
-            self.builder.restore(table)
-
-    def expire(self, commit_log_offset_min: int) -> None:
-        self.await_flush()
-        expired = self.builder.expire(commit_log_offset_min)
-        if expired:
-            # Files go only after the ends that do not need them are on disk.
-            self.flush_all()
-            for path in expired:
-                self.files.remove(path)
-
     def delete_topic(self, topic: str) -> None:
         self.await_flush()
         directories = self.builder.delete_topic(topic)
@@ -207,9 +113,8 @@ class ConsumeQueueDispatcher(CommitLogDispatcher):
 
     def close(self) -> None:
         try:
-            self.await_flush()
+            super().close()
         finally:
-            self.builder.close()
             self.addresses.close()
 
     def follow_ext(self) -> None:

@@ -10,16 +10,14 @@ whenever the view is built from nothing, so that the consume queue notices) and 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from reput.errors import DamagedStore
 from reput.filter import BloomFilter
 from reput.store.consume_queue_builder import shown_queue_file_size
 from reput.store.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtCursor, ExtState
-from reput.store.files import Files
+from reput.store.files import Files, Threads
 from reput.store.filters_in_use import FILTERS_IN_USE, FiltersInUse
-from reput.store.identity import was_clean_when_adopted
+from reput.store.kept_view import KeptView
 from reput.store.registered_filters import RegisteredFilters
 from reput.store.sealed_file import read_sealed, seal
 from reput.store.shortages import retry_on_shortage
@@ -31,7 +29,6 @@ from reput_hooks import (
     DispatcherContext,
     DispatcherDescription,
     DispatchRequest,
-    RebuildNeeded,
     hookimpl,
 )
 
@@ -42,56 +39,51 @@ FOLDER = "consumequeue_ext"
 ADOPTED = "adopted"
 
 
-class ConsumeQueueExtDispatcher(CommitLogDispatcher):
+class ConsumeQueueExtDispatcher(KeptView[ConsumeQueueExtBuilder, ExtCursor]):
     """Builds the ext units of one store."""
 
-    def __init__(self, context: DispatcherContext, files: Files | None = None) -> None:
-        self.context = context
-        self.files = files or Files()
-        self.path = context.directory / "cursor"
+    def __init__(self, context: DispatcherContext, files: Files | None = None, threads: Threads | None = None) -> None:
+        files = files or Files()
         settings = context.settings
         folder = context.folder(FOLDER)
-        self.builder = ConsumeQueueExtBuilder(
+        builder = ConsumeQueueExtBuilder(
             folder,
             context.directory / "addresses",
             shown_queue_file_size(folder) or settings["mapped_file_size_consume_queue_ext"],
-            files=self.files,
+            files=files,
             has_batch_queue=self.has_batch_queue,
         )
+        super().__init__(context, builder, ExtCursor, files, threads)
         bloom_filter = BloomFilter(
             settings["max_error_rate_of_bloom_filter"], settings["expect_consumer_num_use_filter"]
         )
         self.filters = RegisteredFilters(context.store_directory, bloom_filter, settings["filter_data_clean_time_span"])
         self.calculates = settings["enable_calc_filter_bit_map"]
-        self.end: Cursor | None = None
 
-    def start(self) -> Cursor | None:
-        """Go on behind the durable units; of a store that RocketMQ closed, behind the last of its units."""
-        try:
-            with retry_on_shortage("the view cannot be brought to its cursor"):
-                known = read_sealed(self.path, ExtCursor)
-                if known is not None:
-                    self.builder.restore(known.state)
-                    self.end = known.cursor
-                    return self.end
-        except DamagedStore as error:
-            self.context.logger.error("%s", error)
-            raise RebuildNeeded from error
-        store = self.context.store_directory
-        if was_clean_when_adopted(store):
-            # Here: it loads numpy, which takes 20 MiB and longer than the rest of a start.
-            from reput.store.consume_queue_ext_adoption import adopt_ext
+    def restore(self, kept: ExtCursor) -> None:
+        self.builder.restore(kept.state)
 
-            state, complete_to = adopt_ext(self.builder, store)
-            if complete_to:
-                self.builder.restore(state)
-                self.begin_generation(ADOPTED)
-                # As of the epoch in which reput found the store: a cut since then is made here, too.
-                self.end = Cursor(self.context.store_id, 1, complete_to, 0)
-                return self.flush()
+    def adopt(self) -> ExtCursor | None:
+        # Here: it loads numpy, which takes 20 MiB and longer than the rest of a start.
+        from reput.store.consume_queue_ext_adoption import adopt_ext
+
+        state, complete_to = adopt_ext(self.builder, self.context.store_directory)
+        if not complete_to:
+            return None
+        self.builder.restore(state)
+        self.begin_generation(ADOPTED)
+        # As of the epoch in which reput found the store: a cut since then is made here, too.
+        return ExtCursor(Cursor(self.context.store_id, 1, complete_to, 0), state)
+
+    def begin_empty(self) -> None:
         self.builder.restore(ExtState({}, {}))
         self.begin_generation(os.urandom(16).hex())
-        return None
+
+    def state_to_keep(self, cursor: Cursor) -> ExtCursor:
+        return ExtCursor(cursor, self.builder.state_to_force())
+
+    def state_below(self, cursor: Cursor) -> ExtCursor:
+        return ExtCursor(cursor, self.builder.state_below(cursor.commit_log_offset))
 
     def begin_generation(self, generation: str) -> None:
         """Let the dispatcher of the consume queue know that addresses of another generation lead nowhere."""
@@ -113,41 +105,11 @@ class ConsumeQueueExtDispatcher(CommitLogDispatcher):
             in_use = FiltersInUse(self.filters.digest, self.end.store_timestamp if self.end else 0)
             self.files.replace(path, seal(in_use))
 
-    def flush(self) -> Cursor | None:
-        if self.end is not None:
-            self.keep(self.builder.force())
-        return self.end
-
-    def keep(self, state: ExtState) -> None:
-        """Write the cursor and *state* durably."""
-        assert self.end is not None
-        with retry_on_shortage("the cursor cannot be written"):
-            self.files.replace(self.path, seal(ExtCursor(self.end, state)))
-
-    def truncate(self, cursor: Cursor) -> None:
-        # The shorter state is kept before anything is cut: a crash in the middle is then one behind it.
-        self.builder.force()
-        with rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
-            state = self.builder.state_below(cursor.commit_log_offset)
-            self.end = cursor
-            self.keep(state)
-            self.builder.restore(state)
-
-    def expire(self, commit_log_offset_min: int) -> None:
-        expired = self.builder.expire(commit_log_offset_min)
-        if expired:
-            # Files go only after the state that does not need them is on disk.
-            self.flush()
-            for path in expired:
-                self.files.remove(path)
-
     def delete_topic(self, topic: str) -> None:
+        self.await_flush()
         directories = self.builder.delete_topic(topic)
-        self.flush()
+        self.flush_all()
         self.builder.remove(directories)
-
-    def close(self) -> None:
-        self.builder.close()
 
     def has_batch_queue(self, topic: str) -> bool:
         """Whether RocketMQ 5 keeps the units of *topic* in another kind of queue."""
@@ -159,15 +121,6 @@ class ConsumeQueueExtDispatcher(CommitLogDispatcher):
             return False
         config = topics.entries.get(topic)
         return config is not None and config.has_batch_consume_queue
-
-
-@contextmanager
-def rebuild_if_damaged() -> Iterator[None]:
-    """Have the view built again where it is not what its cursor says."""
-    try:
-        yield
-    except DamagedStore as error:
-        raise RebuildNeeded from error
 
 
 def no_bit_map(request: DispatchRequest) -> bytes | None:

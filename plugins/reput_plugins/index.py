@@ -7,17 +7,14 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from reput.errors import DamagedStore
-from reput.store.files import Clock, Files
-from reput.store.identity import was_clean_when_adopted
+from reput.store.files import Clock, Files, Threads
 from reput.store.index_builder import IndexBuilder, IndexCursor, IndexState
 from reput.store.index_file import IndexHeader
+from reput.store.kept_view import KeptView
 from reput.store.record import decode_record
-from reput.store.sealed_file import read_sealed, seal
 from reput.store.segments import Segments
 from reput.store.shortages import retry_on_shortage
 from reput_hooks import (
@@ -26,7 +23,6 @@ from reput_hooks import (
     DispatchBatch,
     DispatcherContext,
     DispatcherDescription,
-    RebuildNeeded,
     hookimpl,
 )
 
@@ -35,94 +31,59 @@ __all__ = ["IndexDispatcher"]
 FOLDER = "index"
 
 
-class IndexDispatcher(CommitLogDispatcher):
+class IndexDispatcher(KeptView[IndexBuilder, IndexCursor]):
     """Builds the key index of one store."""
 
-    def __init__(self, context: DispatcherContext, files: Files | None = None, clock: Clock | None = None) -> None:
-        self.context = context
-        self.files = files or Files()
-        self.path = context.directory / "cursor"
-        self.builder = IndexBuilder(
+    def __init__(
+        self,
+        context: DispatcherContext,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        threads: Threads | None = None,
+    ) -> None:
+        files = files or Files()
+        builder = IndexBuilder(
             context.folder(FOLDER),
             context.settings["max_hash_slot_num"],
             context.settings["max_index_num"],
-            files=self.files,
+            files=files,
             clock=clock,
         )
-        self.end: Cursor | None = None
+        super().__init__(context, builder, IndexCursor, files, threads)
 
-    def start(self) -> Cursor | None:
-        """Go on behind the durable entries; of a store that RocketMQ closed, behind the last of its entries."""
-        with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
-            known = read_sealed(self.path, IndexCursor)
-            if known is not None:
-                self.builder.restore(known.state)
-                self.end = known.cursor
-                return self.end
-            store = self.context.store_directory
-            if was_clean_when_adopted(store):
-                from reput.store.index_adoption import adopt_index
+    def restore(self, kept: IndexCursor) -> None:
+        self.builder.restore(kept.state)
 
-                state, complete_to = adopt_index(self.builder, store)
-                if complete_to:
-                    self.builder.restore(state)
-                    # As of the epoch in which reput found the store: a cut since then is made here, too.
-                    self.end = Cursor(self.context.store_id, 1, complete_to, 0)
-                    return self.flush()
-            # A RocketMQ that was killed leaves an index that may lack any entry, so all of it is built again.
-            self.builder.restore(IndexState([], IndexHeader()))
-        return None
+    def adopt(self) -> IndexCursor | None:
+        from reput.store.index_adoption import adopt_index
 
-    @contextmanager
-    def rebuild_if_damaged(self) -> Iterator[None]:
-        """Have the view built again where it is not what its cursor says: deleted, or replaced by an older copy."""
-        try:
-            yield
-        except DamagedStore as error:
-            self.context.logger.error("%s", error)
-            raise RebuildNeeded from error
+        state, complete_to = adopt_index(self.builder, self.context.store_directory)
+        if not complete_to:
+            return None
+        self.builder.restore(state)
+        # As of the epoch in which reput found the store: a cut since then is made here, too.
+        return IndexCursor(Cursor(self.context.store_id, 1, complete_to, 0), state)
 
-    def dispatch(self, batch: DispatchBatch) -> None:
-        with retry_on_shortage("no room for index entries"):
-            self.builder.put(batch)
-        self.end = batch.end
+    def begin_empty(self) -> None:
+        self.builder.restore(IndexState([], IndexHeader()))
 
-    def flush(self) -> Cursor | None:
-        if self.end is not None:
-            self.keep(self.builder.force())
-        return self.end
+    def state_to_keep(self, cursor: Cursor) -> IndexCursor:
+        return IndexCursor(cursor, self.builder.state())
 
-    def keep(self, state: IndexState) -> None:
-        """Write the cursor and *state* durably."""
-        assert self.end is not None
-        with retry_on_shortage("the cursor cannot be written"):
-            self.files.replace(self.path, seal(IndexCursor(self.end, state)))
-
-    def truncate(self, cursor: Cursor) -> None:
-        # The shorter state is kept before anything is cut: a crash in the middle is then one behind it.
-        self.builder.force()
+    def state_below(self, cursor: Cursor) -> IndexCursor:
         segments = Segments(self.context.store_directory / "commitlog")
 
         def store_timestamp_of(commit_log_offset: int) -> int:
             size = int.from_bytes(segments.read(commit_log_offset, 4), "big")
             return decode_record(segments.read(commit_log_offset, size)).store_timestamp
 
-        with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
-            state = self.builder.state_below(self.builder.names, cursor.commit_log_offset, store_timestamp_of)
-            self.end = cursor
-            self.keep(state)
-            self.builder.restore(state)
+        state = self.builder.state_below(self.builder.names, cursor.commit_log_offset, store_timestamp_of)
+        return IndexCursor(cursor, state)
 
-    def expire(self, commit_log_offset_min: int) -> None:
-        expired = self.builder.expire(commit_log_offset_min)
-        if expired:
-            # Files go only after the state that does not need them is on disk.
-            self.flush()
-            for path in expired:
-                self.files.remove(path)
-
-    def close(self) -> None:
-        self.builder.close()
+    def dispatch(self, batch: DispatchBatch) -> None:
+        with retry_on_shortage("no room for index entries"):
+            self.builder.put(batch)
+        self.end = batch.end
 
 
 @hookimpl

@@ -18,7 +18,7 @@ from reput.filter import BloomFilter
 from reput.settings import Settings, load_settings
 from reput.store.consume_queue import UNIT, UNIT_SIZE
 from reput.store.consume_queue_ext import ConsumeQueueExt, is_address
-from reput.store.files import Files
+from reput.store.files import Files, Threads
 from reput.store.identity import StoreIdentity, read_store_id
 from reput.store.open_files import OpenFiles
 from reput.store.sealed_file import read_sealed, seal
@@ -30,6 +30,7 @@ from reput_plugins.consume_queue_ext import (
     reput_create_dispatcher,
     reput_describe_dispatcher,
 )
+from simulation.simulated_machine import HeldThreads, PromptThreads
 from written_log import START_MS, WrittenLog
 
 FOLDER = "consumequeue_ext"
@@ -44,10 +45,15 @@ SMALL = Settings(
 
 
 def ext_of(
-    store: Path, root: Path, settings: Settings = SMALL, files: Files | None = None
+    store: Path,
+    root: Path,
+    settings: Settings = SMALL,
+    files: Files | None = None,
+    threads: Threads | None = None,
 ) -> ConsumeQueueExtDispatcher:
-    """Return the dispatcher of the ext files below *root*."""
-    return ConsumeQueueExtDispatcher(Context("consume_queue_ext", store, root, settings), files)
+    """Return the dispatcher of the ext files below *root*; its flushes beside are done at once."""
+    context = Context("consume_queue_ext", store, root, settings)
+    return ConsumeQueueExtDispatcher(context, files, threads or PromptThreads())
 
 
 def queues_of(store: Path, root: Path, settings: Settings = SMALL) -> ConsumeQueueDispatcher:
@@ -213,6 +219,31 @@ def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
     assert view_bytes(root / FOLDER) == expected
 
 
+def flush_beside(dispatcher):
+    """Look at a flush that goes on beside, as the host does between batches."""
+    if not dispatcher.prepare_flush():
+        dispatcher.flush()
+
+
+def test_a_flush_goes_on_beside(small_log, tmp_path):
+    """Batches come in between; the cursor is that of the beginning, and what came later is taken back."""
+    expected = run(small_log, tmp_path / "expected")
+    dispatcher = ext_of(small_log, tmp_path / "target", threads=HeldThreads())
+    assert not dispatcher.prepare_flush()
+    dispatcher.start()
+    first, *further = batches_from(small_log, None, 20)
+    dispatcher.dispatch(first)
+    assert dispatcher.prepare_flush()
+    for batch in further:
+        dispatcher.dispatch(batch)
+    dispatcher.flushing.thread.join()
+    assert not dispatcher.prepare_flush()
+    assert dispatcher.flush() == first.end
+    # Neither flushed again nor closed: the process is gone.
+    assert ext_of(small_log, tmp_path / "target").start() == first.end
+    assert run(small_log, tmp_path / "target", 20) == expected
+
+
 def test_a_kill_at_any_file_call_loses_nothing(small_log, tmp_path):
     """Killed in the n-th call, for every n, torn writes included, and started again: the same bytes."""
     expected = run(small_log, tmp_path / "expected")
@@ -221,9 +252,9 @@ def test_a_kill_at_any_file_call_loses_nothing(small_log, tmp_path):
         files = KilledFiles(calls)
         try:
             dispatcher = ext_of(small_log, root, files=files)
-            for batch in batches_from(small_log, dispatcher.start(), 20):
+            for number, batch in enumerate(batches_from(small_log, dispatcher.start(), 20)):
                 dispatcher.dispatch(batch)
-                dispatcher.flush()
+                flush_beside(dispatcher) if number % 2 else dispatcher.flush()
         except Killed:
             pass
         assert run(small_log, root, 20) == expected
@@ -242,8 +273,10 @@ def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
         dispatcher = ext_of(small_log, root, files=files)
         for batch in itertools.islice(batches_from(small_log, dispatcher.start(), chance.randrange(1, 9)), 4):
             dispatcher.dispatch(batch)
-            if chance.random() < 0.4:
+            if chance.random() < 0.2:
                 dispatcher.flush()
+            for _ in range(chance.randrange(3)):
+                flush_beside(dispatcher)
         dispatcher.close()
         files.cut(chance)
     assert run(small_log, root, 5) == expected

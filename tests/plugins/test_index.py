@@ -19,6 +19,7 @@ from reput.store.index_builder import next_name
 from reput.store.sealed_file import seal
 from reput_hooks import Cursor, DispatchBatch, RebuildNeeded, RetryLater
 from reput_plugins.index import IndexDispatcher, reput_create_dispatcher, reput_describe_dispatcher
+from simulation.simulated_machine import HeldThreads, PromptThreads
 from written_log import WrittenLog
 
 FOLDER = "index"
@@ -110,8 +111,44 @@ def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
     assert index_bytes(root) == expected
 
 
-@pytest.mark.parametrize("size", [4, 25])
-def test_a_kill_at_any_file_call_loses_nothing(size, small_log, tmp_path):
+def flush_beside(dispatcher: IndexDispatcher) -> None:
+    """Look at a flush that goes on beside, as the host does between batches."""
+    if not dispatcher.prepare_flush():
+        dispatcher.flush()
+
+
+def test_a_flush_goes_on_beside(small_log, tmp_path):
+    """Batches come in between and fill files; the cursor is that of the beginning; what came later is taken back."""
+    expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
+    context = Context("index", small_log, tmp_path / "target", SMALL)
+    dispatcher = IndexDispatcher(context, threads=HeldThreads())
+    assert not dispatcher.prepare_flush()
+    dispatcher.start()
+    batches = list(batches_from(small_log, None, 7))
+    for batch in batches[:3]:
+        dispatcher.dispatch(batch)
+    assert dispatcher.prepare_flush()
+    count = len(dispatcher.builder.names)
+    for batch in batches[3:]:
+        dispatcher.dispatch(batch)
+        assert dispatcher.prepare_flush()
+    assert len(dispatcher.builder.names) > count + 1
+    dispatcher.flushing.thread.join()
+    assert not dispatcher.prepare_flush()
+    assert dispatcher.flush() == batches[2].end
+    # Neither flushed again nor closed: the process is gone.
+    again = IndexDispatcher(context)
+    assert again.start() == batches[2].end
+    for batch in batches[3:]:
+        again.dispatch(batch)
+    assert again.flush() == batches[-1].end
+    again.close()
+    dispatcher.close()
+    assert index_bytes(tmp_path / "target") == expected
+
+
+@pytest.mark.parametrize(("size", "beside"), [(4, True), (25, False)])
+def test_a_kill_at_any_file_call_loses_nothing(size, beside, small_log, tmp_path):
     """Killed in the n-th call, for every n, and started again: the same bytes."""
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     for calls in itertools.count():
@@ -119,11 +156,11 @@ def test_a_kill_at_any_file_call_loses_nothing(size, small_log, tmp_path):
         files = KilledFiles(calls)
         context = Context("index", small_log, root, SMALL)
         try:
-            dispatcher = IndexDispatcher(context, files)
+            dispatcher = IndexDispatcher(context, files, threads=PromptThreads())
             for number, batch in enumerate(batches_from(small_log, dispatcher.start(), size)):
                 dispatcher.dispatch(batch)
                 if number % 2:
-                    dispatcher.flush()
+                    flush_beside(dispatcher) if beside else dispatcher.flush()
         except Killed:
             pass
         dispatcher = IndexDispatcher(context)
@@ -145,11 +182,13 @@ def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
     context = Context("index", small_log, root, SMALL)
     files = PowerCutFiles()
     for _ in range(8):
-        dispatcher = IndexDispatcher(context, files)
+        dispatcher = IndexDispatcher(context, files, threads=PromptThreads())
         for batch in itertools.islice(batches_from(small_log, dispatcher.start(), chance.randrange(1, 12)), 6):
             dispatcher.dispatch(batch)
-            if chance.random() < 0.4:
+            if chance.random() < 0.2:
                 dispatcher.flush()
+            for _ in range(chance.randrange(3)):
+                flush_beside(dispatcher)
         dispatcher.close()
         files.cut(chance)
     dispatcher = IndexDispatcher(context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from faults.scripted_store import ScriptedStore
+from reput.errors import DispatcherError
 from reput.process.dispatcher_loop import Stop
 from simulation.simulated_machine import HeldThreads, PromptThreads
 from simulation.simulation import SEGMENT_SIZE
@@ -89,6 +90,35 @@ def test_batches_are_dispatched_while_a_flush_goes_on_beside(store, how):
         store.clock.advance(1.0)
         store.work(member, 20)
     assert member.cell.durable_cursor.commit_log_offset == store.store.appended
+
+
+@pytest.mark.parametrize("name", ["consume_queue", "index"])
+def test_a_flush_beside_that_does_not_end_is_given_up(store, name):
+    """On a disk that does not answer: batches go on until the time limit, and what comes later is not counted on."""
+    store.flush_threads = HeldThreads()
+    member = store.member(name)
+    store.work(member, 8)
+    loop = member.loop
+    while not loop.preparing:
+        store.clock.advance(0.3)
+        store.work(member, 1)
+    store.clock.advance(loop.flush_time_max_s - 1.0)
+    store.put()
+    store.work(member, 2)
+    assert member.cell.progress == store.store.appended
+    durable = member.cell.durable_cursor
+    # A sign of life that the plugin gives renews it.
+    loop.alive()
+    store.clock.advance(loop.flush_time_max_s - 1.0)
+    store.work(member, 2)
+    store.clock.advance(2.0)
+    with pytest.raises(DispatcherError, match="a flush exceeded its time limit, and is not trusted any more"):
+        store.work(member, 2)
+    assert member.cell.durable_cursor == durable
+    store.flush_threads = PromptThreads()
+    store.end_dispatcher(member)
+    store.work(member, 8)
+    assert member.cell.progress == store.store.appended
 
 
 def test_a_loop_that_waits_for_room_to_start_can_be_stopped(store):

@@ -270,15 +270,16 @@ class Simulation:
                 dead_letters=dead_letters,
                 cell=member.cell,
                 epoch=lambda: self.store.epochs.epoch,
+                alive=lambda: None,
             )
             if member.name == "consume_queue_ext":
-                return consume_queue_ext.ConsumeQueueExtDispatcher(member.context, files)
+                return consume_queue_ext.ConsumeQueueExtDispatcher(member.context, files, self.flush_threads)
             if member.name == "consume_queue":
                 dispatcher = consume_queue.ConsumeQueueDispatcher(member.context, files, self.flush_threads)
                 member.read_files = dispatcher.addresses
                 return dispatcher
             if member.name == "index":
-                return index.IndexDispatcher(member.context, files, self.clock)
+                return index.IndexDispatcher(member.context, files, self.clock, self.flush_threads)
             return Ledger(member.context, files, self.complain)
 
         member.loop = DispatcherLoop(
@@ -293,6 +294,7 @@ class Simulation:
             log_feed=LogFeed(self.directory, self.settings),
             load_epochs=lambda: read_epochs(self.directory, self.store.store_id),
             flush_interval_s=0.5,
+            flush_time_max_s=60.0,
             now=self.clock.monotonic,
         )
 

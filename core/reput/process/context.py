@@ -35,6 +35,7 @@ class HostContext:
         dead_letters: DeadLetters,
         cell: LoopCell,
         epoch: Callable[[], int],
+        alive: Callable[[], None],
     ) -> None:
         self.name = name
         self.directory = folders.directory
@@ -51,6 +52,8 @@ class HostContext:
         self._dead_letters = dead_letters
         self._cell.set_rejected_count(len(self._dead_letters))
         self._epoch = epoch
+        # Say that a long piece of work goes on.
+        self.alive = alive
 
     def counter(self, name: str) -> Counter:
         """Return the number of that name in the dispatcher's cell."""
@@ -80,10 +83,6 @@ class HostContext:
                 request.topic,
                 reason,
             )
-
-    def alive(self) -> None:
-        """Say that a long piece of work goes on."""
-        self._cell.beat()
 
     def close(self) -> None:
         """Of the host: release the log."""

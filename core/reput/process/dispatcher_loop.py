@@ -108,6 +108,8 @@ class DispatcherLoop:
         load_epochs: reads the store's epochs.
         count_from_first: count records from the first one that is there, instead of from the log's birth.
         builds_anew: the view is built from the log's beginning, in a place where there is nothing yet.
+        flush_time_max_s: for how long a flush may be prepared with batches in between; within one call to the plugin
+            the time limits are the supervisor's.
         now: monotonic seconds.
 
     Attributes:
@@ -130,6 +132,7 @@ class DispatcherLoop:
         log_feed: LogFeed,
         load_epochs: Callable[[], Epochs],
         flush_interval_s: float,
+        flush_time_max_s: float,
         count_from_first: bool = False,
         builds_anew: bool = False,
         now: Callable[[], float] = time.monotonic,
@@ -149,6 +152,7 @@ class DispatcherLoop:
         self.log_feed = log_feed
         self.load_epochs = load_epochs
         self.flush_interval_s = flush_interval_s
+        self.flush_time_max_s = flush_time_max_s
         self.count_from_first = count_from_first
         self.builds_anew = builds_anew
         self.now = now
@@ -176,8 +180,9 @@ class DispatcherLoop:
         self.resume_at = 0.0
         self.gather_ms = 0
         self.dirty = False
-        # A flush is being prepared in steps, with batches in between.
+        # A flush is being prepared in steps, with batches in between; since when its time limit runs.
         self.preparing = False
+        self.preparing_since = 0.0
         self.flushed_at = self.worked_at = now()
         self.stop: Stop | None = None
         self.drain_target: int | None = None
@@ -204,6 +209,11 @@ class DispatcherLoop:
         except RetryLater as reason:
             self.begin_again(reason)
         return 1
+
+    def alive(self) -> None:
+        """Renew the time limit of the present phase, and of a flush that goes on beside: the plugin is at work."""
+        self.cell.beat()
+        self.preparing_since = self.now()
 
     def request_stop(self, stop: Stop) -> None:
         """Have the loop end; `finished` says when it has. May be called by a signal handler."""
@@ -692,6 +702,8 @@ class DispatcherLoop:
         if not self.preparing and not self.is_flushable():
             return
         in_steps = self.preparing
+        if not in_steps:
+            self.preparing_since = self.now()
         self.cell.set_phase(Phase.FLUSH)
         try:
             self.preparing = dispatcher.prepare_flush()
@@ -703,6 +715,14 @@ class DispatcherLoop:
         self.cell.set_phase(Phase.IDLE)
         if not self.preparing:
             self.force(dispatcher, in_steps=in_steps)
+        elif self.now() - self.preparing_since > self.flush_time_max_s:
+            # As on a disk that does not answer any more. Whatever becomes of it later, nothing of it counts.
+            raise DispatcherError(
+                f"a flush exceeded its time limit, and is not trusted any more: dispatcher={self.name} "
+                f"flush_time_max_ms={round(self.flush_time_max_s * 1000)} "
+                f"commit_log_offset={self.cursor.commit_log_offset}",
+                "See whether the disk still works; the view goes on behind what was flushed before.",
+            )
 
     def is_flushable(self) -> bool:
         """Whether those it comes after are durable as far as this view."""

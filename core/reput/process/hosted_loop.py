@@ -79,6 +79,7 @@ class HostedLoop:
             flush_interval_s=context.settings.dispatcher_flush_interval
             / 1000
             * (1 if context.target is None else FLUSHES_LEFT_OUT),
+            flush_time_max_s=context.settings.dispatcher_flush_time_max / 1000,
             now=now,
         )
 
@@ -96,6 +97,7 @@ class HostedLoop:
             dead_letters=self.dead_letters,
             cell=self.cell,
             epoch=lambda: self.loop.cursor.epoch,
+            alive=self.loop.alive,
         )
         return self.plugin.create(self.host_context)
 

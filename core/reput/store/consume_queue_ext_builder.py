@@ -11,7 +11,8 @@ Source: RocketMQ store, ConsumeQueue.putMessagePositionInfoWrapper and ConsumeQu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -77,6 +78,10 @@ class ConsumeQueueExtBuilder:
         self.ends: dict[str, dict[int, ExtEnd]] = {}
         self.dirty: dict[tuple[str, int], None] = {}
         self.changed_directories: set[Path] = set()
+        # What is being forced beside: how far the files reached when that began, and the begins of those.
+        self.ends_to_force: dict[tuple[str, int], ExtEnd] = {}
+        self.files_to_force: dict[tuple[str, int], set[int]] = {}
+        self.directories_to_force: set[Path] = set()
 
     def put(self, requests: Iterable[DispatchRequest], bit_map_of: Callable[[DispatchRequest], bytes | None]) -> None:
         """Put a unit for each record that has one in its consume queue.
@@ -138,21 +143,61 @@ class ConsumeQueueExtBuilder:
         if ext.written_end:
             self.dirty[name] = None
 
+    def begin_force(self) -> Callable[[], None]:
+        """Return what forces all that was put so far; as of `ConsumeQueueBuilder`."""
+        self.abandon_force()
+        force_addresses = self.addresses.begin_force()
+        self.ends_to_force = {name: self.ext[name].known() for name in self.dirty}
+        self.files_to_force = {name: self.ext[name].dirty for name in self.dirty}
+        self.directories_to_force = self.changed_directories
+        paths = [
+            self.ext[name].directory / file_name(at) for name, begins in self.files_to_force.items() for at in begins
+        ]
+        for name in self.dirty:
+            self.ext[name].dirty = set()
+        self.dirty = {}
+        self.changed_directories = set()
+        force_units = partial(self.files.force_together, paths, list(self.directories_to_force))
+
+        def force() -> None:
+            force_units()
+            force_addresses()
+
+        return force
+
+    def state_to_force(self) -> ExtState:
+        """Return `state` as `end_force` makes it."""
+        ends = {topic: dict(queues) for topic, queues in self.ends.items()}
+        set_ends(ends, self.ends_to_force)
+        return ExtState(self.addresses.table_to_force(), ends)
+
+    def end_force(self) -> None:
+        """Bring `state` up to where the files were at `begin_force`; all of that is on disk now."""
+        self.addresses.end_force()
+        set_ends(self.ends, self.ends_to_force)
+        self.ends_to_force = {}
+        self.files_to_force = {}
+        self.directories_to_force = set()
+
+    def abandon_force(self) -> None:
+        """Have the next force be for everything that is not in `state` yet."""
+        self.addresses.abandon_force()
+        self.dirty = {**dict.fromkeys(self.ends_to_force), **self.dirty}
+        for name, begins in self.files_to_force.items():
+            self.ext[name].dirty |= begins
+        self.changed_directories |= self.directories_to_force
+        self.ends_to_force = {}
+        self.files_to_force = {}
+        self.directories_to_force = set()
+
     def force(self) -> ExtState:
         """Force everything to disk that was put, and return what the view holds.
 
         Raises:
             OSError: nothing that was put since the last time is sure to be on disk.
         """
-        for topic, queue_id in self.dirty:
-            ext = self.ext[topic, queue_id]
-            ext.force()
-            self.ends.setdefault(topic, {})[queue_id] = ext.known()
-        for directory in self.changed_directories:
-            self.files.force_directory(directory)
-        self.dirty.clear()
-        self.changed_directories.clear()
-        self.addresses.force()
+        self.begin_force()()
+        self.end_force()
         return self.state()
 
     def state(self) -> ExtState:
@@ -165,6 +210,7 @@ class ConsumeQueueExtBuilder:
         Raises:
             DamagedStore: the files do not hold what *state* says.
         """
+        self.abandon_force()
         self.addresses.restore(state.addresses)
         self.ext.clear()
         self.dirty.clear()
@@ -240,6 +286,7 @@ class ConsumeQueueExtBuilder:
 
         Source: RocketMQ store, ConsumeQueueExt.truncateByMinAddress.
         """
+        self.abandon_force()
         expired = self.addresses.expire(commit_log_offset_min)
         for name, ext in self.ext.items():
             queue = self.addresses.queues.get(name)
@@ -260,6 +307,7 @@ class ConsumeQueueExtBuilder:
 
     def delete_topic(self, topic: str) -> list[Path]:
         """Leave out what belongs to *topic* and return its directories, to be removed as those of `expire`."""
+        self.abandon_force()
         directories = self.addresses.delete_topic(topic)
         for name in [name for name in self.ext if name[0] == topic]:
             directories.append(self.ext.pop(name).directory)
@@ -279,3 +327,9 @@ class ConsumeQueueExtBuilder:
     def close(self) -> None:
         """Close all files."""
         self.addresses.close()
+
+
+def set_ends(ends: dict[str, dict[int, ExtEnd]], known: Mapping[tuple[str, int], ExtEnd]) -> None:
+    """Have *ends*, by topic and queue id, say that these files reach so far."""
+    for (topic, queue_id), end in known.items():
+        ends.setdefault(topic, {})[queue_id] = end

@@ -120,16 +120,6 @@ class ConsumeQueueExtFiles:
             self.files.remove(path)
         self.files.create(path, self.file_size)
 
-    def force(self) -> None:
-        """Force to disk what was written since the last time."""
-        for begin in sorted(self.dirty):
-            file = self.files.open(self.directory / file_name(begin))
-            try:
-                file.force()
-            finally:
-                file.close()
-        self.dirty.clear()
-
     def restore(self, known: ExtEnd) -> None:
         """Bring the files to *known*: remove those before and behind, and have zeros behind the last unit.
 

@@ -70,9 +70,11 @@ class IndexBuilder:
         self.clock = clock or Clock()
         self.names: list[str] = []
         self.last: IndexMapping | None = None
-        # Files that are full, but not yet forced.
+        # Files that are full, but not yet forced, and those of them that are being forced beside.
         self.full: list[IndexMapping] = []
+        self.full_to_force: list[IndexMapping] = []
         self.names_changed = False
+        self.names_to_force = False
         self.hashes: KeyHashes | None = None
 
     # Taking in.
@@ -183,22 +185,38 @@ class IndexBuilder:
 
     # Forcing, and what is kept beside the cursor.
 
-    def force(self) -> IndexState:
-        """Force everything to disk that was put, and return what the index holds.
+    def begin_force(self) -> Callable[[], None]:
+        """Return what forces all that was put so far, of which `state` tells now; any thread may call it.
 
-        Raises:
-            OSError: nothing that was put since the last time is sure to be on disk.
+        What is put meanwhile does no harm: slots that lead to it are found again, see `IndexMapping.restore`. When it
+        has returned comes `end_force`; after a failure, or when it is not waited for, `abandon_force`.
         """
-        while self.full:
-            self.full[0].force()
-            self.full.pop(0).close()
-        if self.last is not None:
-            self.last.force()
-        if self.names_changed:
-            self.files.force_directory(self.directory)
-            self.files.force_directory(self.directory.parent)
-            self.names_changed = False
-        return self.state()
+        self.abandon_force()
+        self.full_to_force, self.full = self.full, []
+        self.names_to_force, self.names_changed = self.names_changed, False
+        files = [*self.full_to_force, *([self.last] if self.last is not None else [])]
+        directories = [self.directory, self.directory.parent] if self.names_to_force else []
+
+        def force() -> None:
+            for file in files:
+                file.force()
+            for directory in directories:
+                self.files.force_directory(directory)
+
+        return force
+
+    def end_force(self) -> None:
+        """Let go of the files that were full at `begin_force`; all of that is on disk now."""
+        while self.full_to_force:
+            self.full_to_force.pop().close()
+        self.names_to_force = False
+
+    def abandon_force(self) -> None:
+        """Have the next force be for everything that the last one was for."""
+        self.full = [*self.full_to_force, *self.full]
+        self.full_to_force = []
+        self.names_changed |= self.names_to_force
+        self.names_to_force = False
 
     def state(self) -> IndexState:
         """Return what the index holds."""
@@ -297,6 +315,7 @@ class IndexBuilder:
 
     def close(self) -> None:
         """Unmap all files."""
+        self.abandon_force()
         for file in (*self.full, *([self.last] if self.last is not None else [])):
             file.close()
         self.full.clear()

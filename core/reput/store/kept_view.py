@@ -1,0 +1,232 @@
+"""KeptView: a dispatcher whose cursor stands in one sealed file with what its files hold there.
+
+    start     the kept state is read ──▶ the files are brought back to it ──▶ the log comes from there on
+    flush     files forced, on a thread ──▶ cursor and state replaced as one file
+    truncate  the shorter state kept ──▶ the files cut: a crash in the middle leaves them one behind it
+    expire    the state without them kept ──▶ files removed
+
+The views in RocketMQ's own places are built so. Each has a builder, which knows its files, and says what is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from reput.errors import DamagedStore
+from reput.store.files import Files, Threads
+from reput.store.identity import was_clean_when_adopted
+from reput.store.sealed_file import read_sealed, seal
+from reput.store.shortages import retry_on_shortage
+from reput.store.work_aside import WorkAside
+from reput_hooks import CommitLogDispatcher, Cursor, DispatcherContext, RebuildNeeded
+
+__all__ = ["Kept", "KeptView", "ViewBuilder"]
+
+# How long the next batch waits for a flush that goes on beside, seconds.
+FLUSH_LOOK_S = 0.0005
+
+
+class ViewBuilder(Protocol):
+    """Writes the files of a view."""
+
+    def begin_force(self) -> Callable[[], None]:
+        """Return what forces all that was put so far; any thread may call it, while more is put."""
+
+    def end_force(self) -> None:
+        """All of that is on disk."""
+
+    def abandon_force(self) -> None:
+        """Have the next force be for that, too."""
+
+    def expire(self, commit_log_offset_min: int) -> list[Path]:
+        """Leave out files, which are to be removed once the state without them is kept."""
+
+    def close(self) -> None:
+        """Close all files."""
+
+
+class KeptState(Protocol):
+    """What is kept, a msgspec struct."""
+
+    @property
+    def cursor(self) -> Cursor: ...
+
+
+Builder = TypeVar("Builder", bound=ViewBuilder)
+Kept = TypeVar("Kept", bound=KeptState)
+
+
+class KeptView(CommitLogDispatcher, Generic[Builder, Kept]):
+    """One view of one store.
+
+    A force that failed is not tried again: what it raises ends the dispatcher, and the next one begins behind what
+    was kept before. A full disk is waited for.
+
+    Args:
+        kept_type: what the sealed file holds.
+        threads: who forces files while batches are dispatched.
+
+    Attributes:
+        end: up to where the view is dispatched; None: it was not begun.
+    """
+
+    def __init__(
+        self,
+        context: DispatcherContext,
+        builder: Builder,
+        kept_type: type[Kept],
+        files: Files,
+        threads: Threads | None = None,
+    ) -> None:
+        self.context = context
+        self.builder = builder
+        self.kept_type = kept_type
+        self.files = files
+        self.threads = threads or Threads()
+        self.path = context.directory / "cursor"
+        self.end: Cursor | None = None
+        # The flush that goes on beside, up to where the view is durable then, and whether it is known to be.
+        self.flushing: WorkAside | None = None
+        self.flushing_to: Cursor | None = None
+        self.flushed = False
+
+    # What the one view says and the other does not.
+
+    def restore(self, kept: Kept) -> None:
+        """Bring the files to *kept*.
+
+        Raises:
+            DamagedStore: they do not hold what it says.
+        """
+        raise NotImplementedError
+
+    def adopt(self) -> Kept | None:
+        """Bring the files to what they hold for sure after a RocketMQ that was closed, None: nothing is sure."""
+        raise NotImplementedError
+
+    def begin_empty(self) -> None:
+        """Remove what there is: the view begins with the log."""
+        raise NotImplementedError
+
+    def state_to_keep(self, cursor: Cursor) -> Kept:
+        """Return what the files hold at *cursor*, where they were at `begin_force`."""
+        raise NotImplementedError
+
+    def state_below(self, cursor: Cursor) -> Kept:
+        """Return what they hold without the records from *cursor* on. Changes nothing."""
+        raise NotImplementedError
+
+    # What the host calls.
+
+    def start(self) -> Cursor | None:
+        """Go on behind what is durable; of a store that RocketMQ closed, behind the last that it dispatched."""
+        with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
+            kept = read_sealed(self.path, self.kept_type)
+            if kept is not None:
+                self.restore(kept)
+                self.end = kept.cursor
+                return self.end
+            adopted = self.adopt() if was_clean_when_adopted(self.context.store_directory) else None
+            if adopted is None:
+                # A RocketMQ that was killed leaves views that may lack anything, so all of it is built again.
+                self.begin_empty()
+                return None
+            self.end = adopted.cursor
+        self.flush_all()
+        return self.end
+
+    @contextmanager
+    def rebuild_if_damaged(self) -> Iterator[None]:
+        """Have the view built again where it is not what its cursor says: deleted, or replaced by an older copy."""
+        try:
+            yield
+        except DamagedStore as error:
+            self.context.logger.error("%s", error)
+            raise RebuildNeeded from error
+
+    def prepare_flush(self) -> bool:
+        """Flush on a thread: on a disk that is busy with the log it takes long, and nothing would be dispatched."""
+        try:
+            if self.flushing is None:
+                if self.end is None:
+                    return False
+                force = self.builder.begin_force()
+                work = partial(self.force_and_keep, force, self.state_to_keep(self.end))
+                self.flushing_to = self.end
+                self.flushing = WorkAside("reput-flush", work, self.threads)
+            self.flushed = self.flushing.is_done(FLUSH_LOOK_S)
+        except BaseException:
+            self.flushing = None
+            self.builder.abandon_force()
+            raise
+        return not self.flushed
+
+    def flush(self) -> Cursor | None:
+        """Take up the flush that has gone on beside; without one, make durable all that was dispatched."""
+        if self.flushed:
+            self.flushing, self.flushed = None, False
+            self.builder.end_force()
+            return self.flushing_to
+        self.flush_all()
+        return self.end
+
+    def truncate(self, cursor: Cursor) -> None:
+        """Keep the shorter state before anything is cut: a crash in the middle is then one behind it."""
+        self.await_flush()
+        self.builder.begin_force()()
+        self.builder.end_force()
+        with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
+            kept = self.state_below(cursor)
+            self.end = cursor
+            self.keep(kept)
+            self.restore(kept)
+
+    def expire(self, commit_log_offset_min: int) -> None:
+        """Remove files after the state that does not need them is on disk."""
+        self.await_flush()
+        expired = self.builder.expire(commit_log_offset_min)
+        if expired:
+            self.flush_all()
+            for path in expired:
+                self.files.remove(path)
+
+    def close(self) -> None:
+        """Wait for a flush that goes on beside, and close all files."""
+        try:
+            self.await_flush()
+        finally:
+            self.builder.close()
+
+    # How.
+
+    def flush_all(self) -> None:
+        """Make durable all that was dispatched."""
+        self.await_flush()
+        if self.end is not None:
+            force = self.builder.begin_force()
+            self.force_and_keep(force, self.state_to_keep(self.end))
+            self.builder.end_force()
+
+    def await_flush(self) -> None:
+        """Have no flush going on beside.
+
+        Raises:
+            OSError: it failed.
+        """
+        flushing, self.flushing, self.flushed = self.flushing, None, False
+        if flushing is not None:
+            flushing.is_done(None)
+
+    def force_and_keep(self, force: Callable[[], None], kept: Kept) -> None:
+        """Call *force*, and only then write down that the view reaches so far."""
+        force()
+        self.keep(kept)
+
+    def keep(self, kept: Kept) -> None:
+        """Write the cursor, and what the files hold there, durably."""
+        with retry_on_shortage("the cursor cannot be written"):
+            self.files.replace(self.path, seal(kept))
