@@ -8,12 +8,17 @@ everything that an isolated interpreter finds by itself.
 from __future__ import annotations
 
 import os
+import signal
 import site
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["role_command"]
+__all__ = ["SIGNALS_HELD_AT_START", "holding_signals", "role_command"]
+
+# What ends a process that has no handler yet, and means something else to a supervisor. It lets them come itself.
+SIGNALS_HELD_AT_START = frozenset({signal.SIGTERM, signal.SIGHUP})
 
 MAIN = str(Path(__file__).with_name("__main__.py"))
 
@@ -24,3 +29,13 @@ def role_command(role: str, *arguments: str, path: Sequence[str]) -> list[str]:
     found_anyway = {*site.getsitepackages(), library, os.path.join(library, "lib-dynload")}
     further = [os.path.abspath(entry) for entry in path if os.path.exists(entry) and entry not in found_anyway]
     return [sys.executable, "-I", MAIN, os.pathsep.join(further), role, *arguments]
+
+
+@contextmanager
+def holding_signals() -> Iterator[None]:
+    """Have a process that is started in here begin with `SIGNALS_HELD_AT_START` held back, until it lets them come."""
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS_HELD_AT_START)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)

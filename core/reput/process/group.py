@@ -22,7 +22,7 @@ import msgspec
 from reput.errors import ConfigError, DispatcherError, ReputError, WaitTimeout
 from reput.process.catalogue import select_dispatchers
 from reput.process.channel import JsonChannel
-from reput.process.command import role_command
+from reput.process.command import holding_signals, role_command
 from reput.process.configuration import Configuration, ConfigurationChange
 from reput.process.group_context import GroupContext
 from reput.process.messages import MemberInfo, Notice, RebuiltView, Reply, Request, Setup, Verb
@@ -127,14 +127,15 @@ class ProcessGroup:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         channel = JsonChannel(ours)
         try:
-            # The process boots while the metadata is read.
-            process = subprocess.Popen(
-                role_command("supervisor", str(theirs.fileno()), path=sys.path),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *self.memory.descriptors],
-                start_new_session=True,
-            )
+            # The process boots while the metadata is read. A SIGTERM that comes meanwhile has it drain, not vanish.
+            with holding_signals():
+                process = subprocess.Popen(
+                    role_command("supervisor", str(theirs.fileno()), path=sys.path),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno(), *self.memory.descriptors],
+                    start_new_session=True,
+                )
         except BaseException:
             channel.close()
             raise

@@ -36,6 +36,7 @@ import msgspec
 from reput.errors import ConfigError, DamagedStore, DispatcherError, ReputError
 from reput.process.catalogue import CatalogueEntry, installed_dispatchers
 from reput.process.channel import JsonChannel
+from reput.process.command import SIGNALS_HELD_AT_START
 from reput.process.control_socket import ControlSocket
 from reput.process.describe import Answer, DescribeProcess, Question
 from reput.process.dispatcher_process import (
@@ -98,6 +99,9 @@ class Supervisor:
             settings.dispatcher_expire_time_max,
         )
         self.look_interval_s = shortest_ms / 1000 / LOOKS_PER_TIME_LIMIT
+        # All dispatchers were described and started, or are what a person has to look at.
+        self.begun = False
+        self.drain_when_begun = False
         self.ending = False
         self.finished = False
 
@@ -157,6 +161,8 @@ class Supervisor:
         signal.signal(signal.SIGHUP, self.on_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        # Those that came since the process was made are taken up now; the owner had them wait.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS_HELD_AT_START)
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
         self.signals.append(number)
@@ -334,7 +340,10 @@ class Supervisor:
         for member in self.members.values():
             if member.state is State.STOPPED:
                 self.start(member)
+        self.begun = True
         self.announce()
+        if self.drain_when_begun:
+            self.drain()
 
     def after(self) -> dict[str, tuple[str, ...]]:
         """Return of each dispatcher those it declares to come after."""
@@ -507,6 +516,8 @@ class Supervisor:
             if member.pid is not None and now_ns > member.time_limit_ns():
                 member.killed_for = f"phase exceeded its time limit: phase={member.phase_name()}"
                 signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
+                # Now, because one that waits for a disk does not even die before the disk answers.
+                member.cell.set_error(f"dispatcher is killed: dispatcher={member.title} {member.killed_for}")
                 # Once is enough: from here on its end is awaited.
                 member.spawned_ns = now_ns
 
@@ -521,6 +532,10 @@ class Supervisor:
 
     def drain(self) -> None:
         """Have all dispatchers take in what there is, those that others come after first, and end the group."""
+        if not self.begun:
+            # Nobody could take in anything yet. Whoever is asked twice to end is drained once.
+            self.drain_when_begun = True
+            return
         if not self.ending:
             if self.rebuild is not None:
                 self.rebuild.cancel("the group is ending")
@@ -618,15 +633,16 @@ class Supervisor:
     def rescan_installed(self) -> None:
         """Find out which plugins are others than before."""
         importlib.invalidate_caches()
-        try:
-            installed = installed_dispatchers()
-        except ConfigError as error:
-            self.merger.say("ERROR", str(error))
-            return
+        installed = installed_dispatchers()
         for member in list(self.members.values()):
             entry = installed.get(member.name)
             if entry is None:
                 self.merger.say("WARNING", "the dispatcher was uninstalled", dispatcher=member.name)
+                continue
+            try:
+                entry.check()
+            except ConfigError as error:
+                self.merger.say("ERROR", str(error), dispatcher=member.name)
                 continue
             if entry == member.entry and member.state is not State.BROKEN and not entry.editable:
                 continue
