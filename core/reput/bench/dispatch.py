@@ -27,7 +27,7 @@ from typing import Any
 import reput
 from reput.bench.append import put_to_readable
 from reput.bench.machine import anonymous_memory, machine_facts, percentiles, processor_time
-from reput.bench.misbehaviour import KINDS, PLUGIN_SOURCE, measure_misbehaviour
+from reput.bench.misbehaviour import KINDS, measure_misbehaviour, plugin_source
 from reput.opened_store import Store
 from reput.process.group import ProcessGroup
 
@@ -85,7 +85,7 @@ def measure_dispatch(
         count: puts a round with paused dispatchers; ten times as many are put at full speed.
         restarts: kills.
         backstop_puts: puts at random intervals; None: as many as *count*.
-        misbehaviour_seconds: how long each of the fifty runs beside a dispatcher that misbehaves, or a burner, takes;
+        misbehaviour_seconds: how long each of the sixty runs beside a dispatcher that misbehaves, or a burner, takes;
             0 leaves them out.
     """
     scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
@@ -104,7 +104,7 @@ def measure_dispatch(
             report["full_speed"] = put_at_full_speed(store, FULL_SPEED_ROUNDS * count, body)
         shutil.rmtree(scratch / "full_speed")
         if misbehaviour_seconds > 0:
-            with installed(scratch / "misbehaving", dict.fromkeys(KINDS, PLUGIN_SOURCE)):
+            with installed(scratch / "misbehaving", dict.fromkeys(KINDS, plugin_source(latency_rate))):
                 report["misbehaviour"] = measure_misbehaviour(
                     scratch, rate=latency_rate, seconds=misbehaviour_seconds, body=body
                 )

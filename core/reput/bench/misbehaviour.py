@@ -3,16 +3,19 @@
 A misbehaving dispatcher may cost its share of the processors and nothing else. So each kind has two runs in turns, both
 at the same steady rate of puts and with the consume queue and the index beside::
 
-    the dispatcher, killed again and again, crashing, stopped, too slow, or leaking
+    the dispatcher, killed again and again, crashing, stopped, ten times too slow, leaking, or shouting
     no such dispatcher, but a program that burns the processor time that the group took more than in a calm run
 
-Compared are the medians of the 99th percentiles of `put`.
+Compared are the medians of the 99th percentiles of `put`. The program is as unrelated to the writer as the group is: it
+has a session of its own, which the scheduler gives a share of its own. What is done to a dispatcher from outside comes
+at any moment between two puts: right before each it would be the put that is measured.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -27,11 +30,12 @@ from reput.bench.machine import percentiles, processor_time
 from reput.opened_store import Store
 from reput.process.group import ProcessGroup
 
-__all__ = ["KINDS", "PLUGIN_SOURCE", "measure_misbehaviour"]
+__all__ = ["KINDS", "measure_misbehaviour", "plugin_source"]
 
 VIEWS = ("consume_queue", "index")
-KINDS = ("kill", "crash_loop", "stop", "slow", "leak")
+KINDS = ("kill", "crash_loop", "stop", "slow", "leak", "shout")
 ROUNDS = 5
+SEED = 4711
 KILL_EVERY_S = 0.1
 STARTED_WAIT_S = 30.0
 LOOK_S = 0.002
@@ -44,9 +48,11 @@ import time
 from reput_hooks import CommitLogDispatcher, DispatcherDescription, hookimpl
 
 KIND = __name__.removeprefix("reput_bench_")
-# Ten times what a put takes, for each record.
-SLOW_S = 100e-6
+# Ten times as long as it takes until the next record comes.
+SLOW_S = 10 / {rate}
 LEAK_BYTES = 1 << 16
+SHOUT = "rubbish" * 10
+SHOUTS = 100
 
 
 class Misbehaving(CommitLogDispatcher):
@@ -60,6 +66,9 @@ class Misbehaving(CommitLogDispatcher):
             end = time.perf_counter() + SLOW_S * len(batch)
             while time.perf_counter() < end:
                 pass
+        if KIND == "shout":
+            for _ in range(SHOUTS * len(batch)):
+                print(SHOUT)
         if KIND == "leak":
             self.leaked.append(b"x" * LEAK_BYTES * len(batch))
 
@@ -73,6 +82,13 @@ def reput_create_dispatcher(context):
 def reput_describe_dispatcher():
     return DispatcherDescription(reads="appended")
 """
+
+
+def plugin_source(rate: int) -> str:
+    """Return the source of a dispatcher that misbehaves where so many records come a second."""
+    return PLUGIN_SOURCE.replace("{rate}", str(rate))
+
+
 BURNER = """
 import sys, time
 share, slice_s = float(sys.argv[1]), float(sys.argv[2])
@@ -87,7 +103,7 @@ while True:
 
 
 def measure_misbehaviour(scratch: Path, *, rate: int, seconds: float, body: bytes) -> dict[str, Any]:
-    """Measure every kind; dispatchers of their names are installed, made by `PLUGIN_SOURCE`.
+    """Measure every kind; dispatchers of their names are installed, made by `plugin_source`.
 
     Args:
         rate: puts a second.
@@ -148,22 +164,29 @@ def run_puts(
 ) -> dict[str, float]:
     """Put at a steady rate; return how long puts took, and the processor time of the group meanwhile.
 
-    *act* is called between two puts, again and again.
+    *act* is called at any moment between two puts, again and again.
     """
-    clock, message = time.perf_counter, reput.Message
+    clock, message, moments = time.perf_counter, reput.Message, random.Random(SEED)
     took: list[float] = []
     cpu_before = group_cpu_s(store)
     begin = clock()
     for number in range(int(rate * seconds)):
-        wait = begin + number / rate - clock()
-        if wait > 0:
-            time.sleep(wait)
+        due = begin + number / rate
+        sleep_until(due - moments.random() / rate)
         if act is not None:
             act()
+        sleep_until(due)
         called = clock()
         store.put(message("bench", body, tags="tag", keys=[f"key-{number}"]))
         took.append(clock() - called)
     return {**percentiles(took), "group_cpu_s": group_cpu_s(store) - cpu_before}
+
+
+def sleep_until(moment: float) -> None:
+    """Sleep until the performance counter shows *moment*, if that is still to come."""
+    wait = moment - time.perf_counter()
+    if wait > 0:
+        time.sleep(wait)
 
 
 def group_cpu_s(store: Store) -> float:
@@ -221,7 +244,11 @@ def burning(share: float) -> Iterator[None]:
     """Have an unrelated program take *share* of one processor; above 1, several programs."""
     shares = [min(1.0, share - whole) for whole in range(int(share) + 1)]
     programs = [
-        subprocess.Popen([sys.executable, "-c", BURNER, str(part), str(BURN_SLICE_S)], stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", BURNER, str(part), str(BURN_SLICE_S)],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
         for part in shares
         if part > 0
     ]

@@ -242,7 +242,7 @@ def dispatch(
             "--misbehaviour-seconds",
             metavar="S",
             parser=whole_number(),
-            help="How long each of fifty runs beside a dispatcher that misbehaves takes; 0 leaves them out.",
+            help="How long each of sixty runs beside a dispatcher that misbehaves takes; 0 leaves them out.",
         ),
     ] = 1,
     seconds: SecondsOption = 10,
