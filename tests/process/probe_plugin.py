@@ -16,6 +16,7 @@ class Options(msgspec.Struct):
     kill_at: int = -1
     hang_at: int = -1
     hang_in_flush: bool = False
+    hang_beside: bool = False
     alive_at: int = -1
     retry_count: int = 0
     reject_at: int = -1
@@ -110,6 +111,9 @@ class Probe(CommitLogDispatcher):
             self.options.replay_later -= 1
             raise RetryLater("not now")
         self.dispatch(batch)
+
+    def prepare_flush(self):
+        return self.options.hang_beside
 
     def flush(self):
         if self.options.never_durable:

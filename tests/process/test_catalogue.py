@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from process.probe_plugin import PluginFolder
 from reput.errors import ConfigError
 from reput.process.catalogue import installed_dispatchers, select_dispatchers
+from reput.process.describe import describe
 
 
 def test_dispatchers_are_found_by_metadata_without_import(plugins):
@@ -42,16 +44,28 @@ def test_each_is_selected_once_in_the_given_order(plugins):
     assert [entry.name for entry in select_dispatchers(["probe", "index", "probe"])] == ["probe", "index"]
 
 
-def test_one_name_from_two_distributions_is_refused(plugins, tmp_path, monkeypatch):
-    """Nobody could say which of them would run."""
+def test_one_name_from_two_distributions_is_refused_where_it_is_to_run(plugins, tmp_path, monkeypatch):
+    """Nobody could say which of them would run; who wants neither is not disturbed, and the list shows both."""
     plugins.add("probe")
     other = PluginFolder(tmp_path / "other")
     other.add("probe")
     (other.folder / "probes-1.0.dist-info").rename(other.folder / "rival-1.0.dist-info")
     (other.folder / "rival-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(str(other.folder))
-    with pytest.raises(ConfigError, match=r"dispatcher=probe distributions=(probes,rival|rival,probes)"):
-        installed_dispatchers()
+    with pytest.raises(ConfigError, match="dispatcher=probe distributions=probes,rival"):
+        select_dispatchers(["probe"])
+    assert [entry.name for entry in select_dispatchers(["index"])] == ["index"]
+    assert "distributions=probes,rival" in (describe(installed_dispatchers()["probe"], {}).broken or "")
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "probe.emptying", "probe probe", "p" * 64])
+def test_what_names_no_folder_is_no_dispatcher(plugins, name):
+    """The view's folder, the options' table and the files beside them are named by it."""
+    plugins.add("probe")
+    plugins.points[name] = plugins.points["probe"]
+    plugins.install()
+    with pytest.raises(ConfigError, match="63 letters, digits"):
+        select_dispatchers([name])
 
 
 def test_an_editable_installation_is_known_by_its_files_time(plugins):
@@ -63,3 +77,19 @@ def test_an_editable_installation_is_known_by_its_files_time(plugins):
     assert entry.editable
     assert entry.origin == f"file://{plugins.folder}"
     assert entry.module_changed_ns() == (plugins.folder / f"{entry.module}.py").stat().st_mtime_ns
+
+
+def test_an_editable_package_is_known_by_all_of_its_sources(plugins):
+    """Options may be declared in another module than the entry point's, also in one that did not exist before."""
+    package = plugins.folder / "pack"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    plugins.points["packed"] = "pack.entry"
+    plugins.install()
+    entry = installed_dispatchers()["packed"]
+    seen = [entry.module_changed_ns()]
+    for number, name in enumerate(("entry.py", "options.py", "options.py"), 1):
+        (package / name).touch()
+        os.utime(package / name, ns=(0, seen[0] + number))
+        seen.append(entry.module_changed_ns())
+    assert seen == sorted(set(seen))

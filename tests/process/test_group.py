@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import reput
+from process.conftest import Running
+from process.probe_plugin import PROBE
 from reput.errors import ConfigError, DispatcherError, RingError, WaitTimeout
 from reput.process.control_socket import connect_observer, control_socket_path, group_status, request
 from reput.process.group import ProcessGroup
@@ -199,15 +201,54 @@ def test_a_plugin_that_cannot_be_imported_is_broken(log, plugins, context, proce
     assert "api_version=99" in rows["old"].error
 
 
-@pytest.mark.parametrize("phase", ["dispatch", "flush"])
-def test_what_hangs_is_killed_and_started_again(log, plugins, context, processes, phase):
-    """Each phase has a time limit."""
+# What libraries do when they are loaded, and worse.
+UNRULY = """
+import os, signal, sys, threading
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+threading.Thread(target=threading.Event().wait).start()
+print("loaded", "\\x00\\xff" * 100)
+os.write(2, b"\\xff\\xfe no text")
+sys.stdout = None
+if os.fork() == 0:
+    os.setsid()
+"""
+
+
+def test_what_an_import_does_to_its_process_is_its_own_affair(log, plugins, context, processes, saved, events):
+    """Handlers, blocked signals, threads, and a fork whose child comes back: it pauses, drains, and is one process."""
+    plugins.add("probe", source=UNRULY + PROBE.replace("DESCRIPTION", 'reads="appended"'))
+    running = processes(context("probe"))
+    running.group.wait_for("probe", log.put(10), TIMEOUT)
+    running.group.request("pause", "probe")
+    running.wait_for_state("probe", "PAUSED")
+    assert running.row("probe").error is None
+    running.group.request("resume", "probe")
+    running.group.wait_for("probe", log.put(10), TIMEOUT)
+    running.stop()
+    assert saved("probe")["offsets"] == log.offsets
+    assert len(events("probe", "start")) == 2
+    assert "dispatcher ended while stopping" not in group_log(log)
+
+
+@pytest.mark.parametrize(
+    ("phase", "option", "error"),
+    [
+        ("dispatch", {"hang_at": 0}, "phase=DISPATCH"),
+        ("flush", {"hang_in_flush": True}, "phase=FLUSH"),
+        ("flush", {"hang_beside": True}, "a flush exceeded its time limit, and is not trusted any more"),
+    ],
+)
+def test_what_hangs_is_ended_and_started_again(log, plugins, context, processes, phase, option, error):
+    """Each phase has a time limit, a flush that goes on beside the batches too."""
     plugins.add("probe")
-    options = {"probe": {"hang_at": 0} if phase == "dispatch" else {"hang_in_flush": True}}
-    running = processes(context("probe", options=options, **{f"dispatcher_{phase}_time_max": 300}))
+    running = processes(context("probe", options={"probe": option}, **{f"dispatcher_{phase}_time_max": 300}))
     log.put(1)
     running.wait_until(lambda: running.row("probe").restart_count >= 2)
-    running.wait_until(lambda: f"phase={phase.upper()}" in (running.row("probe").error or ""))
+    running.wait_until(lambda: error in (running.row("probe").error or ""))
+    cursor = running.group.cell("probe").durable_cursor
+    assert cursor is None or cursor.commit_log_offset == 0
 
 
 def test_a_sign_of_life_renews_the_time_limit(log, plugins, context, processes):
@@ -542,6 +583,33 @@ def test_sigterm_drains_and_ends_the_group(log, plugins, context, processes, sav
     assert running.group.restart_count == 0
     assert saved("first")["offsets"] == saved("second")["offsets"] == log.offsets
     assert {row.state for row in running.group.status()} == {"STOPPED"}
+
+
+@pytest.mark.parametrize("moment", ["at once", "while plugins are described"])
+@pytest.mark.usefixtures("runtime_directory")
+def test_sigterm_drains_a_group_that_is_starting(log, plugins, context, saved, tmp_path, moment):
+    """The dispatchers start, take in what is there, and end; the owner sees a group that has drained."""
+    began, go = tmp_path / "began", tmp_path / "go"
+    wait = f"import pathlib, time\npathlib.Path({str(began)!r}).touch()\n"
+    wait += f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.005)\n"
+    plugins.add("probe", source=wait + PROBE.replace("DESCRIPTION", 'reads="appended"'))
+    log.put(20)
+    running = Running(log, context("probe"))
+    group = running.group
+    starting = threading.Thread(target=group.start)
+    starting.start()
+    try:
+        running.wait_until(lambda: group.process if moment == "at once" else began.exists())
+        os.kill(group.process.pid, signal.SIGTERM)
+        go.touch()
+        starting.join(TIMEOUT)
+        running.wait_until(lambda: group.ended)
+        assert (group.drained, group.restart_count, group.exit_status) == (True, 0, 0)
+        assert saved("probe")["offsets"] == log.offsets
+    finally:
+        group.kill()
+        running.writer.close()
+        running.memory.close()
 
 
 def test_rubbish_on_the_control_socket_harms_nobody(log, plugins, context, processes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 
@@ -84,6 +85,33 @@ def test_the_file_is_turned_over(tmp_path, stderr):
         merger.say("INFO", "x" * (60 << 10))
     assert len(file()) < FILE_SIZE_MAX
     assert (tmp_path / "group.log.1").stat().st_size >= FILE_SIZE_MAX
+
+
+def test_a_file_that_cannot_be_turned_over_goes_on(tmp_path, stderr, monkeypatch):
+    """Without room for another descriptor the lines go on into the old file, and into nobody else's."""
+    merger, file = merger_of(tmp_path, stderr)
+    real_open = os.open
+
+    def refuse(path, *arguments, **options):
+        if str(path).endswith("group.log"):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real_open(path, *arguments, **options)
+
+    merger.size = FILE_SIZE_MAX
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        merger.say("INFO", "no room")
+        # Whoever opens something now gets the lowest number that is free.
+        others = os.pipe2(os.O_NONBLOCK)
+        merger.say("INFO", "still no room")
+    with pytest.raises(BlockingIOError):
+        os.read(others[0], 1)
+    merger.say("INFO", "room again")
+    merger.say("INFO", "in another file")
+    assert "still no room" in (tmp_path / "group.log.1").read_text()
+    assert "in another file" in file()
+    for descriptor in others:
+        os.close(descriptor)
 
 
 def test_lines_and_events_are_told_apart(tmp_path, stderr):

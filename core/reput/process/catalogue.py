@@ -6,6 +6,8 @@ A plugin is code with the user's rights; that it is installed runs none of it.
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["ENTRY_POINT_GROUP", "CatalogueEntry", "installed_dispatchers", "select_dispatchers"]
 
 ENTRY_POINT_GROUP = "reput.dispatchers"
+# Of the view's folder and of a table in the configuration; with one letter more it names a view that is built anew.
+NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
 
 class DirectUrl(msgspec.Struct):
@@ -40,6 +44,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
         version: of that distribution.
         origin: where the distribution lies or came from: a folder or a URL.
         editable: its code may change without its version changing.
+        rivals: other distributions that bring a dispatcher of this name, too.
     """
 
     name: str
@@ -48,27 +53,55 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
     version: str
     origin: str
     editable: bool
+    rivals: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Refuse what cannot run; that it is installed is nobody else's trouble.
+
+        Raises:
+            ConfigError: another distribution brings a dispatcher of this name, or the name is none.
+        """
+        if self.rivals:
+            raise ConfigError(
+                f"two distributions bring a dispatcher of one name: dispatcher={self.name} "
+                f"distributions={','.join(sorted((self.distribution, *self.rivals)))}",
+                "Uninstall one of them.",
+            )
+        if not NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"a dispatcher is named by up to 63 letters, digits, - and _: dispatcher={self.name!r} "
+                f"distribution={self.distribution}",
+                "Its author has to give the entry point another name.",
+            )
 
     def module_changed_ns(self) -> int | None:
-        """Return when the module's file was changed, in ns since 1970; None: it is not found without an import."""
-        locations: list[str] | None = None
-        origin: str | None = None
-        parts = self.module.split(".")
-        for count in range(1, len(parts) + 1):
-            spec = PathFinder.find_spec(".".join(parts[:count]), locations)
-            if spec is None:
-                return None
-            origin = spec.origin
-            locations = list(spec.submodule_search_locations or [])
-        return Path(origin).stat().st_mtime_ns if origin is not None and Path(origin).is_file() else None
+        """Return when the module, or anything in its package, was changed, in ns since 1970.
+
+        None: it is not found without an import.
+        """
+        package = self.module.partition(".")[0]
+        spec = PathFinder.find_spec(package)
+        if spec is None:
+            return None
+        locations = list(spec.submodule_search_locations or [])
+        if not locations:
+            return Path(spec.origin).stat().st_mtime_ns if spec.origin is not None else None
+        return max(changed_ns(Path(location)) for location in locations)
+
+
+def changed_ns(folder: Path) -> int:
+    """Return when Python's source in *folder*, or which files there are, was changed last."""
+    newest = 0
+    for directory, names, files in os.walk(folder):
+        # The interpreter's own, which come with the first import.
+        names[:] = [name for name in names if name != "__pycache__"]
+        paths = [os.path.join(directory, name) for name in files if name.endswith(".py")]
+        newest = max([newest, *(os.stat(path).st_mtime_ns for path in paths)])
+    return newest
 
 
 def installed_dispatchers() -> dict[str, CatalogueEntry]:
-    """Return every installed dispatcher by its name, as `sys.path` shows them now.
-
-    Raises:
-        ConfigError: two distributions bring a dispatcher of the same name.
-    """
+    """Return every installed dispatcher by its name, as `sys.path` shows them now; see `CatalogueEntry.check`."""
     # Here, because the supervisor has mostly no use for it, and every dispatcher would carry its modules along.
     from importlib import metadata
 
@@ -77,11 +110,7 @@ def installed_dispatchers() -> dict[str, CatalogueEntry]:
         entry = catalogue_entry(point)
         known = entries.setdefault(point.name, entry)
         if known.module != entry.module or known.distribution != entry.distribution:
-            raise ConfigError(
-                f"two distributions bring a dispatcher of one name: dispatcher={point.name} "
-                f"distributions={known.distribution},{entry.distribution}",
-                "Uninstall one of them.",
-            )
+            entries[point.name] = msgspec.structs.replace(known, rivals=(*known.rivals, entry.distribution))
     return entries
 
 
@@ -106,7 +135,7 @@ def select_dispatchers(names: Iterable[str]) -> list[CatalogueEntry]:
     """Return the entries of *names*, in their order, each once.
 
     Raises:
-        ConfigError: no installed distribution brings a dispatcher of that name.
+        ConfigError: no installed distribution brings a dispatcher of that name, or two do, or it is no name.
     """
     entries = installed_dispatchers()
     selected: dict[str, CatalogueEntry] = {}
@@ -117,5 +146,6 @@ def select_dispatchers(names: Iterable[str]) -> list[CatalogueEntry]:
                 f"no such dispatcher is installed: dispatcher={name} installed={','.join(sorted(entries))}",
                 f"Did you mean {nearest[0]}?" if nearest else "See `reput plugin list`, or install the plugin.",
             )
+        entries[name].check()
         selected[name] = entries[name]
     return list(selected.values())

@@ -1,8 +1,8 @@
 """Describe: ask a plugin what it declares, in a short-lived process that imports it and nothing else does.
 
 The answer is kept in the user's cache directory by distribution and version (of an editable installation also by the
-time of the module's file), so that the question costs a file's reading from the second time on. What failed is asked
-again each time: a missing library may have been installed since.
+time of the sources in the module's package), so that the question costs a file's reading from the second time on. What
+failed is asked again each time: a missing library may have been installed since.
 """
 
 from __future__ import annotations
@@ -125,6 +125,10 @@ def describe(entry: CatalogueEntry, options: Mapping[str, object], timeout: floa
     """Ask *entry*'s plugin, and wait for the answer for *timeout* seconds."""
     import select
 
+    try:
+        entry.check()
+    except ConfigError as error:
+        return Answer(broken=str(error))
     asked = DescribeProcess(Question(entry, dict(options)), path=sys.path)
     if asked.answer is None:
         poll = select.poll()
@@ -182,7 +186,7 @@ def main(arguments: Sequence[str]) -> None:
     die_with_parent(int(arguments[1]))
     os.set_inheritable(descriptor, False)
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
-    name = question.entry.name
+    name, pid = question.entry.name, os.getpid()
     try:
         description = load_plugin(name, question.entry.module).describe()
         convert_options(name, question.options, description.options)
@@ -192,6 +196,9 @@ def main(arguments: Sequence[str]) -> None:
     except BaseException:
         # Whatever a stranger's import does, sys.exit included, is the answer.
         answer = Answer(broken=traceback.format_exc())
+    if os.getpid() != pid:
+        # The import has forked, and its child came back here: one answer is enough.
+        os._exit(0)
     os.set_blocking(descriptor, True)
     data = msgspec.json.encode(answer) + b"\n"
     while data:

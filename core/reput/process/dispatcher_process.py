@@ -38,6 +38,8 @@ STOP_SIGNAL = signal.SIGUSR1
 # How the process says why it ended; every other status but 0 is a crash.
 REFUSED_STATUS = 3
 BROKEN_STATUS = 4
+# Of what the plugin forked, which nobody waits for but the plugin.
+FORKED_STATUS = 5
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -110,6 +112,7 @@ class DispatcherProcess:
         self.cell = cell
         self.assignment = assignment
         self.entry = assignment.entry
+        self.pid = os.getpid()
         self.loop: DispatcherLoop | None = None
         self.stop: Stop | None = None
         self.log = install(assignment.log_descriptor, self.entry.name, self.position)
@@ -121,15 +124,12 @@ class DispatcherProcess:
     def run(self) -> int:
         """Run until told to stop; return the exit status."""
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(DRAIN_SIGNAL, self.on_signal)
-        signal.signal(STOP_SIGNAL, self.on_signal)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {DRAIN_SIGNAL, STOP_SIGNAL})
+        self.install_signals()
         # One thread computes; a pool of BLAS threads per dispatcher would only take memory.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         try:
             plugin = load_plugin(self.entry.name, self.entry.module)
+            self.take_back_process()
             description = plugin.describe()
             options = convert_options(self.entry.name, self.assignment.options, description.options)
         except BaseException:
@@ -144,6 +144,24 @@ class DispatcherProcess:
             self.fail("failed")
             return 1
         return 0
+
+    def install_signals(self) -> None:
+        """Take up the supervisor's signals, and leave alone those that are meant for the owner's terminal."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(DRAIN_SIGNAL, self.on_signal)
+        signal.signal(STOP_SIGNAL, self.on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {DRAIN_SIGNAL, STOP_SIGNAL})
+
+    def take_back_process(self) -> None:
+        """Undo what the plugin's import, or its start, has done to the process beside its own affairs.
+
+        Libraries install handlers of their own, with which the supervisor could end this process no more. And a child
+        that was forked and comes back here would be a second dispatcher of the same view.
+        """
+        if os.getpid() != self.pid:
+            os._exit(FORKED_STATUS)
+        self.install_signals()
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
         """Take up the supervisor's wish, and have the loop look up from its parking."""
@@ -170,6 +188,7 @@ class DispatcherProcess:
         if self.stop is not None:
             loop.request_stop(self.stop)
         loop.do_work()
+        self.take_back_process()
         announce_running(self.log, self.entry.name)
         do_work, waiting, park = loop.do_work, loop.waiting, reader.park
         while not loop.finished:

@@ -76,9 +76,12 @@ class LogMerger:
             self.show(data if self.form == "json" else as_text(in_short(line)))
 
     def turn_over(self) -> None:
-        os.close(self.descriptor)
-        os.replace(self.path, self.path.with_suffix(".log.1"))
+        """Begin a new file; where that cannot be made, the old one goes on under its other name."""
+        former = self.descriptor
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(self.path, self.path.with_suffix(".log.1"))
         self.open()
+        os.close(former)
 
     def show(self, data: bytes) -> None:
         """Write to stderr as much as it takes at once."""
@@ -185,14 +188,18 @@ class RubbishPipe:
         except BlockingIOError:
             return 0
         *lines, self.received = (self.received + data).split(b"\n")
-        for line in lines:
-            self.take(line)
+        for number, line in enumerate(lines, 1):
+            if not self.take(line):
+                # Whoever shouts has the supervisor count, and no more.
+                self.lost += len(lines) - number
+                break
         if len(self.received) > RUBBISH_LINE_SIZE_MAX or (not data and self.received):
             self.take(self.received)
             self.received = b""
         return len(data) or None
 
-    def take(self, line: bytes) -> None:
+    def take(self, line: bytes) -> bool:
+        """Add one line; return False if there is no room for it in this second."""
         second = int(time.monotonic())
         if second != self.second:
             self.second, self.count = second, 0
@@ -202,8 +209,10 @@ class RubbishPipe:
         self.count += 1
         if self.count > RUBBISH_LINES_MAX:
             self.lost += 1
-        elif line:
+            return False
+        if line:
             self.say(f"printed: {line[:RUBBISH_LINE_SIZE_MAX].decode('utf-8', 'replace')}", "INFO")
+        return True
 
     def say(self, message: str, level: str) -> None:
         self.merger.say(level, message, dispatcher=self.dispatcher, process=self.process)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import reput
-from reput.errors import ConfigError
 from reput.process.catalogue import installed_dispatchers
 from reput.process.control_socket import group_status
 from reput.process.dead_letters import DeadLetters
@@ -67,10 +66,9 @@ def stopped_row(store_directory: Path, name: str, durable_cursor: int | None, cl
 
     After a close that was the end of it: what it is behind by, up to *clean_end*, is known. After a kill it is not.
     """
-    try:
-        entry = installed_dispatchers().get(name)
-    except ConfigError:
-        # Two distributions of one name: which one would run is not known.
+    entry = installed_dispatchers().get(name)
+    if entry is not None and entry.rivals:
+        # Which of them would run is not known.
         entry = None
     return DispatcherRow(
         name=name,
