@@ -196,7 +196,8 @@ class ConsumeQueueExtBuilder:
         Raises:
             OSError: nothing that was put since the last time is sure to be on disk.
         """
-        self.begin_force()()
+        force = self.begin_force()
+        force()
         self.end_force()
         return self.state()
 

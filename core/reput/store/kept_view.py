@@ -177,7 +177,8 @@ class KeptView(CommitLogDispatcher, Generic[Builder, Kept]):
     def truncate(self, cursor: Cursor) -> None:
         """Keep the shorter state before anything is cut: a crash in the middle is then one behind it."""
         self.await_flush()
-        self.builder.begin_force()()
+        force = self.builder.begin_force()
+        force()
         self.builder.end_force()
         with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
             kept = self.state_below(cursor)
