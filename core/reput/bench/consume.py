@@ -127,8 +127,8 @@ def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[f
     """Hold pulls on many queues.
 
     Returns:
-        bytes that each takes; how long the first put of each queue took to wake it, for which its files are made; how
-        long *count* further puts took.
+        bytes that each takes; how long the first put of each queue took to wake each of them, for which the queue's
+        files are made; how long *count* further puts took to.
     """
     services = store.services
     services.topics.create_or_update(
@@ -136,12 +136,17 @@ def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[f
     )
     subscription = subscribe("held")
     woken = threading.Semaphore(0)
+    woken_at: list[float] = []
+
+    def wake(answer: object) -> None:
+        woken_at.append(time.perf_counter())
+        woken.release()
 
     def hold(queue_id: int, queue_offset: int) -> None:
         request = PullRequest(
             group="held", topic="held", queue_id=queue_id, queue_offset=queue_offset, subscription=subscription
         )
-        assert services.hold_service.pull(request, HOLD_S, lambda answer: woken.release()) is None
+        assert services.hold_service.pull(request, HOLD_S, wake) is None
 
     for queue_id in range(WAITING_QUEUES):
         # What is kept of a queue whether somebody waits for it or not.
@@ -155,14 +160,16 @@ def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[f
     taken: list[float] = []
     for number in range(WAITING_QUEUES + count):
         queue_id, queue_offset = number % WAITING_QUEUES, number // WAITING_QUEUES
+        woken_at.clear()
         begin = time.perf_counter()
         store.put(reput.Message("held", body, queue_id=queue_id))
         for _ in range(WAITING_EACH):
             assert woken.acquire(timeout=WAIT_S)
-        taken.append(time.perf_counter() - begin)
+        taken += [at - begin for at in woken_at]
         for _ in range(WAITING_EACH):
             hold(queue_id, queue_offset + 1)
-    return memory, taken[:WAITING_QUEUES], taken[WAITING_QUEUES:]
+    first_count = WAITING_QUEUES * WAITING_EACH
+    return memory, taken[:first_count], taken[first_count:]
 
 
 def delivered_late(store: reput.Store, body: bytes, count: int) -> list[float]:
