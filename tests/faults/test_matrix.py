@@ -35,6 +35,7 @@ def write_line(line: str) -> None:
     PAGE.write_text("".join(lines))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [pytest.param(row, marks=row.marks, id=row.run.__name__) for row in ROWS])
 def test_a_fault_breaks_no_promise(row: Row, memory_directory: Path):
     """What was acknowledged is there, the views are what the log says, and the page says how often that was tried."""
