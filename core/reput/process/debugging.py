@@ -169,7 +169,7 @@ class DebuggedDispatcher:
                 raise DispatcherError(loop.damage, "See `reput check STORE`.")
             if self.take_growth():
                 continue
-            if loop.retry is None and loop.shortage is None and not follow:
+            if loop.retry is None and loop.shortage is None and not loop.preparing and not follow:
                 return
             pause.wait(min(FOLLOW_WAIT_S, loop.waiting().timeout))
 

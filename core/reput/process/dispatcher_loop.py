@@ -76,6 +76,8 @@ FLUSH_PATIENCE = 5
 # Flush intervals for which a loop that has drained waits for those, if they run on.
 END_PATIENCE = 2
 HOLD_S = 0.01
+# Before the next step of a flush, where there is nothing else to do: a thread of the plugin may be at it.
+FLUSH_STEP_S = 0.0005
 
 
 class StartRefused(DispatcherError):
@@ -292,8 +294,7 @@ class DispatcherLoop:
             return self.finish_when_flushable(dispatcher, now, self.end_by)
         if self.dirty and not self.preparing and now >= self.flush_at and now - self.worked_at >= IDLE_S:
             self.flush(dispatcher)
-        # The next step of a flush comes at once.
-        return int(self.preparing)
+        return 0
 
     def is_current(self) -> bool:
         """Whether all frames that had come were dispatched, so that there is nothing to do until more come."""
@@ -304,7 +305,9 @@ class DispatcherLoop:
         timeout = PARK_S
         now = self.now()
         flush_at = max(self.flush_at, self.flushed_at + self.flush_interval_s)
-        if self.dirty and flush_at > now:
+        if self.preparing:
+            timeout = FLUSH_STEP_S
+        elif self.dirty and flush_at > now:
             timeout = min(timeout, flush_at - now)
         resume_at = self.retry.at if self.retry else self.resume_at
         if resume_at > now:

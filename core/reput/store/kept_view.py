@@ -26,9 +26,6 @@ from reput_hooks import CommitLogDispatcher, Cursor, DispatcherContext, RebuildN
 
 __all__ = ["Kept", "KeptView", "ViewBuilder"]
 
-# How long the next batch waits for a flush that goes on beside, seconds.
-FLUSH_LOOK_S = 0.0005
-
 
 class ViewBuilder(Protocol):
     """Writes the files of a view."""
@@ -158,7 +155,7 @@ class KeptView(CommitLogDispatcher, Generic[Builder, Kept]):
                 work = partial(self.force_and_keep, force, self.state_to_keep(self.end))
                 self.flushing_to = self.end
                 self.flushing = WorkAside("reput-flush", work, self.threads)
-            self.flushed = self.flushing.is_done(FLUSH_LOOK_S)
+            self.flushed = self.flushing.is_done(0.0)
         except BaseException:
             self.flushing = None
             self.builder.abandon_force()

@@ -7,6 +7,7 @@ out as a store; the sample store is only read.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -83,6 +84,7 @@ class Trial:
         self.root = root
         self.calls = calls if calls is not None else CallLog()
         self.clock = Clock()
+        self.pause = threading.Event()
         self.appended = 0
         self.commit_log_offset_min = store.begin
         self.hosted: HostedLoop | None = None
@@ -197,6 +199,8 @@ class Trial:
             elif loop.retry is not None and self.retry_count < RETRY_MAX:
                 self.retry_count += 1
                 self.clock.seconds = loop.retry.at
+            elif loop.preparing:
+                self.pause.wait(loop.waiting().timeout)
             else:
                 break
         assert loop.retry is None, f"RetryLater was raised {self.retry_count} times for the same batch"
