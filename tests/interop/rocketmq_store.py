@@ -13,7 +13,7 @@ from typing import Any, Self
 from reput.settings import Settings
 from reput_hooks import Record
 
-__all__ = ["RocketMQError", "RocketMQStore", "java_settings"]
+__all__ = ["RocketMQError", "RocketMQStore", "java_settings", "record_of"]
 
 ANSWER_SECONDS_MAX = 120
 QUERY_COUNT_MAX = 64

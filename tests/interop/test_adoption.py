@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 
 import pytest
 
@@ -84,30 +83,6 @@ def test_transactions_batches_and_repeats_keep_their_places(tmp_path, rocketmq):
     opened = rocketmq(directory, SETTINGS)
     assert [record.body for record in opened.read_queue("orders", 0)] == [*in_queue, b"by reput"]
     assert [record.body for record in opened.query("orders", "plain")] == [b"plain", b"plain", b"by reput"]
-    opened.shutdown()
-
-
-@pytest.mark.parametrize("version", ["4.9.7"], indirect=True)
-def test_messages_that_rocketmq_delays_go_on_waiting(tmp_path, rocketmq):
-    """Version 4 moves them to the schedule topic itself; both find the same due times there, and its offsets go on."""
-    directory = tmp_path / "store"
-    directory.mkdir()
-    now_ms = time.time_ns() // 1_000_000
-    opened = rocketmq(directory, SETTINGS)
-    delayed = Message("orders", b"theirs", properties={"DELAY": "18"})
-    for _ in range(3):
-        assert opened.ask(**put_question(delayed, SETTINGS, now_ms))["status"] == "PUT_OK"
-    opened.queues()
-    opened.shutdown()
-    with reput.open(directory, mode="inline", **FILE_SIZES) as store:
-        assert store.put(Message("orders", b"ours", delay_level=18)).queue_offset == 3
-        store.wait_for("consume_queue", store.appended, timeout=60)
-        found = store.get("SCHEDULE_TOPIC_XXXX", queue_id=17, count_max=32)
-        assert [record.properties["REAL_TOPIC"] for record in found.records] == ["orders"] * 4
-    opened = rocketmq(directory, SETTINGS)
-    waiting = opened.read_queue("SCHEDULE_TOPIC_XXXX", 17)
-    assert [record.body for record in waiting] == [b"theirs"] * 3 + [b"ours"]
-    assert ("orders", 0) not in opened.queues()
     opened.shutdown()
 
 

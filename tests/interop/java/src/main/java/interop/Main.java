@@ -12,7 +12,8 @@ import java.util.Properties;
 /**
  * Opens a directory with RocketMQ's own store and answers questions about it.
  *
- * <p>Arguments: the directory, then settings of MessageStoreConfig as name=value. One JSON object a line on standard
+ * <p>Arguments: the directory, then settings of MessageStoreConfig as name=value; with services=true a broker's
+ * services for delays and transactions work on it. One JSON object a line on standard
  * input is a question, one on standard output its answer; the first answer, unasked, says that the store is open. An
  * answer with "error" ends the process. The end of the questions does too, at once and without a shutdown.
  */
@@ -43,7 +44,9 @@ public final class Main {
             String[] setting = arguments[at].split("=", 2);
             settings.setProperty(setting[0], setting[1]);
         }
-        OpenStore store = new OpenStore(arguments[0], settings);
+        boolean withServices = settings.remove("services") != null;
+        OpenStore store =
+            withServices ? OpenBroker.open(arguments[0], settings) : OpenStore.open(arguments[0], settings);
         out.println(GSON.toJson(new JsonObject()));
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         String line;

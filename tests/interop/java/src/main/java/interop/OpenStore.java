@@ -8,6 +8,7 @@ import java.util.Properties;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.QueryMessageResult;
@@ -16,27 +17,43 @@ import org.apache.rocketmq.store.StoreCheckpoint;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 
 /** RocketMQ's store on one directory, and what can be asked of it. */
-final class OpenStore {
+class OpenStore {
     private static final int BLANK_MAGIC_CODE = -875286124;
     private static final long DISPATCH_TIMEOUT_NANOS = 60_000_000_000L;
 
-    private final SettableClock clock = new SettableClock();
-    private final MessageStoreConfig config = new MessageStoreConfig();
-    private final ClockedStore store;
+    private final SettableClock clock;
+    private final MessageStoreConfig config;
+    private final DefaultMessageStore store;
 
     /** Loads, starts, and waits until everything in the log is dispatched. */
-    OpenStore(String directory, Properties settings) throws Exception {
+    static OpenStore open(String directory, Properties settings) throws Exception {
+        MessageStoreConfig config = config(directory, settings);
+        SettableClock clock = new SettableClock();
+        ClockedStore store = new ClockedStore(config, clock);
+        if (!store.load()) {
+            throw new IllegalStateException("the store did not load");
+        }
+        return new OpenStore(store, config, clock);
+    }
+
+    /** Starts a store that was loaded, and waits until everything in its log is dispatched. */
+    OpenStore(DefaultMessageStore store, MessageStoreConfig config, SettableClock clock) throws Exception {
+        this.store = store;
+        this.config = config;
+        this.clock = clock;
+        store.start();
+        awaitDispatched();
+    }
+
+    /** What a store in a directory is configured with. */
+    static MessageStoreConfig config(String directory, Properties settings) {
+        MessageStoreConfig config = new MessageStoreConfig();
         config.setStorePathRootDir(directory);
         config.setStorePathCommitLog(directory + "/commitlog");
         // Any free port: nobody replicates from this store.
         config.setHaListenPort(0);
         MixAll.properties2Object(settings, config);
-        store = new ClockedStore(config, clock);
-        if (!store.load()) {
-            throw new IllegalStateException("the store did not load");
-        }
-        store.start();
-        awaitDispatched();
+        return config;
     }
 
     JsonObject answer(JsonObject question) throws Exception {
@@ -199,7 +216,7 @@ final class OpenStore {
         return json;
     }
 
-    private static JsonObject put(PutMessageResult result) {
+    static JsonObject put(PutMessageResult result) {
         JsonObject json = new JsonObject();
         json.addProperty("status", result.getPutMessageStatus().name());
         if (result.getAppendMessageResult() != null) {
