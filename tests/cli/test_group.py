@@ -117,6 +117,19 @@ def test_a_group_whose_messages_are_gone_is_cleaned(group, store):
     assert {row["group"] for row in group("list", store)} == {"billing"}
 
 
+def test_offsets_of_what_is_no_topic_are_shown_like_any(group, store):
+    """RocketMQ 4 keeps whatever a client commits; one such entry hides none of the others."""
+    path = store / "config" / "consumerOffset.json"
+    odd = '"../../etc@billing":{0:1},"@billing":{0:1},"nothing":{-1:-5},"orders@audit":{7:9223372036854775807'
+    path.write_text(path.read_text().replace('"orders@billing":{0:2', f'{odd}\n\t\t}},"orders@billing":{{0:2'))
+    rows = {row["group"]: row for row in group("list", store)}
+    assert rows.keys() == {"billing", "audit", "nothing"}
+    assert rows["billing"]["lag"] == 3
+    assert rows["audit"]["lag"] == 0
+    assert {row["topic"] for row in group("describe", store, "billing")} == {"", "../../etc", "orders"}
+    group("clean", store)
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -126,6 +139,7 @@ def test_a_group_whose_messages_are_gone_is_cleaned(group, store):
         (("create", "STORE", "a b"), "illegal character"),
         (("create", "STORE", "x" * 256), "too long"),
         (("reset", "STORE", "billing", "absent", "--to", "latest"), "absent"),
+        (("reset", "STORE", "absent", "orders", "--to", "latest"), "absent"),
         (("reset", "STORE", "billing", "orders", "--to", "yesterday"), "--to=yesterday"),
         (("reset", "STORE", "billing", "orders", "--to", "latest", "--queue-id", "9"), "queue_id=9"),
     ],

@@ -96,6 +96,7 @@ def test_only_json_values_are_written():
         ("{-1:-2,3:1.5e3}", {-1: -2, 3: 1500.0}),
         (" [true,false,null] ", [True, False, None]),
         ('{"a":1,"a":2}', {"a": 2}),
+        ("\ufeff{0:1}", {0: 1}),
     ],
 )
 def test_reading_is_lenient(text: str, expected: object):
@@ -121,6 +122,11 @@ def test_every_torn_file_is_noticed():
         ("{[]:1}", "a name is due"),
         ('{"a":word}', "a value is due"),
         ('{"a":1} x', "text goes on behind the value"),
+        ('{"a":' * 100_000, "values lie too deep in one another"),
+        ("[" * 100_000 + "]" * 100_000, "values lie too deep in one another"),
+        ('{"a":' + "9" * 5_000 + "}", "a number has too many digits"),
+        ("{" + "9" * 5_000 + ":1}", "a number has too many digits"),
+        ('{"a":"' + "x" * 1_000_000, "a value is due"),
     ],
 )
 def test_what_is_no_json_is_refused(text: str, reason: str):

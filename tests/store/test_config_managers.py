@@ -157,6 +157,20 @@ def test_unknown_fields_are_kept(golden: Callable[[str], Path]):
     assert list(after) == ["dataVersion", "forbiddenTable", "subscriptionGroupTable"]
 
 
+def test_nulls_and_names_that_are_left_out_count_as_what_is_not_there(store: Path):
+    """As in RocketMQ: other programs print nulls, and the name of an entry stands before it, too."""
+    (store / "config").mkdir()
+    (store / "config" / "topics.json").write_text(
+        '{"dataVersion":null,"topicConfigTable":{"a":{"perm":4,"order":null,"topicName":null},"b":{}}}'
+    )
+    (store / "config" / "subscriptionGroup.json").write_text('{"subscriptionGroupTable":{"g":{"retryMaxTimes":3}}}')
+    topics, groups = TopicConfigManager(store), SubscriptionGroupManager(store)
+    topics.load()
+    groups.load()
+    assert topics.entries == {"a": TopicConfig(topic_name="a", perm=4), "b": TopicConfig(topic_name="b")}
+    assert groups.entries == {"g": SubscriptionGroupConfig(group_name="g", retry_max_times=3)}
+
+
 def test_offsets_are_committed_and_found_again(store: Path):
     """Per group, topic and queue; never committed is None, and going back is allowed."""
     manager = ConsumerOffsetManager(store)

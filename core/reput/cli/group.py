@@ -86,9 +86,8 @@ def list_groups(
     statistics = owners_statistics(store)
     rows: list[dict[str, Any]] = []
     with look(store, config, assignments) as administration:
-        for group in administration.group_names():
+        for group, progress in administration.progress_of_groups().items():
             described = administration.managers.groups.entries.get(group)
-            progress = administration.group_progress(group)
             rows.append(
                 {
                     "group": group,

@@ -119,12 +119,14 @@ class Administration:
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
+        if not may_be_topic(topic):
+            return 0, 0
         with self.store.read_lock:
             return self.store.reader.queue_range(topic, queue_id)
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return the store time of one message, None if it is not there."""
-        if queue_offset < 0:
+        if queue_offset < 0 or not may_be_topic(topic):
             return None
         with self.store.read_lock:
             found = self.store.reader.get_message(topic, queue_id, queue_offset, 1).records
@@ -171,8 +173,17 @@ class Administration:
             RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
         """
         self.require_group(group)
+        return self.progress_with(group, self.managers.offsets.offsets_of_group(group))
+
+    def progress_of_groups(self) -> dict[str, list[GroupProgress]]:
+        """Return for every group that is described or has committed offsets what `group_progress` returns, by name."""
+        committed = self.managers.offsets.by_group()
+        return {group: self.progress_with(group, committed.get(group, {})) for group in self.group_names()}
+
+    def progress_with(self, group: str, committed: dict[str, dict[int, int]]) -> list[GroupProgress]:
+        """Return a row per queue of what a group has committed."""
         rows = []
-        for topic, offsets in sorted(self.managers.offsets.offsets_of_group(group).items()):
+        for topic, offsets in sorted(committed.items()):
             for queue_id, offset in sorted(offsets.items()):
                 low, high = self.queue_range(topic, queue_id)
                 last = self.store_timestamp(topic, queue_id, offset - 1)
@@ -201,7 +212,7 @@ class Administration:
         Raises:
             RequestRefused: group, topic or queue is unknown.
         """
-        self.groups.require(group)
+        self.require_group(group)
         queue_nums = self.queue_nums(topic)
         if queue_id is not None and not 0 <= queue_id < queue_nums:
             raise RequestRefused(
@@ -245,8 +256,8 @@ class Administration:
         Source: RocketMQ broker, ConsumerOffsetManager.scanUnsubscribedTopic.
         """
         removed = []
-        for group in self.managers.offsets.groups():
-            for topic, offsets in self.managers.offsets.offsets_of_group(group).items():
+        for group, committed in self.managers.offsets.by_group().items():
+            for topic, offsets in committed.items():
                 if topic.startswith(RETRY_PREFIX):
                     continue
                 if all(offset < self.queue_range(topic, queue_id)[0] for queue_id, offset in offsets.items()):
@@ -254,6 +265,14 @@ class Administration:
                     removed.append((group, topic))
         self.managers.offsets.persist()
         return removed
+
+
+def may_be_topic(topic: str) -> bool:
+    """Tell whether a topic can have queues under that name.
+
+    In a file of offsets may stand anything: RocketMQ 4 commits what it is told to.
+    """
+    return topic not in ("", ".", "..") and not {"/", "\0"} & {*topic}
 
 
 class StoppedStore:

@@ -13,7 +13,7 @@ from pathlib import Path
 from reput.filter import BloomFilter
 from reput.settings import Settings
 from reput.store.consumer_filter_manager import ConsumerFilterManager
-from reput.store.consumer_offset_manager import ConsumerOffsetManager, LmqConsumerOffsetManager
+from reput.store.consumer_offset_manager import consumer_offset_manager
 from reput.store.files import Clock, Files
 from reput.store.subscription_group_manager import SubscriptionGroupManager
 from reput.store.topic_config_manager import TopicConfigManager
@@ -37,8 +37,7 @@ class ConfigManagers:
         )
         self.topics = TopicConfigManager(store_directory, files, clock)
         self.groups = SubscriptionGroupManager(store_directory, files, clock)
-        offset_manager = LmqConsumerOffsetManager if settings.enable_lmq else ConsumerOffsetManager
-        self.offsets = offset_manager(store_directory, files, clock)
+        self.offsets = consumer_offset_manager(store_directory, settings, files, clock)
         self.filters = ConsumerFilterManager(
             store_directory, self.bloom_filter, settings.filter_data_clean_time_span, files, clock
         )

@@ -16,6 +16,7 @@ from reput.consume.consumer_filters import ConsumerFilters
 from reput.consume.consumer_manager import ConsumerManager
 from reput.consume.pull_service import PullRequest, PullService, ReadableStore
 from reput.consume.subscription import Subscription
+from reput.consume.subscription_groups import check_group
 from reput.store.message_reader import GetMessageResult
 
 __all__ = ["GroupReading"]
@@ -41,7 +42,11 @@ class GroupReading:
         self.stopped = StoppedStore(directory, store)
         try:
             administration = self.stopped.administration
-            administration.groups.require(group)
+            if administration.topics.find(subscription.topic) is None:
+                # There is nothing to read, and so nothing that makes a group of whatever was typed.
+                check_group(group)
+            else:
+                administration.groups.require(group)
             managers = administration.managers
             self.topic_table = administration.topics
             self.offsets = managers.offsets

@@ -28,11 +28,14 @@ __all__ = ["format_config", "parse_config"]
 
 BLANK = re.compile(r"(?:\s|/\*.*?\*/|//[^\n]*)*", re.DOTALL)
 COMMAS = re.compile(r"(?:,|\s|/\*.*?\*/|//[^\n]*)*", re.DOTALL)
-STRING = re.compile(r'"((?:[^"\\]|\\.)*)"' + r"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
+STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"' + r"|'([^'\\]*(?:\\.[^'\\]*)*)'", re.DOTALL)
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 BARE_INTEGER = re.compile(r"-?[0-9]+")
 BARE_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 WORDS = {"true": True, "false": False, "null": None}
+BYTE_ORDER_MARK = "\ufeff"
+# Of a number; no file has one of more than 64 bits.
+DIGITS_MAX = 64
 
 ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "v": "\v", "0": "\0"}
@@ -48,10 +51,13 @@ def parse_config(text: str) -> Any:
     Raises:
         DamagedStore: it is none, because it is torn, most likely; position and reason are named.
     """
-    parser = Parser(text)
-    value = parser.value()
+    parser = Parser(text.removeprefix(BYTE_ORDER_MARK))
+    try:
+        value = parser.value()
+    except RecursionError:
+        raise parser.error("values lie too deep in one another") from None
     parser.skip(BLANK)
-    if parser.position != len(text):
+    if parser.position != len(parser.text):
         raise parser.error("text goes on behind the value")
     return value
 
@@ -91,7 +97,7 @@ class Parser:
         if string := self.take(STRING):
             return unquoted(string)
         if number := self.take(NUMBER):
-            return float(number[0]) if number[1] or number[2] else int(number[0])
+            return float(number[0]) if number[1] or number[2] else self.whole(number[0])
         if (word := self.take(BARE_NAME)) and word[0] in WORDS:
             return WORDS[word[0]]
         raise self.error("a value is due")
@@ -114,10 +120,15 @@ class Parser:
         if string := self.take(STRING):
             return unquoted(string)
         if integer := self.take(BARE_INTEGER):
-            return int(integer[0])
+            return self.whole(integer[0])
         if name := self.take(BARE_NAME):
             return name[0]
         raise self.error("a name is due")
+
+    def whole(self, digits: str) -> int:
+        if len(digits) > DIGITS_MAX:
+            raise self.error("a number has too many digits")
+        return int(digits)
 
     def array(self) -> list[Any]:
         items = []

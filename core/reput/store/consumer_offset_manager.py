@@ -17,11 +17,12 @@ from typing import Any
 
 import msgspec
 
+from reput.settings import Settings
 from reput.store.config_manager import ConfigManager
 from reput.store.files import Clock, Files
 from reput.store.multi_dispatch import LMQ_PREFIX
 
-__all__ = ["ConsumerOffsetManager", "LmqConsumerOffsetManager"]
+__all__ = ["ConsumerOffsetManager", "LmqConsumerOffsetManager", "consumer_offset_manager"]
 
 
 class ConsumerOffsetManager(ConfigManager):
@@ -74,6 +75,15 @@ class ConsumerOffsetManager(ConfigManager):
         """Return the groups that have committed anything."""
         with self.lock:
             return {key.rpartition("@")[2] for key in self.offset_table}
+
+    def by_group(self) -> dict[str, dict[str, dict[int, int]]]:
+        """Return every committed offset: next queue offset by group, topic and queue id."""
+        found: dict[str, dict[str, dict[int, int]]] = {}
+        with self.lock:
+            for key, offsets in self.offset_table.items():
+                topic, _, group = key.rpartition("@")
+                found.setdefault(group, {})[topic] = dict(offsets)
+        return found
 
     def remove(self, group: str, topic: str) -> None:
         """Forget what *group* has committed of *topic*."""
@@ -136,6 +146,14 @@ class LmqConsumerOffsetManager(ConsumerOffsetManager):
             keys = [(key, *key.rpartition("@")) for key in self.lmq_offset_table]
             return {topic: {0: self.lmq_offset_table[key]} for key, topic, _, owner in keys if owner == group}
 
+    def by_group(self) -> dict[str, dict[str, dict[int, int]]]:
+        with self.lock:
+            found = {group: of for group, of in super().by_group().items() if not group.startswith(LMQ_PREFIX)}
+            for key, offset in self.lmq_offset_table.items():
+                topic, _, group = key.rpartition("@")
+                found.setdefault(group, {})[topic] = {0: offset}
+        return found
+
     def read_fields(self, fields: dict[str, Any]) -> None:
         others = dict(fields)
         table = msgspec.convert(others.pop("lmqOffsetTable", None) or {}, dict[str, int], strict=False)
@@ -144,3 +162,11 @@ class LmqConsumerOffsetManager(ConsumerOffsetManager):
 
     def write_fields(self) -> dict[str, Any]:
         return dict(sorted((super().write_fields() | {"lmqOffsetTable": self.lmq_offset_table}).items()))
+
+
+def consumer_offset_manager(
+    store_directory: Path, settings: Settings, files: Files | None = None, clock: Clock | None = None
+) -> ConsumerOffsetManager:
+    """Return the manager of the file that a broker with *settings* keeps; `load` reads it."""
+    manager = LmqConsumerOffsetManager if settings.enable_lmq else ConsumerOffsetManager
+    return manager(store_directory, files, clock)

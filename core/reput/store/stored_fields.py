@@ -27,7 +27,8 @@ class StoredFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             msgspec.ValidationError: a field has another type or is missing.
         """
         names = {*cls.__struct_encode_fields__} - {"unknown"}
-        known = {name: value for name, value in fields.items() if name in names}
+        # To RocketMQ a null is a field that is not there.
+        known = {name: value for name, value in fields.items() if name in names and value is not None}
         unknown = {name: value for name, value in fields.items() if name not in names}
         return msgspec.convert({**known, "unknown": unknown}, cls, strict=False)
 

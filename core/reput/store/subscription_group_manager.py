@@ -39,4 +39,5 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
 
     file_name = "subscriptionGroup.json"
     table_name = "subscriptionGroupTable"
+    name_field = "groupName"
     entry_type = SubscriptionGroupConfig

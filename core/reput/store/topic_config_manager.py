@@ -51,4 +51,5 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
 
     file_name = "topics.json"
     table_name = "topicConfigTable"
+    name_field = "topicName"
     entry_type = TopicConfig

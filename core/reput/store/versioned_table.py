@@ -19,9 +19,13 @@ Entry = TypeVar("Entry", bound=StoredFields)
 
 
 class VersionedTable(ConfigManager, Generic[Entry]):
-    """Base of the managers of topics and of consumer groups. A child names the table and the type of its entries."""
+    """Base of the managers of topics and of consumer groups.
+
+    A child names the table, the type of its entries, and the field in which an entry has the name that leads to it.
+    """
 
     table_name: ClassVar[str]
+    name_field: ClassVar[str]
     entry_type: type[Entry]
 
     def __init__(self, store_directory: Path, files: Files | None = None, clock: Clock | None = None) -> None:
@@ -57,9 +61,13 @@ class VersionedTable(ConfigManager, Generic[Entry]):
         table = msgspec.convert(unknown.pop(self.table_name, None) or {}, dict[str, dict[str, Any]])
         self.data_version, self.table, self.unknown = (
             DataVersion.from_fields(version),
-            {name: self.entry_type.from_fields(entry) for name, entry in table.items()},
+            {name: self.read_entry(name, entry) for name, entry in table.items()},
             unknown,
         )
+
+    def read_entry(self, name: str, fields: dict[str, Any]) -> Entry:
+        """Return one entry; one that does not say its name has the one that leads to it."""
+        return self.entry_type.from_fields({**fields, self.name_field: fields.get(self.name_field) or name})
 
     def write_fields(self) -> dict[str, Any]:
         table = {name: entry.to_fields() for name, entry in self.table.items()}
