@@ -47,6 +47,9 @@ ROW = {
             "error": "Traceback (most recent call last):\n  File x\nit broke\n",
         }
     ],
+    "waiting_delays": {"2": 1, "3": 4},
+    "half_messages": None,
+    "statistics": None,
 }
 
 
@@ -59,7 +62,9 @@ def test_people_see_a_row_for_the_writer_and_one_for_each_dispatcher():
         "  7  RUNNING       100       90                      0      1\n"
         "\n"
         "name   state    progress  lag_bytes  lag_seconds  restart_count  gap_bytes  error\n"
-        "index  BACKOFF        60         40        1.500              2          0  it broke"
+        "index  BACKOFF        60         40        1.500              2          0  it broke\n"
+        "\n"
+        "waiting_delays=5 half_messages=-"
     )
 
 
@@ -120,6 +125,11 @@ def test_a_store_that_is_being_written_shows_its_group(tmp_path):
     (billing,) = (row for row in groups if row["group"] == "billing")
     assert (billing["get_nums"], billing["send_back_nums"], billing["dead_letter_nums"]) == (2, 1, 1)
     assert billing["latency_max_ms"] is not None
+    # Closed by now, with what waits still known.
+    ended = run_reput("status", store, "--format", "json").report()
+    assert ended["waiting_delays"] in ({"2": 1}, {})
+    assert (ended["half_messages"], ended["statistics"]) == (1, None)
+    assert " half_messages=1" in run_reput("status", store).stdout
     # A program that is stopped says nothing of itself, and its group is shown all the same.
     assert stopped["writer"]["pid"] == writer.pid
     assert (stopped["waiting_delays"], stopped["half_messages"], stopped["statistics"]) == (None, None, None)

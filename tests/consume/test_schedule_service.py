@@ -117,6 +117,18 @@ def test_a_clock_that_was_far_ahead_delays_nothing_by_that(store):
     assert len(delivered(store)) == 1
 
 
+def test_another_table_of_levels_makes_none_wait_longer_than_it_says(tmp_path):
+    """What would be due later than the level's delay from now on is due at once, as in RocketMQ."""
+    path = tmp_path / "store"
+    with open_inline(path, message_delay_level="90m 1h") as store:
+        for level in (1, 2):
+            store.put(reput.Message("orders", b"%d" % level, delay_level=level))
+    with open_inline(path, message_delay_level="1h 1h") as store:
+        wait_until(lambda: len(delivered(store)) == 1)
+        assert delivered(store)[0].body == b"1"
+        wait_until(lambda: [row.waiting for row in store.delays()] == [0, 1])
+
+
 def test_a_clock_that_is_set_back_a_little_shifts_deliveries_by_as_much(store):
     """A message of one hour does not come at once because a second was taken back."""
     store.put(reput.Message("orders", b"x", delay_level=2))
@@ -247,7 +259,7 @@ def test_somebody_who_puts_the_properties_of_a_delivered_message_again_hides_non
         store.schedule.stop()
         store.put(reput.Message("orders", b"second", delay_level=1))
         store.put(reput.Message("orders", copy.body, properties=copy.properties))
-        store.schedule.searched = False
+        store.schedule.known = False
     # As a kill would have left it: nothing kept.
     assert not (path / "reput" / "delay_offsets").exists()
     with open_inline(path, message_delay_level="0s 1h") as store:

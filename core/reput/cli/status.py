@@ -96,7 +96,9 @@ def status_text(row: Mapping[str, Any]) -> str:
         table_text([row["writer"]], WRITER_COLUMNS),
         table_text(row["dispatchers"], DISPATCHER_COLUMNS),
     ]
-    if row.get("statistics") is not None:
+    if row["statistics"] is None:
+        parts += [line_text(waiting_counts(row))]
+    else:
         parts += [counts_text(row), table_text(row["statistics"]["groups"], GROUP_COLUMNS)]
     return "\n\n".join(part for part in parts if part)
 
@@ -104,11 +106,20 @@ def status_text(row: Mapping[str, Any]) -> str:
 def counts_text(row: Mapping[str, Any]) -> str:
     """Return in a line what was put since the store was opened, and what waits."""
     put = row["statistics"]["put"]
-    waiting = row["waiting_delays"]
     counts = {name: put[name] for name in ("put_nums", "put_size", "put_entire_time_max_ms")}
     counts |= {f"put_tps_{period}": tps for period, tps in put["put_tps"].items()}
-    counts |= {
+    return line_text(counts | waiting_counts(row))
+
+
+def waiting_counts(row: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return how many messages wait, of all delay levels together; None: not known."""
+    waiting = row["waiting_delays"]
+    return {
         "waiting_delays": None if waiting is None else sum(waiting.values()),
         "half_messages": row["half_messages"],
     }
+
+
+def line_text(counts: Mapping[str, Any]) -> str:
+    """Return *counts* on one line."""
     return " ".join(f"{name}={cell_text(value)}" for name, value in counts.items())

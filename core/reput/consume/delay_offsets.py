@@ -22,7 +22,10 @@ from reput.store.message_store import MessageStore
 from reput.store.sealed_file import read_sealed, seal
 from reput_hooks import Cursor
 
-__all__ = ["DelayOffsets", "DeliveredUpTo"]
+__all__ = ["DELAY_OFFSETS_NAME", "DelayOffsets", "DeliveredUpTo"]
+
+# Under ``reput/``.
+DELAY_OFFSETS_NAME = "delay_offsets"
 
 logger = logging.getLogger("reput.consume")
 
@@ -50,7 +53,7 @@ class DelayOffsets:
         """
         self.writer = writer
         self.delivered = delivered
-        self.path = writer.own / "delay_offsets"
+        self.path = writer.own / DELAY_OFFSETS_NAME
         self.manager = DelayOffsetManager(writer.directory, writer.files, writer.clock)
         self.manager.load()
         self.kept = read_sealed(self.path, DeliveredUpTo)

@@ -25,14 +25,18 @@ __all__ = [
     "DISCARDED_TOPIC",
     "HALF_TOPIC",
     "OP_TOPIC",
+    "TRANSACTION_GROUP",
     "Identity",
     "check_times",
     "committed_copies",
     "done_offsets",
     "identity_of",
+    "names_real_queue",
     "queue_records",
 ]
 
+# Its committed offsets in both topics say up to where all is settled.
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -47,6 +51,12 @@ Identity: TypeAlias = tuple[str | None, int, str, int]
 def identity_of(record: Record) -> Identity:
     """Return what tells the transaction of a half message, or of a committed one, from others."""
     return record.uniq_key, record.born_timestamp, record.born_host, record.body_crc
+
+
+def names_real_queue(half: Record) -> bool:
+    """Whether a half message says where it is to be delivered."""
+    queue_id = half.properties.get("REAL_QID", "")
+    return bool(half.properties.get("REAL_TOPIC")) and queue_id.isascii() and queue_id.isdigit()
 
 
 def check_times(record: Record) -> int:

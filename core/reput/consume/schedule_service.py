@@ -9,8 +9,10 @@ writer. It begins with the first delayed message, or when a store is opened that
 of its queue; what was delivered is kept as `DelayOffsets` say, and after a kill the log tells (`delivery_search`), so
 that nothing is delivered twice.
 
-A message whose deliver time lies further ahead than twice its delay was stored under a clock that was wrong since; it
-is due at once, as in RocketMQ. Smaller steps of the clock only shift deliveries by as much.
+A message whose deliver time lies further ahead than its delay was stored under a clock that was wrong since, or with
+another table of levels; it is due at once, as in RocketMQ. But store times never go back: while the log is ahead of a
+clock that was set back, that much more is allowed, as long as it is no more than the delay again, so that such a step
+shifts deliveries and makes none of them early.
 
 Source: RocketMQ, ScheduleMessageService.DeliverDelayedMessageTimerTask.
 """
@@ -117,7 +119,7 @@ class ScheduleService:
         # Held while messages are put and counted as delivered, so that what is kept says both or neither.
         self.delivering = threading.Lock()
         self.stopping = False
-        self.searched = False
+        self.begun = False
         self.thread: threading.Thread | None = None
         self.delivered_count = 0
         self.refused_count = 0
@@ -131,6 +133,8 @@ class ScheduleService:
         self.levels = {
             number: Level(number, min(kept.get(number, 0), self.end_of(number))) for number in sorted(numbers)
         }
+        # Whether it is known what was delivered; after a kill the log has to be searched for it.
+        self.known = not self.has_waiting or (beginning is not None and beginning.commit_log_offset == self.opened_end)
 
     # What others ask for. Any thread.
 
@@ -164,7 +168,7 @@ class ScheduleService:
 
     def waiting(self) -> dict[int, int] | None:
         """Return how many messages wait by level; None: after a kill it is not found out yet what was delivered."""
-        if not self.searched and self.has_waiting:
+        if not self.known:
             return None
         return {row.level: row.waiting for row in self.status() if row.waiting}
 
@@ -200,7 +204,7 @@ class ScheduleService:
         Raises:
             OSError: the disk refused; what was kept before still is, and the log tells the rest.
         """
-        if self.searched:
+        if self.known and self.thread is not None:
             self.offsets.keep()
 
     def close(self) -> None:
@@ -219,8 +223,8 @@ class ScheduleService:
         """Deliver until stopped."""
         while not self.stopping:
             try:
-                if not self.searched:
-                    self.search()
+                if not self.begun:
+                    self.begin()
                 self.deliver_due()
             except StoreClosed:
                 return
@@ -246,9 +250,21 @@ class ScheduleService:
             if not self.stopping and (pause is None or pause > 0):
                 self.changed.wait(pause)
 
-    def search(self) -> None:
-        """Find out what was delivered behind the position that was kept, and what waits in each level."""
+    def begin(self) -> None:
+        """Find out what waits in each level."""
         self.wait_for_queue(self.opened_end, WAIT_S)
+        if not self.known:
+            self.search()
+        with self.changed:
+            for level in self.levels.values():
+                # Whatever waits is looked at once.
+                level.due = 0 if level.queue_offset < self.end_of(level.number) else None
+            self.known = self.begun = True
+        # Not before: what is kept without the search would hide from the next one what this one is to find.
+        self.offsets.start()
+
+    def search(self) -> None:
+        """Find out what was delivered behind the position that was kept."""
         begin = self.search_begin()
         if begin < self.opened_end:
             from reput.consume.delivery_search import delivered_copies, find_delivered
@@ -259,13 +275,6 @@ class ScheduleService:
             )
             for number, queue_offset in found.items():
                 self.levels[number].queue_offset = max(queue_offset, known[number])
-        with self.changed:
-            for level in self.levels.values():
-                # Whatever waits is looked at once.
-                level.due = 0 if level.queue_offset < self.end_of(level.number) else None
-            self.searched = True
-        # Not before: what is kept without the search would hide from the next one what this one is to find.
-        self.offsets.start()
 
     def search_begin(self) -> int:
         """Return the commit-log offset behind which all deliveries lie that nothing kept tells of.
@@ -313,7 +322,8 @@ class ScheduleService:
             self.wait_for_queue(self.writer.appended, WAIT_S)
             units = self.units(level, queue)
         now = self.writer.clock.now_ms()
-        too_far = now + 2 * self.delay_of(level.number)
+        delay = self.delay_of(level.number)
+        too_far = now + delay + min(max(self.writer.store_timestamp - now, 0), delay)
         # In the order of the queue: what is due behind a message that is not has to wait.
         due = list(takewhile(lambda item: item[1] <= now or item[1] > too_far, units))
         if due:

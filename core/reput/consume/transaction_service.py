@@ -42,11 +42,13 @@ from reput.consume.half_messages import (
     DISCARDED_TOPIC,
     HALF_TOPIC,
     OP_TOPIC,
+    TRANSACTION_GROUP,
     Identity,
     check_times,
     committed_copies,
     done_offsets,
     identity_of,
+    names_real_queue,
     queue_records,
 )
 from reput.consume.response_code import ResponseCode
@@ -65,7 +67,6 @@ __all__ = ["HalfMessage", "TransactionService", "TransactionState"]
 
 logger = logging.getLogger("reput.consume")
 
-GROUP = "CID_RMQ_SYS_TRANS"
 IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 HOUR_MS = 3_600_000
 # Until something is tried again that the store did not take.
@@ -197,11 +198,12 @@ class TransactionService:
         for queue_id in sorted({0, *self.writer.queue_offsets.queues.get(HALF_TOPIC, ())}):
             ops = self.ops[queue_id] = deque()
             done: set[int] = set()
-            for op in queue_records(self.reader, OP_TOPIC, queue_id, offsets.query_offset(GROUP, OP_TOPIC, queue_id)):
+            op_progress = offsets.query_offset(TRANSACTION_GROUP, OP_TOPIC, queue_id)
+            for op in queue_records(self.reader, OP_TOPIC, queue_id, op_progress):
                 found = done_offsets(op)
                 done.update(found)
                 ops.append((op.queue_offset, max(found, default=-1)))
-            half_progress = offsets.query_offset(GROUP, HALF_TOPIC, queue_id)
+            half_progress = offsets.query_offset(TRANSACTION_GROUP, HALF_TOPIC, queue_id)
             for half in queue_records(self.reader, HALF_TOPIC, queue_id, half_progress):
                 if half.queue_offset in done:
                     settled.add(identity_of(half))
@@ -581,8 +583,8 @@ class TransactionService:
             if self.kept is not None and self.writer.durable >= self.kept[0]:
                 end, progress = self.kept
                 for queue_id, (half, op) in progress.items():
-                    offsets.commit_offset(GROUP, HALF_TOPIC, queue_id, half)
-                    offsets.commit_offset(GROUP, OP_TOPIC, queue_id, op)
+                    offsets.commit_offset(TRANSACTION_GROUP, HALF_TOPIC, queue_id, half)
+                    offsets.commit_offset(TRANSACTION_GROUP, OP_TOPIC, queue_id, op)
                 if not self.ops_owed:
                     self.writer.files.replace(self.path, seal(SettledUpTo(self.writer.epochs.epoch, end)))
                 self.kept = None
@@ -616,12 +618,6 @@ class TransactionService:
                 self.keep()
         finally:
             self.reader.close()
-
-
-def names_real_queue(half: Record) -> bool:
-    """Whether a half message says where it is to be delivered."""
-    queue_id = half.properties.get("REAL_QID", "")
-    return bool(half.properties.get("REAL_TOPIC")) and queue_id.isascii() and queue_id.isdigit()
 
 
 def half_message(message: Message, producer_group: str, writer: MessageStore) -> MessageExtBrokerInner:
