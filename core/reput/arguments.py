@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isnan
 from typing import Any
 
 from reput.errors import ConfigError, MessageIllegal
@@ -42,6 +43,8 @@ def require_seconds(name: str, value: object) -> None:
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
         raise ConfigError(f"{name} is not a number of seconds: {name}={value!r}", "Give a float, or None for no limit.")
+    if value is not None and isnan(value):
+        raise ConfigError(f"{name} is no number: {name}={value!r}", "Give a float, or None for no limit.")
 
 
 def require_messages(messages: Iterable[Any]) -> None:

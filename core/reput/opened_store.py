@@ -25,9 +25,10 @@ import msgspec
 import reput
 from reput.arguments import require_messages, require_seconds, require_text, require_whole
 from reput.consume.arrivals import ArrivalPublisher
+from reput.consume.cut_offsets import bring_back_offsets
 from reput.consume.schedule_service import HALF_TOPIC, DelayLevelRow, ScheduleService
 from reput.consume.topics import is_system_topic
-from reput.errors import ConfigError, DispatcherError, MessageIllegal, StoreClosed
+from reput.errors import ConfigError, DamagedStore, DispatcherError, MessageIllegal, ReputError, StoreClosed
 from reput.process.configuration import Configuration
 from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
@@ -35,8 +36,9 @@ from reput.process.group_context import GroupContext
 from reput.process.messages import GroupStatus, RebuiltView, WriterRow
 from reput.process.publisher import FramePublisher
 from reput.settings import Settings, load_settings
-from reput.store.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.consumer_offset_manager import consumer_offset_manager
 from reput.store.dispatcher_cursors import keep_dispatcher_cursors
+from reput.store.epochs import read_epochs
 from reput.store.identity import read_identity, require_store
 from reput.store.message import Message, PutMessageResult
 from reput.store.message_reader import GetMessageResult, MessageReader
@@ -309,6 +311,7 @@ class Store(Reading):
 
     def start_services(self) -> None:
         """Have the store trim itself, and deliver what is delayed."""
+        self.bring_back_offsets()
         self.reader = self.new_reader()
         self.schedule: ScheduleService | None = None
         if CONSUME_QUEUE in self.settings.dispatchers:
@@ -325,6 +328,23 @@ class Store(Reading):
         if isinstance(self.group, ProcessGroup):
             self.group.on_clean = self.writer.retention.clean
             self.group.on_statistics = self.statistics
+
+    def bring_back_offsets(self) -> None:
+        """Have no consumer group go on behind the end of a queue that the log has lost messages of.
+
+        Before anything is put: a new message may have the offset of a lost one.
+        """
+        writer = self.writer
+        left = read_epochs(self.directory, writer.store_id)
+        if writer.adopted_clean is None or (writer.adopted_clean and left.clean_end == writer.appended):
+            # Nothing can be lost that was never there, or of a log that ends where we have closed it.
+            return
+        offsets = consumer_offset_manager(self.directory, self.settings, writer.files)
+        # Offsets that cannot be read move nobody; whoever consumes is told.
+        with contextlib.suppress(DamagedStore):
+            offsets.load()
+            if bring_back_offsets(offsets, writer.queue_offsets):
+                offsets.persist()
 
     def new_reader(self) -> MessageReader:
         """Return a reader of this store, for one thread at a time."""
@@ -505,6 +525,8 @@ class Store(Reading):
         gone = GoneDirectory(self.directory / "consumequeue" / topic)
         try:
             offset = self.writer.delete_topic(topic)
+            if self.consuming is not None:
+                self.consuming.topic_goes(topic)
             self.forget_topic_config(topic)
             if CONSUME_QUEUE in self.settings.dispatchers:
                 gone.wait(timeout)
@@ -513,6 +535,9 @@ class Store(Reading):
                     self.reader.forget()
         finally:
             gone.close()
+        if self.consuming is not None:
+            # Not before: until then the queues have the old messages under the new offsets.
+            self.consuming.topic_deleted(topic)
         return offset
 
     def forget_topic_config(self, topic: str) -> None:
@@ -521,7 +546,7 @@ class Store(Reading):
             topics, offsets = self.consuming.managers.topics, self.consuming.managers.offsets
         else:
             topics = TopicConfigManager(self.directory)
-            offsets = ConsumerOffsetManager(self.directory)
+            offsets = consumer_offset_manager(self.directory, self.settings)
             topics.load()
             offsets.load()
         with topics.lock:
@@ -531,8 +556,6 @@ class Store(Reading):
         with offsets.lock:
             if offsets.clean_offset_by_topic(topic):
                 offsets.persist()
-        if self.consuming is not None:
-            self.consuming.topic_deleted(topic)
 
     def flush(self) -> int:
         """Force to disk what was put so far, and return the offset up to which the log is durable.
@@ -865,6 +888,8 @@ class Store(Reading):
         self.group.forget()
         if self.schedule is not None:
             self.schedule.forget()
+        if self.consuming is not None:
+            self.consuming.forget()
 
 
 class ReadOnlyStore(Reading):
@@ -914,11 +939,26 @@ class ReadOnlyStore(Reading):
 
     def status(self) -> GroupStatus:
         """Return what is known of the store and of whoever writes it."""
+        status = self.group_status()
+        if status.started is not None:
+            statistics = self.statistics()
+            return status if statistics is None else with_statistics(status, statistics)
+        if status.writer.pid is not None or self.observed is not None:
+            return status
+        from reput.consume.stopped_counts import count_stopped
+
+        with self.read_lock, contextlib.suppress(ReputError, OSError):
+            # Who asks how the store stands is told what can be told. What is wrong with a file of the configuration
+            # says whoever reads it for its own sake: `reput group list`, and the next opening.
+            counts = count_stopped(self.directory, self.settings, self.reader, self.end)
+            return msgspec.structs.replace(status, **msgspec.structs.asdict(counts))
+        return status
+
+    def group_status(self) -> GroupStatus:
+        """Return what is known of the store's group."""
         from reput.process.stopped_status import stopped_status
 
-        status = stopped_status(self.directory, self.settings)
-        statistics = None if status.started is None else self.statistics()
-        return status if statistics is None else with_statistics(status, statistics)
+        return stopped_status(self.directory, self.settings)
 
     def statistics(self) -> StoreStatistics | None:
         """Return what was put and consumed since the store was opened; None: nobody who can be asked has it open."""
@@ -926,7 +966,7 @@ class ReadOnlyStore(Reading):
 
     def view_behind(self, view: str) -> int | None:
         """Return up to which commit-log offset *view* goes, if it is known to be behind the log; else None."""
-        row = next((row for row in self.status().dispatchers if row.name == view), None)
+        row = next((row for row in self.group_status().dispatchers if row.name == view), None)
         if row is None or not row.lag_bytes:
             return None
         return row.durable_cursor if row.progress is None else row.progress

@@ -6,13 +6,15 @@ import asyncio
 import os
 import signal
 import threading
+import warnings
 
 import pytest
 
 import reput
 from reput.consume.consumer_group import ConsumerGroup
-from reput.errors import ConfigError, RequestRefused
+from reput.errors import ConfigError, OffsetOutOfRange, RequestRefused, StoreClosed
 from reput.filter import FilterSyntaxError, parse
+from reput.opened_store import GoneDirectory
 from reput.store.config_json import parse_config
 
 WAIT_S = 20.0
@@ -220,6 +222,197 @@ def test_a_group_may_begin_with_what_comes(store):
         assert bodies_of(consumer, 1) == ["new"]
 
 
+def test_a_place_that_is_none_moves_nobody(store):
+    """Nothing is committed of it, either: an offset below or behind the queue, a queue or topic that is not its own."""
+    put(store, "a", "b", "c")
+    with store.consumer("billing", "orders") as consumer:
+        assert bodies_of(consumer, 1) == ["a"]
+        for queue_id, queue_offset in [(0, -1), (0, 4), (0, 1 << 80), (1, 0)]:
+            with pytest.raises(OffsetOutOfRange, match=f"queue_id={queue_id}"):
+                consumer.seek("orders", queue_id, queue_offset)
+        with pytest.raises(ConfigError, match="not subscribed"):
+            consumer.seek("invoices", 0, 0)
+        with pytest.raises(ConfigError, match="not subscribed"):
+            consumer.rewind(topic="invoices")
+        for to in ("erliest", None, True, 1.5):
+            with pytest.raises(ConfigError, match="to="):
+                consumer.rewind(to)
+        consumer.commit()
+        assert store.services.managers.offsets.query_offset("billing", "orders", 0) == 1
+        consumer.seek("orders", 0, 3)
+        put(store, "d")
+        assert bodies_of(consumer, 1) == ["d"]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 0.0])
+def test_who_does_not_wait_is_told_at_once(store, timeout):
+    """Threads and tasks; a time limit that is none is refused, and one without end has none."""
+    with store.consumer("billing", "orders") as consumer:
+        assert consumer.receive(timeout) is None
+        assert asyncio.run(consumer.receive_async(timeout)) is None
+        for wrong in ("1", True, float("nan")):
+            with pytest.raises(ConfigError, match="timeout="):
+                consumer.receive(wrong)
+            with pytest.raises(ConfigError, match="timeout="):
+                asyncio.run(consumer.receive_async(wrong))
+        thread = threading.Timer(0.05, put, (store, "a"))
+        thread.start()
+        assert consumer.receive(float("inf")).body == b"a"
+        thread.join()
+
+
+def test_a_task_that_gives_up_loses_nothing(store):
+    """Whenever it is cancelled, whether a message was on its way or not: each is given to somebody, once."""
+
+    async def work(consumer):
+        bodies = []
+        for number in range(40):
+            task = asyncio.create_task(consumer.receive_async(WAIT_S))
+            for _ in range(number % 3):
+                await asyncio.sleep(0)
+            put(store, str(number))
+            store.wait_for("consume_queue", store.appended, WAIT_S)
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            task.cancel()
+            (found,) = await asyncio.gather(task, return_exceptions=True)
+            if not isinstance(found, asyncio.CancelledError):
+                consumer.acknowledge(found)
+                bodies.append(int(found.body))
+        while len(bodies) < 40:
+            found = await consumer.receive_async(WAIT_S)
+            consumer.acknowledge(found)
+            bodies.append(int(found.body))
+        return bodies
+
+    with store.consumer("billing", "orders") as consumer:
+        assert asyncio.run(work(consumer)) == list(range(40))
+        assert not consumer.tasks
+
+
+def test_a_loop_may_be_left_early(store):
+    """What it was given is still in flight, and the next loop goes on behind it, in another event loop, too."""
+    put(store, "a", "b", "c")
+
+    async def first(consumer):
+        async for record in consumer:
+            return record
+        return None
+
+    with store.consumer("billing", "orders") as consumer:
+        records = [asyncio.run(first(consumer)) for _ in range(3)]
+        assert [record.body for record in records] == [b"a", b"b", b"c"]
+        for record in reversed(records):
+            consumer.acknowledge(record)
+    assert store.services.managers.offsets.query_offset("billing", "orders", 0) == 3
+
+
+def test_whoever_waits_is_told_of_the_consumers_end(store):
+    """A thread and tasks of two loops, one of which has ended without saying so; who comes later is told, too."""
+    consumer = store.consumer("billing", "orders")
+    received = []
+    waiting = threading.Barrier(3)
+
+    def wait_in_a_loop():
+        async def work():
+            task = asyncio.create_task(consumer.receive_async())
+            await asyncio.sleep(0)
+            waiting.wait(WAIT_S)
+            received.append(await task)
+
+        asyncio.run(work())
+
+    def wait_in_the_thread():
+        waiting.wait(WAIT_S)
+        received.append(consumer.receive())
+
+    ended = asyncio.new_event_loop()
+    consumer.tasks.append((ended, ended.create_future()))
+    ended.close()
+    threads = [threading.Thread(target=target) for target in (wait_in_a_loop, wait_in_the_thread)]
+    for thread in threads:
+        thread.start()
+    waiting.wait(WAIT_S)
+    consumer.close()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert received == [None, None]
+    assert consumer.receive() is None
+
+
+def test_what_is_taken_away_while_it_is_sent_back_comes_twice(store, monkeypatch):
+    """At least once: the copy is stored, and nobody is told that the message was not his."""
+    from reput.consume import send_back
+
+    put(store, "a")
+    whole = send_back.send_back
+
+    def rewound(*arguments):
+        with pytest.raises(RequestRefused, match="not in flight"):
+            consumer.retry(record)
+        result = whole(*arguments)
+        consumer.rewind()
+        return result
+
+    monkeypatch.setattr(send_back, "send_back", rewound)
+    with store.consumer("billing", "orders") as consumer:
+        record = consumer.receive(WAIT_S)
+        assert consumer.retry(record, -1) is not None
+        assert bodies_of(consumer, 1) == ["a"]
+    store.wait_for("consume_queue", store.appended, WAIT_S)
+    assert len(store.get("%DLQ%billing")) == 1
+
+
+def test_a_message_of_several_queues_is_given_from_each(directory):
+    """Multi-dispatch: it is in flight in each until it was acknowledged for each, and all are committed in the end."""
+    light = ["%LMQ%a", "%LMQ%b"]
+    options = {"enable_lmq": True, "enable_multi_dispatch": True}
+    with (
+        reput.open(directory, mode="inline", **options) as store,
+        store.consumer("billing", ["orders", *light]) as consumer,
+    ):
+        put(store, "1", "2", properties={"INNER_MULTI_DISPATCH": ",".join(light)})
+        records = [consumer.receive(WAIT_S) for _ in range(6)]
+        assert sorted(record.body for record in records) == [b"1", b"1", b"1", b"2", b"2", b"2"]
+        for record in records:
+            consumer.acknowledge(record)
+        with pytest.raises(RequestRefused, match="not in flight"):
+            consumer.acknowledge(records[0])
+        consumer.commit()
+        for topic in ("orders", *light):
+            assert store.services.managers.offsets.query_offset("billing", topic, 0) == 2
+
+
+def test_a_forked_child_consumes_nothing(store, directory):
+    """Its consumers are closed, and the files are the parent's."""
+    put(store, "a", "b")
+    with store.consumer("billing", "orders") as consumer:
+        record = consumer.receive(WAIT_S)
+        consumer.commit()
+        with consumer.shared.lock, warnings.catch_warnings():
+            # A program with threads is warned of what is tried here.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                assert consumer.closed
+                assert consumer.receive(0) is None
+                for refused in (consumer.commit, lambda: store.consumer("audit", "orders"), lambda: store.services):
+                    with pytest.raises(StoreClosed):
+                        refused()
+                with pytest.raises(RequestRefused):
+                    consumer.acknowledge(record)
+                consumer.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert offsets(directory, "billing") == {0: 0}
+        consumer.acknowledge(record)
+        assert bodies_of(consumer, 1) == ["b"]
+
+
 def test_a_consumer_that_acknowledges_nothing_waits(store, caplog):
     """It says so once, and goes on after an acknowledgement."""
     put(store, *"abcd")
@@ -262,12 +455,24 @@ def test_the_loop_of_a_consumer_ends_with_the_store(directory):
         (("a b", "orders"), RequestRefused),
         (("billing", ()), ConfigError),
         (("billing", "orders", "||"), FilterSyntaxError),
+        (("billing", "orders", b"a"), ConfigError),
+        (("billing", 5), ConfigError),
+        (("billing", ["orders", 5]), RequestRefused),
+        (("billing", "a b"), RequestRefused),
+        (("billing", ""), RequestRefused),
+        (("billing", "%LMQ%a/b"), RequestRefused),
+        (("billing", "orders", None, {"begin": "Earliest"}), ConfigError),
+        (("billing", "orders", None, {"begin": True}), ConfigError),
+        (("billing", "orders", None, {"begin": 1.5}), ConfigError),
+        (("billing", "orders", None, {"in_flight_max": 0}), ConfigError),
+        (("billing", "orders", None, {"in_flight_max": "9"}), ConfigError),
     ],
 )
 def test_a_wrong_request_is_refused(store, arguments, error):
     """Nothing is stored of it."""
+    options = arguments[3] if len(arguments) > 3 else {}
     with pytest.raises(error):
-        store.consumer(*arguments)
+        store.consumer(*arguments[:3], **options)
     assert not store.services.managers.groups.entries
     assert store.services.consumer_groups.keys() <= {arguments[0]}
 
@@ -353,6 +558,27 @@ def test_a_topic_that_is_deleted_begins_anew_for_its_consumers(store):
         assert bodies_of(consumer, 1) == ["new"]
         consumer.commit()
     assert store.services.managers.offsets.query_offset("billing", "orders", 0) == 1
+
+
+def test_what_a_deleted_topic_had_is_not_given_while_its_queues_go(store, monkeypatch):
+    """A consumer that waits meanwhile goes on waiting, until the topic has messages again."""
+    put(store, "a", "b", "c")
+    wait = GoneDirectory.wait
+    meanwhile = []
+
+    def slow(*arguments):
+        meanwhile.append(consumer.receive(0))
+        return wait(*arguments)
+
+    monkeypatch.setattr(GoneDirectory, "wait", slow)
+    with store.consumer("billing", "orders") as consumer:
+        assert bodies_of(consumer, 1) == ["a"]
+        store.delete_topic("orders")
+        assert meanwhile == [None]
+        assert consumer.receive(0) is None
+        put(store, "new")
+        assert bodies_of(consumer, 1) == ["new"]
+        assert consumer.receive(0) is None
 
 
 @pytest.mark.processes

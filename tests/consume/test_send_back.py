@@ -101,6 +101,16 @@ def test_topics_and_group_are_made_when_they_are_needed(store):
     assert (manager.entries["%DLQ%billing"].write_queue_nums, manager.entries["%DLQ%billing"].perm) == (1, 6)
 
 
+def test_what_comes_again_comes_to_a_queue_that_is_read(store):
+    """Also if the group was given more retry queues after its retry topic was made."""
+    record = put_one(store)
+    send_back(store, GROUP, record)
+    store.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=64))
+    for _ in range(8):
+        send_back(store, GROUP, record)
+        assert last(store).properties["REAL_QID"] == "0"
+
+
 def test_a_group_without_retry_queues_gets_nothing_again(store):
     """As in RocketMQ: the request succeeds and stores nothing."""
     store.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=0))

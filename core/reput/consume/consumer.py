@@ -14,6 +14,7 @@ A broadcasting consumer is given every message, whoever else of its group is. No
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -23,14 +24,15 @@ from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from reput.arguments import require_seconds, require_whole
 from reput.consume.loop_arrivals import running_loop
 from reput.consume.response_code import ResponseCode
 from reput.consume.shared_queue import SharedQueue
 from reput.consume.subscription import Filter, Subscription, subscribe
 from reput.consume.subscription_groups import check_group
-from reput.consume.topic_reader import Beginning
-from reput.consume.topics import RETRY_PREFIX
-from reput.errors import ConfigError, RequestRefused, StoreClosed
+from reput.consume.topic_reader import Beginning, check_beginning
+from reput.consume.topics import RETRY_PREFIX, check_consumed_topic
+from reput.errors import ConfigError, OffsetOutOfRange, RequestRefused, StoreClosed
 from reput.store.message import PutMessageResult
 from reput_hooks import Record
 
@@ -65,9 +67,11 @@ class Consumer:
     ) -> None:
         if not topics:
             raise ConfigError(f"a consumer has a topic at least: group={shared.group!r}")
-        if in_flight_max < 1:
-            raise ConfigError(f"one message at least is in flight: in_flight_max={in_flight_max}")
+        require_whole("in_flight_max", in_flight_max, 1)
+        check_beginning("begin", begin)
         check_group(shared.group)
+        for topic in topics:
+            check_consumed_topic(topic)
         self.shared = shared
         self.group = shared.group
         self.in_flight_max = in_flight_max
@@ -86,6 +90,10 @@ class Consumer:
         self.current: SharedQueue | None = None
         # By commit-log offset: what is in flight here, with its place.
         self.delivered: dict[int, tuple[SharedQueue, int]] = {}
+        # Further places of what multi-dispatch has put into several queues that are this consumer's.
+        self.delivered_again: dict[int, list[tuple[SharedQueue, int]]] = {}
+        # Commit-log offsets of messages that are being sent back.
+        self.sending_back: set[int] = set()
         self.changed = threading.Condition(shared.lock)
         self.tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self.told_full = False
@@ -106,6 +114,7 @@ class Consumer:
             record = None if self.closed else self.take()
         if record is not None:
             return record
+        require_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.changed:
             self.shared.thread_count += 1
@@ -118,13 +127,14 @@ class Consumer:
                     remaining = None if deadline is None else deadline - time.monotonic()
                     if remaining is not None and remaining <= 0:
                         return None
-                    self.changed.wait(remaining)
+                    self.changed.wait(None if remaining is None else min(remaining, threading.TIMEOUT_MAX))
             finally:
                 self.shared.thread_count -= 1
         return None
 
     async def receive_async(self, timeout: float | None = None) -> Record | None:
         """Return the next message as `receive` does; other tasks go on meanwhile."""
+        require_seconds("timeout", timeout)
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while True:
@@ -194,7 +204,9 @@ class Consumer:
             for queue_offset, record in queue.fetched:
                 queue.position = queue_offset + 1
                 queue.in_flight[queue_offset] = None
-                self.delivered[record.commit_log_offset] = (queue, queue_offset)
+                place = (queue, queue_offset)
+                if self.delivered.setdefault(record.commit_log_offset, place) is not place:
+                    self.delivered_again.setdefault(record.commit_log_offset, []).append(place)
                 statistics = queue.statistics
                 statistics.get_nums += 1
                 statistics.get_size += record.record_size
@@ -224,8 +236,10 @@ class Consumer:
         for loop, future in tasks:
             if loop is current:
                 resolve(future)
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(resolve, future)
+            else:
+                # One that was closed has nobody who waits.
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(resolve, future)
 
     # Done, or not.
 
@@ -241,6 +255,8 @@ class Consumer:
             place = delivered.pop(record.commit_log_offset, None)
             if place is None:
                 raise self.not_in_flight(record)
+            if self.delivered_again:
+                self.deliver_again(record.commit_log_offset)
             queue, queue_offset = place
             queue.acknowledge(queue_offset)
             if queue.heir is not None and not queue.in_flight:
@@ -264,11 +280,27 @@ class Consumer:
             RequestRefused: the message is not in flight here, or the group may not send back.
             StoreError: the copy could not be stored; the message is still in flight.
         """
+        at = record.commit_log_offset
+        with self.shared.lock:
+            if at not in self.delivered or at in self.sending_back:
+                raise self.not_in_flight(record)
+            place = self.delivered[at]
+            self.sending_back.add(at)
+        try:
+            result = self.send_back(record, delay_level, max_reconsume_times)
+            with self.shared.lock:
+                # Somebody may have taken it away meanwhile: then it comes twice, and nothing is there to be done with.
+                if self.delivered.get(at) is place:
+                    self.acknowledge(record)
+        finally:
+            with self.shared.lock:
+                self.sending_back.discard(at)
+        return result
+
+    def send_back(self, record: Record, delay_level: int, max_reconsume_times: int | None) -> PutMessageResult | None:
+        """Store the copy of a message that comes again later; None where nothing ever does."""
         from reput.consume.send_back import send_back
 
-        with self.shared.lock:
-            if record.commit_log_offset not in self.delivered:
-                raise self.not_in_flight(record)
         if self.shared.broadcasts:
             # The others of the group have done with it, or will. RocketMQ's client drops it, too.
             logger.warning(
@@ -278,14 +310,19 @@ class Consumer:
                 record.queue_id,
                 record.queue_offset,
             )
-            self.acknowledge(record)
             return None
-        result = send_back(self.shared.services.store, self.group, record, delay_level, max_reconsume_times)
-        self.acknowledge(record)
-        return result
+        return send_back(self.shared.services.store, self.group, record, delay_level, max_reconsume_times)
+
+    def deliver_again(self, commit_log_offset: int) -> None:
+        """Have the next place of a message that was given from several queues be the one that is in flight."""
+        places = self.delivered_again.get(commit_log_offset)
+        if places:
+            self.delivered[commit_log_offset] = places.pop(0)
+            if not places:
+                del self.delivered_again[commit_log_offset]
 
     def not_in_flight(self, record: Record) -> RequestRefused:
-        """Return what to raise for a message that is done, or was never given here."""
+        """Return what to raise for a message that is done, is being sent back, or was never given here."""
         return RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"the message is not in flight here: group={self.group!r} topic={record.topic!r} "
@@ -296,8 +333,10 @@ class Consumer:
         """Have the group's offsets on disk as they are now; that happens every ``flush_consumer_offset_interval``, too.
 
         Raises:
+            StoreClosed: the store was closed, which has committed everything; or this is a forked child of its writer.
             OSError: the file holds what it held before.
         """
+        self.shared.services.require_open()
         self.shared.commit()
         self.shared.offsets.persist()
 
@@ -312,8 +351,12 @@ class Consumer:
             topic: this one alone; None: all that the consumer subscribed to, but for the retries.
 
         Raises:
+            ConfigError: *to* is no such place, or the consumer has not subscribed to *topic*.
             DispatcherError: nobody builds the queues that say where the last message is.
         """
+        check_beginning("to", to)
+        if topic is not None:
+            self.require_subscription(topic)
         if to != "earliest":
             self.shared.catch_up()
         topics = self.begins if topic is None else (topic,)
@@ -322,13 +365,49 @@ class Consumer:
                 self.shared.move(*key, self.shared.position_at(*key, to))
 
     def seek(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Have the whole group go on from a place in one queue."""
+        """Have the whole group go on from a place in one queue.
+
+        Raises:
+            ConfigError: the consumer has not subscribed to *topic*.
+            OffsetOutOfRange: the topic has no such queue, or that none of such an offset.
+        """
+        require_whole("queue_id", queue_id)
+        require_whole("queue_offset", queue_offset, None)
+        self.require_subscription(topic)
+        low, high = self.shared.bounds(topic, queue_id)
+        if not low <= queue_offset <= high:
+            raise OffsetOutOfRange(
+                f"the queue has no such offset: topic={topic!r} queue_id={queue_id} queue_offset={queue_offset} "
+                f"queue_offset_min={low} queue_offset_max={high}",
+                "Give one that it has, or the one behind its last.",
+            )
         self.shared.move(topic, queue_id, queue_offset)
+
+    def require_subscription(self, topic: str) -> None:
+        """Raise ConfigError unless the consumer has subscribed to *topic*."""
+        if topic not in self.subscriptions:
+            raise ConfigError(
+                f"the consumer has not subscribed to the topic: group={self.group!r} topic={topic!r} "
+                f"topics={','.join(self.begins)}",
+                "Give one of its topics.",
+            )
 
     def forget(self, queue: SharedQueue) -> None:
         """Nothing of *queue* is in flight here any more. Under the group's lock."""
+        for offset in list(self.delivered_again):
+            places = [place for place in self.delivered_again.pop(offset) if place[0] is not queue]
+            if places:
+                self.delivered_again[offset] = places
         for offset in [offset for offset, place in self.delivered.items() if place[0] is queue]:
             del self.delivered[offset]
+            self.deliver_again(offset)
+
+    def forget_all(self) -> None:
+        """Nothing is in flight here, and nobody waits. Under the group's lock."""
+        self.delivered.clear()
+        self.delivered_again.clear()
+        self.queues = []
+        self.notify()
 
     # Life.
 
@@ -342,10 +421,10 @@ class Consumer:
             if self.closed:
                 return
             self.closed = True
-            self.shared.leave(self)
-            self.delivered.clear()
-            self.queues = []
-            self.notify()
+            try:
+                self.shared.leave(self)
+            finally:
+                self.forget_all()
         if self.shared.broadcasts:
             self.shared.services.stop_broadcasting(self.shared)
 

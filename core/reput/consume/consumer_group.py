@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from reput.consume.consumer_manager import BROADCASTING, CLUSTERING
 from reput.consume.hold_service import CONSUME_QUEUE
 from reput.consume.pull_service import PullRequest
+from reput.consume.response_code import ResponseCode
 from reput.consume.shared_queue import SharedQueue
 from reput.consume.subscription import Subscription
 from reput.consume.topic_reader import Beginning
 from reput.consume.topics import RETRY_PREFIX
-from reput.errors import ConfigError
+from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange, RequestRefused
 from reput.filter import SqlFilter, TagFilter
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.message_reader import GetMessageStatus, Records
@@ -148,16 +149,16 @@ class ConsumerGroup:
         if former is not None:
             hold_service.unwatch(former)
         for topic in topics:
-            self.find_queues(topic)
+            self.find_queues(topic, self.begins.get(topic, "earliest"))
         for key in [key for key in self.queues if key[0] not in topics]:
             del self.queues[key]
 
-    def find_queues(self, topic: str) -> None:
-        """Have the queues that a topic has now."""
+    def find_queues(self, topic: str, begin: Beginning) -> None:
+        """Have the queues that a topic has now; those that are new here begin at *begin*."""
         config = self.services.topics.find(topic)
         for queue_id in range(config.read_queue_nums if config is not None else 0):
             if (topic, queue_id) not in self.queues:
-                self.queues[topic, queue_id] = self.new_queue(topic, queue_id, self.begins.get(topic, "earliest"))
+                self.queues[topic, queue_id] = self.new_queue(topic, queue_id, begin)
 
     def new_queue(self, topic: str, queue_id: int, begin: Beginning) -> SharedQueue:
         """Return a queue at the group's committed offset, or where it begins without one."""
@@ -174,6 +175,22 @@ class ConsumerGroup:
         """
         store = self.services.store
         store.wait_for(CONSUME_QUEUE, store.appended, CATCH_UP_S)
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first queue offset that can be read, and the one that the next message gets.
+
+        Raises:
+            OffsetOutOfRange: the topic has no such queue.
+        """
+        store = self.services.store
+        if (topic, queue_id) not in self.queues:
+            raise OffsetOutOfRange(
+                f"the topic has no such queue: topic={topic!r} queue_id={queue_id}",
+                "See `reput topic describe` for its queues.",
+            )
+        with store.read_lock:
+            low, high = store.reader.queue_range(topic, queue_id)
+        return low, max(high, store.next_queue_offset(topic, queue_id))
 
     def position_at(self, topic: str, queue_id: int, beginning: Beginning) -> int:
         """Return the queue offset at which *beginning* lies."""
@@ -237,6 +254,34 @@ class ConsumerGroup:
                 if consumer in owners:
                     consumer.notify()
 
+    def look_for_queues(self) -> None:
+        """Have the queues that topics have been given since, and no longer those that are not to be read any more.
+
+        That somebody has changed a topic is not told; RocketMQ's clients look every 20 s.
+        """
+        with self.lock:
+            before = dict(self.queues)
+            for queue in before.values():
+                config = self.services.topics.find(queue.topic)
+                if config is not None and queue.queue_id >= config.read_queue_nums:
+                    self.drop_queue(queue)
+            for topic in {topic for consumer in self.consumers for topic in consumer.subscriptions}:
+                # What a later queue has came later than whoever wanted the latest.
+                self.find_queues(topic, "earliest")
+            added = self.queues.keys() - before.keys()
+            if added:
+                self.assign()
+        for key in added:
+            self.services.hold_service.look_again(key)
+
+    def drop_queue(self, queue: SharedQueue) -> None:
+        """Have a queue no more that is not to be read any more. Under lock."""
+        self.commit()
+        if queue.owner is not None:
+            queue.owner.forget(queue)
+        self.queues.pop((queue.topic, queue.queue_id), None)
+        self.assign()
+
     def add_queue(self, topic: str, queue_id: int) -> bool:
         """Have a queue that was not there when its consumers came; False where it may not be read."""
         config = self.services.topics.find(topic)
@@ -249,12 +294,33 @@ class ConsumerGroup:
     # Messages.
 
     def fetch(self, queue: SharedQueue, subscription: Subscription) -> bool:
-        """Read on in a queue until there is something to give; False at its end.
+        """Read on in a queue until there is something to give; False at its end, or if it is to be read no more.
 
         Raises:
             RequestRefused: the group or the topic may not be read any more.
-            DamagedStore: a record is not what the queue says of it.
+            DamagedStore: the next record is not what the queue says of it; those before it were given.
         """
+        try:
+            return self.read_on(queue, subscription)
+        except RequestRefused as error:
+            match error.response_code:
+                case ResponseCode.TOPIC_NOT_EXIST:
+                    # It was deleted. Whatever is put to a topic of that name from now on says so itself.
+                    queue.has_more = False
+                case ResponseCode.INVALID_PARAMETER:
+                    # The topic has fewer queues to read than before.
+                    self.drop_queue(queue)
+                case _:
+                    raise
+            return False
+        except DamagedStore:
+            if queue.batch == 1:
+                raise
+            queue.batch = 1
+            return self.read_on(queue, subscription)
+
+    def read_on(self, queue: SharedQueue, subscription: Subscription) -> bool:
+        """Do what `fetch` promises with as many records as the queue's batch says."""
         if queue.fetched is not None:
             queue.position, queue.fetched = queue.next_position, None
         light = queue.topic.startswith(LMQ_PREFIX)
@@ -327,6 +393,13 @@ class ConsumerGroup:
             elif queue.owner is not None:
                 queue.owner.notify()
 
+    def hold_back(self, topic: str) -> None:
+        """Give nothing of a topic that is being deleted, not even what was read of it already."""
+        with self.lock:
+            for key, queue in self.queues.items():
+                if key[0] == topic:
+                    queue.fetched, queue.has_more = None, False
+
     def begin_anew(self, topic: str) -> None:
         """Go on with the first message of each queue of a topic that was deleted; what is in flight is forgotten."""
         with self.lock:
@@ -334,6 +407,19 @@ class ConsumerGroup:
                 if key[0] == topic:
                     self.move(*key, 0)
                     queue.committed = None
+
+    def forget(self) -> None:
+        """In a forked child of the writer: nobody consumes here. Whoever held the lock is the parent's thread."""
+        self.lock = threading.RLock()
+        self.watch = None
+        with self.lock:
+            for consumer in self.consumers:
+                consumer.closed = True
+                consumer.changed = threading.Condition(self.lock)
+                consumer.tasks = []
+                consumer.forget_all()
+            self.consumers = []
+            self.queues = {}
 
     def end(self) -> None:
         """Close all consumers: the store closes."""

@@ -404,6 +404,13 @@ class HoldService:
 
     # Life.
 
+    def forget(self) -> None:
+        """In a forked child of the writer: nobody waits here. Whoever held the lock is the parent's thread."""
+        self.lock = threading.Lock()
+        self.closed = True
+        self.held.clear()
+        self.watches.clear()
+
     def close(self) -> None:
         """Answer every pull that waits: the store is closed."""
         with self.lock:

@@ -88,11 +88,10 @@ def send_back(
     properties["WAIT"] = "false"
     properties.setdefault("ORIGIN_MESSAGE_ID", record.message_id)
     if record.reconsume_times >= max_reconsume_times or delay_level < 0:
-        topic, queue_nums, queue_id, delay_level = DLQ_PREFIX + group, 1, 0, 0
+        topic, queue_nums, delay_level = DLQ_PREFIX + group, 1, 0
         properties["DELAY"] = "0"
     else:
         topic, queue_nums = RETRY_PREFIX + group, config.retry_queue_nums
-        queue_id = random.randrange(queue_nums)
         delay_level = delay_level or FIRST_DELAY_LEVEL + record.reconsume_times
     described = store.services.topics.create_when_missing(
         topic,
@@ -102,6 +101,8 @@ def send_back(
     )
     if not described.perm & PERM_WRITE:
         raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic takes no messages: topic={topic!r}")
+    # The group may have been given more queues after the topic was made; consumers read those of the topic.
+    queue_id = random.randrange(max(1, min(queue_nums, described.read_queue_nums)))
     message = carried_message(record, topic, queue_id, properties, keeps_store_host=False)
     result = store.put(
         msgspec.structs.replace(message, reconsume_times=record.reconsume_times + 1, delay_level=delay_level)

@@ -29,7 +29,7 @@ from reput.consume.subscription import Filter
 from reput.consume.subscription_groups import SubscriptionGroups, check_group
 from reput.consume.topic_reader import Beginning
 from reput.consume.topics import Topics
-from reput.errors import ConfigError, RequestRefused
+from reput.errors import ConfigError, ReputError, RequestRefused, StoreClosed
 from reput.store.message import Message, PutMessageResult
 
 __all__ = ["ConsumableStore", "ConsumeServices"]
@@ -136,6 +136,14 @@ class ConsumeServices:
                 f"nobody builds the queues that consumers read: dispatchers={','.join(self.settings.dispatchers)}",
                 f"Enable the dispatcher {CONSUME_QUEUE}.",
             )
+        self.require_open()
+        if not isinstance(topics, str) and not isinstance(topics, Iterable):
+            raise ConfigError(f"topics are none: topics={topics!r}", "Give a topic's name, or several.")
+        if not isinstance(wanted, Filter):
+            raise ConfigError(
+                f"the filter is none: filter={wanted!r}",
+                "Give tags like 'a || b', or what `reput.filter.parse` returns.",
+            )
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         if not broadcast:
             if offset_store is not None:
@@ -204,10 +212,20 @@ class ConsumeServices:
         if shared is not None:
             shared.move(topic, queue_id, queue_offset)
 
+    def topic_goes(self, topic: str) -> None:
+        """A topic is being deleted: its messages are given to nobody while its queues go."""
+        for shared in self.all_groups():
+            shared.hold_back(topic)
+
     def topic_deleted(self, topic: str) -> None:
         """A topic is gone with its queues: consumers begin anew with what is put to it from now on."""
         for shared in self.all_groups():
             shared.begin_anew(topic)
+        # Once more: a consumer may have gone meanwhile, and have left behind how far it had come.
+        offsets = self.managers.offsets
+        with offsets.lock:
+            if offsets.clean_offset_by_topic(topic):
+                offsets.persist()
 
     def all_groups(self) -> list[ConsumerGroup]:
         """Return the groups that share, and each broadcasting consumer."""
@@ -238,6 +256,34 @@ class ConsumeServices:
             except OSError as error:
                 # The next time may be better; whoever commits himself is told.
                 logger.warning("consumer offsets cannot be kept: error=%s", error)
+            self.look_for_queues()
+
+    def look_for_queues(self) -> None:
+        """Have all groups look which queues their topics have now."""
+        for shared in self.all_groups():
+            try:
+                shared.look_for_queues()
+            except (ReputError, OSError) as error:
+                logger.warning("a group's queues cannot be looked for: group=%s error=%s", shared.group, error)
+
+    def require_open(self) -> None:
+        """Refuse what comes after the end.
+
+        Raises:
+            StoreClosed: the store was closed, or this is a forked child of its writer.
+        """
+        if self.closing.is_set():
+            raise StoreClosed(f"the store is closed: store={self.store.directory}", "Open it again.")
+
+    def forget(self) -> None:
+        """In a forked child of the writer: nobody consumes here, and the parent's files are left alone."""
+        # Locks may be held by threads that only the parent has.
+        self.closing = threading.Event()
+        self.closing.set()
+        self.lock = threading.Lock()
+        self.hold_service.forget()
+        for shared in self.all_groups():
+            shared.forget()
 
     def close(self) -> None:
         """End all consumers and held pulls, and keep offsets and filters.

@@ -11,16 +11,31 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, Protocol, TypeAlias
 
+from reput.errors import ConfigError
 from reput.filter import SqlFilter, TagFilter
 from reput.store.message_reader import GetMessageResult
 from reput.store.properties import filled_properties
 from reput_hooks import Record
 
-__all__ = ["Beginning", "MessageSource", "TopicReader", "first_queue_offset"]
+__all__ = ["Beginning", "MessageSource", "TopicReader", "check_beginning", "first_queue_offset"]
 
 BATCH = 32
 # Where to begin a queue: at its first or behind its last message, or at a store time in ms since 1970 UTC.
 Beginning: TypeAlias = Literal["earliest", "latest"] | int
+
+
+def check_beginning(name: str, value: object) -> None:
+    """Refuse an argument that names no place to begin at.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    is_time = isinstance(value, int) and not isinstance(value, bool)
+    if not is_time and (not isinstance(value, str) or value not in ("earliest", "latest")):
+        raise ConfigError(
+            f"{name} is no place to begin at: {name}={value!r}",
+            'Give "earliest", "latest", or a store time in ms since 1970 UTC.',
+        )
 
 
 class MessageSource(Protocol):

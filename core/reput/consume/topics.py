@@ -16,9 +16,10 @@ from reput.consume.response_code import ResponseCode
 from reput.errors import MessageIllegal, RequestRefused
 from reput.settings import Settings
 from reput.store.message import check_topic
+from reput.store.multi_dispatch import LMQ_PREFIX
 from reput.store.topic_config_manager import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig, TopicConfigManager
 
-__all__ = ["DLQ_PREFIX", "RETRY_PREFIX", "Topics", "is_system_topic"]
+__all__ = ["DLQ_PREFIX", "RETRY_PREFIX", "Topics", "check_consumed_topic", "is_system_topic"]
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
@@ -41,6 +42,25 @@ PERM_MAX = PERM_INHERIT | PERM_READ | PERM_WRITE
 def is_system_topic(topic: str) -> bool:
     """Whether RocketMQ keeps *topic* for itself."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def check_consumed_topic(topic: object) -> None:
+    """Refuse a name that no topic can have, which nobody would ever put a message to.
+
+    Raises:
+        RequestRefused: INVALID_PARAMETER. Light queues are named as their producers like, but never with a slash.
+    """
+    if isinstance(topic, str) and topic.startswith(LMQ_PREFIX) and not {"/", "\0"} & {*topic}:
+        return
+    check_topic_name(topic)
+
+
+def check_topic_name(topic: object) -> None:
+    """Raise RequestRefused, INVALID_PARAMETER, unless *topic* can be a topic's name."""
+    try:
+        check_topic(topic)  # type: ignore[arg-type]
+    except MessageIllegal as error:
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(error), "Give a topic's name.") from None
 
 
 class Topics:
@@ -80,10 +100,7 @@ class Topics:
         Raises:
             RequestRefused: INVALID_PARAMETER; its name or a number is one that RocketMQ refuses, or it is the system's.
         """
-        try:
-            check_topic(config.topic_name)
-        except MessageIllegal as error:
-            raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        check_topic_name(config.topic_name)
         if is_system_topic(config.topic_name):
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER, f"topic is the system's own: topic={config.topic_name!r}"

@@ -535,6 +535,14 @@ class MessageReader:
             found.last_update_offset,
         )
 
+    def is_accepted(self, commit_log_offset: int) -> bool:
+        """Tell whether an operator has accepted that the log is damaged there, so that nobody waits for that record."""
+        # Here, because hardly any log is damaged.
+        from reput.store.recovery import read_damage
+
+        accepted = read_damage(self.directory).accepted()
+        return any(begin <= commit_log_offset < until for begin, until in accepted)
+
     def record_at(self, commit_log_offset: int) -> Record | None:
         """Return the record that begins at this offset, None if the log does not hold it.
 
@@ -611,6 +619,8 @@ class QueueReader:
         try:
             size, magic_code, queue_id, own_queue_offset, commit_log_offset, sys_flag = HEAD.unpack_from(data, at)
             if commit_log_offset != unit[0] or magic_code not in MAGIC_CODES:
+                if self.reader.is_accepted(unit[0]):
+                    return False
                 raise DamagedStore(
                     f"the log has no record where the queue says: topic={self.topic} queue_id={self.queue_id} "
                     f"queue_offset={queue_offset} commit_log_offset={unit[0]}",

@@ -1,0 +1,47 @@
+"""bring_back_offsets: committed offsets that are ahead of a log which has lost its end.
+
+    queue             0 1 2 3 4 5 │ 6 7 8 9        what lay behind │ was not on disk yet when the power went
+    committed                             ▲
+    after the cut     0 1 2 3 4 5   the next message gets 6 again, which the group has never seen
+
+RocketMQ leaves such an offset where it is, and the group misses the messages up to there.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from reput.store.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.queue_offsets import QueueOffsets
+
+__all__ = ["bring_back_offsets"]
+
+logger = logging.getLogger("reput.consume")
+
+
+def bring_back_offsets(offsets: ConsumerOffsetManager, queue_offsets: QueueOffsets) -> int:
+    """Set every offset that lies behind its queue's end back to that, and return how many there were.
+
+    Args:
+        queue_offsets: what the next message of each queue gets; queues that are not in there are left alone.
+    """
+    count = 0
+    for group, committed in offsets.by_group().items():
+        for topic, by_queue in committed.items():
+            ends = queue_offsets.queues.get(topic, {})
+            for queue_id, queue_offset in by_queue.items():
+                end = ends.get(queue_id)
+                if end is None or queue_offset <= end:
+                    continue
+                logger.warning(
+                    "the log has lost messages that a group had consumed: group=%s topic=%s queue_id=%d committed=%d "
+                    "queue_offset_max=%d",
+                    group,
+                    topic,
+                    queue_id,
+                    queue_offset,
+                    end,
+                )
+                offsets.commit_offset(group, topic, queue_id, end)
+                count += 1
+    return count
