@@ -79,3 +79,16 @@ def test_a_dispatcher_that_rejected_nothing_has_none(store, tmp_path):
         put_and_reject(opened)
     done = run_reput("dispatcher", "dead-letters", tmp_path / "store", "consume_queue")
     assert (done.code, done.stdout) == (0, "")
+
+
+def test_a_name_that_nobody_has_is_refused(store, tmp_path):
+    """Nothing would be shown of a mistyped one, as if nothing had been rejected; those of who left are shown."""
+    with store() as opened:
+        put_and_reject(opened)
+    for options in ((), ("--replay",)):
+        refused = run_reput("dispatcher", "dead-letters", tmp_path / "store", "prbe", *options)
+        assert refused.code == 2
+        assert "no such dispatcher is installed: dispatcher=prbe" in refused.stderr
+    with reput.open(tmp_path / "store", dispatchers=["consume_queue"]):
+        pass
+    assert "poison" in run_reput("dispatcher", "dead-letters", tmp_path / "store", "probe").stdout

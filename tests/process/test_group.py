@@ -191,14 +191,16 @@ def test_a_plugin_that_cannot_be_imported_is_broken(log, plugins, context, proce
     plugins.add("bad", source="import no_such_module")
     plugins.add("dies", source="import os; os._exit(7)")
     plugins.add("old", 'reads="appended", api_version=99')
+    plugins.add("unmarked", source="def reput_create_dispatcher(context):\n    raise NotImplementedError")
     plugins.add("probe")
-    running = processes(context("bad", "dies", "old", "probe"))
+    running = processes(context("bad", "dies", "old", "unmarked", "probe"))
     running.group.wait_for("probe", log.put(1), TIMEOUT)
     rows = {row.name: row for row in running.group.status()}
-    assert [rows[name].state for name in ("bad", "dies", "old")] == ["BROKEN"] * 3
+    assert [rows[name].state for name in ("bad", "dies", "old", "unmarked")] == ["BROKEN"] * 4
     assert "No module named 'no_such_module'" in rows["bad"].error
     assert "exit_status=7" in rows["dies"].error
     assert "api_version=99" in rows["old"].error
+    assert "the plugin has no hook that makes its dispatcher: dispatcher=unmarked" in rows["unmarked"].error
 
 
 # What libraries do when they are loaded, and worse.

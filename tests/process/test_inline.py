@@ -487,3 +487,61 @@ def test_a_view_is_durable_as_soon_as_those_it_comes_after(log, plugins, context
     while not group.durable_cursor("second"):
         group.wait_for("second", log.put(1), TIMEOUT)
     assert group.durable_cursor("second") <= group.durable_cursor("first")
+
+
+WRONG = """
+from reput_hooks import *
+
+class Wrong(CommitLogDispatcher):
+    def __init__(self, context):
+        self.context = context
+    def dispatch(self, batch):
+        self.end = batch.end
+    METHOD
+
+@hookimpl
+def reput_create_dispatcher(context):
+    return Wrong(context)
+
+@hookimpl
+def reput_describe_dispatcher():
+    return DispatcherDescription(reads="appended")
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("def start(self): return 7", "start returned no cursor: dispatcher=wrong returned=7"),
+        ("def flush(self): return self.end.commit_log_offset", "flush returned no cursor: dispatcher=wrong returned="),
+        ("def flush(self): return Cursor(self.end.store_id, 1, -1, 0)", "flush returned no cursor: dispatcher=wrong"),
+        ("def flush(self): return Cursor('0' * 32, 1, 0, 0)", "the durable cursor is of another store"),
+        ("def dispatch(self, batch): raise RebuildNeeded", "wants its view to be built again, as it just was"),
+        ("def start(self): raise RebuildNeeded", "wants its view to be built again, as it just was"),
+    ],
+)
+def test_what_a_dispatcher_gets_wrong_is_said_and_ends(log, plugins, context, inline, method, error):
+    """Tried a few times, with pauses; it is left with a sentence that names the method, and spins for nobody."""
+    plugins.add("wrong", source=WRONG.replace("METHOD", method))
+    settings = {"dispatcher_restart_count_max": 1, "dispatcher_backoff_min": 1, "dispatcher_flush_interval": 10}
+    log.put(3)
+    group = inline(context("wrong", **settings))
+    while group.status()[0].state != "FATAL":
+        wait_for_change(group)
+    assert error in group.status()[0].error
+
+
+def test_any_reason_can_be_written_down(log, plugins, context, inline):
+    """A reason that is no text, or half of one, does not stop the records behind it."""
+    method = "def dispatch(self, batch):\n"
+    method += "        for request, reason in zip(batch, (None, 'caf\\udce9', ValueError('no'))):\n"
+    method += "            self.context.reject(request, reason)\n        self.end = batch.end"
+    plugins.add("wrong", source=WRONG.replace("METHOD", method))
+    log.put(3)
+    group = inline(context("wrong"))
+    group.wait_for("wrong", log.end, TIMEOUT)
+    assert [letter.reason for letter in DeadLetters(log.store_directory, "wrong").lines.read()] == [
+        "None",
+        "caf\\udce9",
+        "no",
+    ]

@@ -78,3 +78,10 @@ def test_a_wrong_format_string_is_the_plugins_business(pipe, monkeypatch):
     emit(handler, "%d", "no number")
     emit(handler, "fine")
     assert [decode_line(line).message for line in lines(reader)] == ["fine"]
+
+
+def test_half_a_character_ends_no_dispatcher(pipe):
+    """As in the name of a file in another encoding: it is shown escaped."""
+    handler, reader = pipe
+    emit(handler, "cannot open %s", b"caf\xe9".decode(errors="surrogateescape"))
+    assert [decode_line(line).message for line in lines(reader)] == ["cannot open caf\\udce9"]

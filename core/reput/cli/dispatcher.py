@@ -75,6 +75,7 @@ def dead_letters(
     from reput.store.record import decode_record
 
     require_store(store)
+    require_dispatcher(store, name)
     if replay:
         print_table(msgspec.to_builtins(replay_dead_letters(store, name)), REPLAY_COLUMNS, output_format)
         return
@@ -83,6 +84,20 @@ def dead_letters(
         kind = (body or Body.BASE64) if printer.is_json else Body.TEXT if body is None else body
         rejected = {"reason": letter.reason, "rejected_timestamp": letter.timestamp, "epoch": letter.epoch}
         printer.row(rejected | record_row(decode_record(letter.record), kind))
+
+
+def require_dispatcher(store: Path, name: str) -> None:
+    """Refuse a name that no dispatcher has or had here: an empty list would say that nothing was rejected.
+
+    Raises:
+        ConfigError: it is not installed, and the store has nothing of it.
+    """
+    from reput.process.catalogue import select_dispatchers
+    from reput.process.dead_letters import DeadLetters
+    from reput.store.dispatcher_cursors import read_dispatcher_cursors
+
+    if name not in read_dispatcher_cursors(store) and not DeadLetters(store, name).lines.path.exists():
+        select_dispatchers([name])
 
 
 def dead_letter_text(row: Mapping[str, Any], body_size_max: int | None) -> str:

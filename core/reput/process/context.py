@@ -12,6 +12,7 @@ import msgspec
 
 from reput.process.dead_letters import DeadLetter, DeadLetters
 from reput.process.feed import LoopCell
+from reput.process.log_pipe import as_utf8
 from reput.process.log_reader import CommitLogReader
 from reput.process.view_folders import ViewFolders
 from reput.settings import Settings
@@ -72,7 +73,8 @@ class HostContext:
             topic=request.topic,
             queue_id=request.queue_id,
             queue_offset=request.queue_offset,
-            reason=reason,
+            # Whatever the plugin gives: what cannot be written down must not be what stops it.
+            reason=as_utf8(str(reason)),
             record=self._reader.read_bytes(request.commit_log_offset, request.record_size),
         )
         if self._dead_letters.add(letter):
@@ -81,7 +83,7 @@ class HostContext:
                 "record rejected: commit_log_offset=%d topic=%s reason=%s",
                 request.commit_log_offset,
                 request.topic,
-                reason,
+                letter.reason,
             )
 
     def close(self) -> None:

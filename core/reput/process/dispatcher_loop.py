@@ -188,6 +188,8 @@ class DispatcherLoop:
         self.flushed_at = self.worked_at = now()
         self.stop: Stop | None = None
         self.drain_target: int | None = None
+        # The view was emptied, and nothing of it was flushed since.
+        self.rebuilt = False
         # Everything is dispatched, and this is until when it is waited for that it can be flushed.
         self.end_by: float | None = None
         self.finished = False
@@ -343,7 +345,7 @@ class DispatcherLoop:
         untouched = self.builds_anew and not any(self.folders.directory.iterdir())
         self.dispatcher = self.create()
         try:
-            cursor = self.dispatcher.start()
+            cursor = self.returned_cursor("start", self.dispatcher.start())
             if untouched and cursor is not None:
                 raise StartRefused(
                     "the dispatcher keeps its view elsewhere, where it cannot be built anew; with another place in its "
@@ -400,7 +402,14 @@ class DispatcherLoop:
         self.cell.set_progress(self.cursor.commit_log_offset, self.ordinal)
 
     def rebuild(self) -> None:
-        """Empty the view and begin with the log."""
+        """Empty the view and begin with the log.
+
+        Raises:
+            DispatcherError: nothing was flushed since that was done before: it would go on so for ever.
+        """
+        if self.rebuilt:
+            raise self.rebuilt_in_vain()
+        self.rebuilt = True
         self.logger.warning("the view is emptied and built again: commit_log_offset=%d", self.cursor.commit_log_offset)
         self.cell.set_phase(Phase.START)
         self.cell.forget_progress()
@@ -411,7 +420,10 @@ class DispatcherLoop:
         self.dead_letters.give_up_replay()
         self.folders.empty()
         self.dispatcher = self.create()
-        cursor = self.dispatcher.start()
+        try:
+            cursor = self.returned_cursor("start", self.dispatcher.start())
+        except RebuildNeeded:
+            raise self.rebuilt_in_vain() from None
         if cursor is not None:
             raise DispatcherError(
                 f"the view was emptied, but the dispatcher still has a cursor: dispatcher={self.name} "
@@ -420,6 +432,13 @@ class DispatcherLoop:
         self.settle(self.dispatcher, None)
         self.dirty = True
         self.cell.set_phase(Phase.IDLE)
+
+    def rebuilt_in_vain(self) -> DispatcherError:
+        """Return the error of a dispatcher that goes round in a circle."""
+        return DispatcherError(
+            f"the dispatcher wants its view to be built again, as it just was: dispatcher={self.name} "
+            f"commit_log_offset={self.cursor.commit_log_offset}"
+        )
 
     def drained(self) -> bool:
         """Whether everything was dispatched that can be, of what there was when draining began."""
@@ -741,7 +760,7 @@ class DispatcherLoop:
         """Have the view made durable. *in_steps*: up to where it was when the steps before this began."""
         self.cell.set_phase(Phase.FLUSH)
         try:
-            cursor = dispatcher.flush()
+            cursor = self.returned_cursor("flush", dispatcher.flush())
         except RetryLater as reason:
             self.flush_at = self.now() + self.wait_for_shortage(reason)
             self.cell.set_phase(Phase.IDLE)
@@ -755,11 +774,27 @@ class DispatcherLoop:
                     f"the durable cursor lies beyond what was dispatched: dispatcher={self.name} "
                     f"durable={cursor.commit_log_offset} dispatched={self.cursor.commit_log_offset}"
                 )
+            if cursor.store_id != self.cursor.store_id:
+                raise DispatcherError(
+                    f"the durable cursor is of another store: dispatcher={self.name} store_id={cursor.store_id} "
+                    f"expected={self.cursor.store_id}"
+                )
             self.say_durable(cursor)
         self.dirty = in_steps and cursor is not None and cursor.commit_log_offset < self.cursor.commit_log_offset
         self.flushed_at = self.now()
+        self.rebuilt = False
         if self.replayed is not None:
             self.finish_replay(self.replayed)
+
+    def returned_cursor(self, method: str, cursor: object) -> Cursor | None:
+        """Return what a plugin's *method* returned.
+
+        Raises:
+            DispatcherError: it is no cursor.
+        """
+        if cursor is None or (isinstance(cursor, Cursor) and cursor.commit_log_offset >= 0):
+            return cursor
+        raise DispatcherError(f"{method} returned no cursor: dispatcher={self.name} returned={cursor!r:.200}")
 
     def say_durable(self, cursor: Cursor) -> None:
         self.cell.set_durable_cursor(cursor.commit_log_offset, cursor.epoch, cursor.store_timestamp)

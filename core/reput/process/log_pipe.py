@@ -14,7 +14,7 @@ from contextlib import nullcontext
 
 import msgspec
 
-__all__ = ["LogLine", "PipeHandler", "install"]
+__all__ = ["LogLine", "PipeHandler", "as_utf8", "install"]
 
 LINE_SIZE_MAX = 64 << 10
 
@@ -85,7 +85,7 @@ class PipeHandler(logging.Handler):
         with self.lock or nullcontext():
             self.rest = self.push(self.rest)
             if not self.rest:
-                data = msgspec.json.encode(line) + b"\n"
+                data = encode_line(line) + b"\n"
                 left = self.push(data)
                 if len(left) < len(data):
                     self.rest = left
@@ -100,6 +100,21 @@ class PipeHandler(logging.Handler):
         except OSError:
             # The pipe is full, or the supervisor is gone, and this process soon will be.
             return data
+
+
+def encode_line(line: LogLine) -> bytes:
+    """Return *line* as JSON; texts that are none, such as names of files in another encoding, are shown escaped."""
+    try:
+        return msgspec.json.encode(line)
+    except UnicodeEncodeError:
+        fields = msgspec.structs.asdict(line)
+        texts = {name: as_utf8(value) for name, value in fields.items() if isinstance(value, str)}
+        return msgspec.json.encode(msgspec.structs.replace(line, **texts))
+
+
+def as_utf8(text: str) -> str:
+    """Return *text* with what UTF-8 cannot say, half a character, in its escaped form."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def install(descriptor: int, dispatcher: str, position: Callable[[], int | None]) -> PipeHandler:

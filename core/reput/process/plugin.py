@@ -34,8 +34,15 @@ class Plugin:
         """Return what the plugin declares.
 
         Raises:
-            DispatcherError: it declares something that is none, or was written for another version of the hooks.
+            DispatcherError: it makes no dispatcher, declares something that is none, or was written for another version
+                of the hooks.
         """
+        if not self.manager.hook.reput_create_dispatcher.get_hookimpls():
+            raise DispatcherError(
+                f"the plugin has no hook that makes its dispatcher: dispatcher={self.name} "
+                "hook=reput_create_dispatcher",
+                "A function of that name in the module is marked with reput_hooks.hookimpl.",
+            )
         description = self.manager.hook.reput_describe_dispatcher() or DispatcherDescription()
         if not isinstance(description, DispatcherDescription):
             raise DispatcherError(
