@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 
 import msgspec
+from deltalake import DeltaTable
 
 from reput.store.epochs import read_epochs
 from reput.table import table_options
@@ -25,9 +26,9 @@ from reput_plugins.spark_export.streaming_query import StreamingQuery
 
 __all__ = ["SparkExport"]
 
-# A small batch is seen as soon as it is there, and a large one does not cost hundreds of looks.
-LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.02, 0.25
-LOOK_GROWTH = 1.3
+# A batch is seen when it is a twentieth older than it had to be, and a large one does not cost hundreds of looks.
+LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.01, 0.25
+LOOK_GROWTH = 1.05
 
 
 class SparkExport(CommitLogDispatcher):
@@ -47,6 +48,7 @@ class SparkExport(CommitLogDispatcher):
         self.schema = lake_schema(self.table_options.row_format)
         self.running = contextlib.ExitStack()
         self.query: StreamingQuery | None = None
+        self.table: DeltaTable | None = None
         self.end: Cursor | None = None
         self.commits = context.counter("commits")
         self.removed_files = context.counter("removed_files")
@@ -74,10 +76,10 @@ class SparkExport(CommitLogDispatcher):
         """Let the query read up to the batch's end, and wait until the table holds it."""
         target = batch.end.commit_log_offset
         query = self.query or self.begin(batch.commit_log_offset)
-        query.set_limit(target)
         lake = self.lake()
-        table = lake.create(self.schema, self.topics)
+        table = self.table = self.table or lake.create(self.schema, self.topics)
         known = table.version()
+        query.set_limit(target)
         look_seconds = LOOK_SECONDS_MIN
         while (lake.committed(table) or 0) < target:
             query.wait(look_seconds)
@@ -122,6 +124,7 @@ class SparkExport(CommitLogDispatcher):
         """Take out of the table what the log does not have any more."""
         self.stop_spark()
         self.lake().truncate(cursor)
+        self.table = None
         self.end = cursor
 
     def expire(self, commit_log_offset_min: int) -> None:

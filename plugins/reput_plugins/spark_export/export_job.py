@@ -6,8 +6,11 @@ nothing to do; a run that was killed left files that no transaction names, and t
 
 from __future__ import annotations
 
+import functools
+import pickle
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["ExportReport", "export", "refuse_other_settings"]
 
 SPLIT_BYTES = 128 << 20
+# Below this a second task costs more than it saves.
+TASK_BYTES_MIN = 4 << 20
 # Who exports this much will do so again; with less, making the archive would take longer than all the rest.
 CLASS_ARCHIVE_BYTES = 256 << 20
 PROGRESS_SECONDS = 0.25
@@ -84,7 +89,7 @@ def export(
     began = time.monotonic()
     refuse_other_settings(settings or {})
     require_store(Path(store))
-    require_packages()
+    require_packages("pandas")
     # Only now: they load the packages whose absence was to be told in a sentence.
     from reput.store.epochs import read_epochs
     from reput.table import LogTable, table_options
@@ -111,7 +116,7 @@ def export(
     if end <= begin:
         table = target.create(schema, chosen)
         return ExportReport(begin, begin, 0, 0, 0, time.monotonic() - began, table.version())
-    plan = SinkPlan(str(store_directory), location, name, options)
+    plan = SinkPlan(str(store_directory), location, name, options, run=uuid.uuid4().hex[:8])
     worthwhile = end - begin >= CLASS_ARCHIVE_BYTES
     with spark_session(settings or {}, f"reput export {plan.store}", make_class_archive=worthwhile) as session:
         # Not before Spark runs: what cannot be filled is not made.
@@ -167,23 +172,26 @@ def watch(session: SparkSession, byte_count: int, on_progress: Progress, done: t
 
 
 def write_ranges(session: SparkSession, plan: SinkPlan, begin: int, until: int) -> None:
-    """Read ranges as rows, and have the sink write what they name."""
-    from reput_plugins.spark_export.lake_sink import PLAN_OPTION, LakeSink
+    """Have one task for each range write its files, and commit what they tell of.
+
+    The ranges go to the workers with the function, and what they wrote comes back as the frame's rows: through a source
+    and a sink of Spark's it would be the same, but five more kinds of Python processes would have to start for it.
+    """
+    from reput.table import LogTable
+    from reput_plugins.spark_export.lake_sink import commit_ranges, remove_run, write_chosen
 
     if not is_remote(session):
         session.sparkContext.setJobGroup(JOB_GROUP, JOB_GROUP, interruptOnCancel=True)
-    session.dataSource.register(LakeSink)
-    ranges = (
-        session.read.format("reput")
-        .option("schemaMode", "ranges")
-        .option("startingOffsets", begin)
-        .option("endingOffsets", until)
-        .option("splitBytes", SPLIT_BYTES)
-        .option("minPartitions", parallelism(session))
-        .load(plan.store)
-    )
-    encoded = msgspec.json.encode(plan).decode()
-    ranges.write.format("reput_lake").mode("append").option(PLAN_OPTION, encoded).save()
+    count_min = min(parallelism(session), max((until - begin) // TASK_BYTES_MIN, 1))
+    splits = LogTable(plan.store, plan.table).splits(begin, until, split_bytes=SPLIT_BYTES, split_count_min=count_min)
+    ranges = [(split.begin, split.until) for split in splits]
+    chosen = session.range(0, len(ranges), 1, len(ranges))
+    try:
+        written = chosen.mapInArrow(functools.partial(write_chosen, plan, ranges), "written binary").toArrow()
+    except BaseException:
+        remove_run(plan)
+        raise
+    commit_ranges(plan, [pickle.loads(row) for row in written["written"].to_pylist()])
 
 
 def is_remote(session: SparkSession) -> bool:

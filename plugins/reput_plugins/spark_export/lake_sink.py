@@ -7,6 +7,7 @@ and writes Parquet files; what goes back to the driver is the names of the files
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
@@ -14,7 +15,6 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
-    DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
@@ -36,12 +36,16 @@ PLAN_OPTION = "secretPlan"
 
 
 class SinkPlan(msgspec.Struct, frozen=True):
-    """What is exported, and into which lake. It reaches the workers as the one option of the sink."""
+    """What is exported, and into which lake. It reaches the workers as the one option of the sink.
+
+    *run* is in the names of the files that are written for it.
+    """
 
     store: str
     lake: LakeLocation
     export_name: str
     table: TableOptions
+    run: str = ""
 
 
 class WrittenRange(WriterCommitMessage):
@@ -53,7 +57,7 @@ class WrittenRange(WriterCommitMessage):
 
 
 class LakeSink(DataSource):
-    """``df.write.format("reput_lake")`` and ``df.writeStream.format("reput_lake")`` of a frame of ranges."""
+    """``df.writeStream.format("reput_lake")`` of a frame of ranges."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -64,36 +68,16 @@ class LakeSink(DataSource):
         """Return the name of the format."""
         return "reput_lake"
 
-    def writer(self, schema: StructType, overwrite: bool) -> LakeWriter:
-        """Return the writer of a batch. Nothing is ever overwritten: the lake only grows."""
-        return LakeWriter(self.plan)
-
     def streamWriter(self, schema: StructType, overwrite: bool) -> LakeStreamWriter:
-        """Return the writer of a stream."""
+        """Return the writer of a stream. Nothing is ever overwritten: the lake only grows."""
         return LakeStreamWriter(self.plan)
 
 
-class LakeWriter(DataSourceArrowWriter):
-    """Writes in the workers, commits beside the driver."""
-
-    def __init__(self, plan: SinkPlan) -> None:
-        self.plan = plan
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRange:
-        """Write the ranges of one task."""
-        return write_ranges(self.plan, iterator)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Add the files of all tasks in one transaction."""
-        commit_ranges(self.plan, messages)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove the files of the tasks that came to an end."""
-        remove_files(self.plan, messages)
-
-
 class LakeStreamWriter(DataSourceStreamArrowWriter):
-    """The same for each micro-batch. Spark may commit one again after a restart; it is not added twice."""
+    """Writes in the workers, commits beside the driver.
+
+    Spark may commit a micro-batch again after a restart; it is not added twice.
+    """
 
     def __init__(self, plan: SinkPlan) -> None:
         self.plan = plan
@@ -118,10 +102,20 @@ def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRa
     files: list[WrittenFile] = []
     with lake_errors(plan.lake.address):
         for begin, until in ranges:
-            files += write_range(plan.lake, plan.store, plan.table, begin, until)
+            files += write_range(plan.lake, plan.store, plan.table, begin, until, plan.run)
     # What a worker process holds is held for as long as Spark keeps the process.
     pa.default_memory_pool().release_unused()
     return WrittenRange(ranges, files)
+
+
+def write_chosen(
+    plan: SinkPlan, ranges: Sequence[tuple[int, int]], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write the ranges whose numbers *batches* hold; yield what was written. Runs in a worker of a batch export."""
+    numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+    chosen = [ranges[number] for number in numbers]
+    rows = pa.record_batch({"begin": [begin for begin, _ in chosen], "until": [until for _, until in chosen]})
+    yield pa.record_batch([[pickle.dumps(write_ranges(plan, iter([rows])))]], names=["written"])
 
 
 @advice_noted()
@@ -150,6 +144,13 @@ def commit_ranges(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]
         raise
     if added is None:
         remove_files(plan, messages)
+
+
+def remove_run(plan: SinkPlan) -> None:
+    """Remove the files of a run of which nothing was committed, where they can be found by their names."""
+    if plan.lake.folder is not None:
+        for path in plan.lake.folder.glob(f"*/*/*-{plan.run}-*.parquet"):
+            path.unlink(missing_ok=True)
 
 
 def remove_files(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:

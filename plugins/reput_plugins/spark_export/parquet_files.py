@@ -74,15 +74,20 @@ def file_format(row_format: RowFormat) -> RowFormat:
     return msgspec.structs.replace(row_format, columns=names)
 
 
-def write_range(lake: LakeLocation, store: str, options: TableOptions, begin: int, until: int) -> list[WrittenFile]:
+def write_range(
+    lake: LakeLocation, store: str, options: TableOptions, begin: int, until: int, run: str = ""
+) -> list[WrittenFile]:
     """Write the rows of the records that begin in [begin, until) into files of *lake* and force them to disk.
+
+    *run* is in the names of the files, by which all of an export can be found.
 
     Raises:
         DamagedStore: some bytes are no records, and the options do not say to go on.
         OSError: a file cannot be written. Those of this call are gone then.
     """
     table = LogTable(store, options)
-    writers = PartitionWriters(lake, f"{begin:020d}-{until:020d}-{uuid.uuid4().hex[:8]}.parquet")
+    attempt = f"{run}-{uuid.uuid4().hex[:8]}" if run else uuid.uuid4().hex[:8]
+    writers = PartitionWriters(lake, f"{begin:020d}-{until:020d}-{attempt}.parquet")
     decoder = BatchDecoder(file_format(options.row_format))
     try:
         for parts, rows in table.records(begin, until):

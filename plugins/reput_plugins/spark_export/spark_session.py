@@ -33,6 +33,7 @@ LOG_LINES_SHOWN = 12
 EXIT_SECONDS_MAX = 120
 # A control plane compiles little and keeps little: the simplest compiler and collector start soonest.
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
+CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -116,8 +117,11 @@ def local_settings(settings: Mapping[str, str], scratch: Path, java_options: str
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        # Without the checksum files that Hadoop else writes beside each file of a checkpoint.
+        # Without the checksum files that Hadoop else writes beside each file of a checkpoint, and by the one of its two
+        # interfaces that starts no process (chmod, readlink) for each of them.
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **settings,
@@ -134,6 +138,7 @@ def local_settings(settings: Mapping[str, str], scratch: Path, java_options: str
 def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterator[SparkSession]:
     """Start a JVM whose output goes to a file, lend its session, and see it gone."""
     from pyspark import SparkConf, SparkContext
+    from pyspark.find_spark_home import _find_spark_home
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
@@ -146,7 +151,13 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterat
     gateway = None
     try:
         # PySpark asks the environment for the workers' Python and for its own address, not only its settings.
-        variables = {"PYSPARK_PYTHON": settings["spark.pyspark.python"]}
+        variables = {
+            "PYSPARK_PYTHON": settings["spark.pyspark.python"],
+            # Else its script starts a Python to find out.
+            "SPARK_HOME": _find_spark_home(),
+            # Of a first JVM, which only writes the command line of the second.
+            "SPARK_LAUNCHER_OPTS": f"{JVM_OPTIONS} {os.environ.get('SPARK_LAUNCHER_OPTS', '')}".strip(),
+        }
         if settings["spark.master"].startswith("local"):
             variables["SPARK_LOCAL_IP"] = LOOPBACK
         with log_path.open("wb") as log, environment(**variables), unblocked_signals():

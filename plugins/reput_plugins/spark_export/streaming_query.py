@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reput_hooks import replace_durably
 from reput_plugins.spark_export.lake_sink import PLAN_OPTION, LakeSink, SinkPlan
 from reput_plugins.spark_export.spark_errors import from_spark
 
@@ -64,7 +63,10 @@ class StreamingQuery:
 
     def set_limit(self, commit_log_offset: int) -> None:
         """Let the query read up to this offset, which is durable and where a record begins or the log ends."""
-        replace_durably(self.limit_file, str(commit_log_offset).encode())
+        # It is read by this query alone, and scratch as its checkpoint: a power cut may take it.
+        draft = self.limit_file.with_suffix(".draft")
+        draft.write_text(str(commit_log_offset))
+        draft.replace(self.limit_file)
 
     def wait(self, seconds: float) -> None:
         """Wait a while, or until the query fails.
