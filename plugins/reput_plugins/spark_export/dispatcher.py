@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 
 import msgspec
-from deltalake import DeltaTable
 
 from reput.store.epochs import read_epochs
 from reput.table import table_options
@@ -48,7 +47,6 @@ class SparkExport(CommitLogDispatcher):
         self.schema = lake_schema(self.table_options.row_format)
         self.running = contextlib.ExitStack()
         self.query: StreamingQuery | None = None
-        self.table: DeltaTable | None = None
         self.end: Cursor | None = None
         self.commits = context.counter("commits")
         self.removed_files = context.counter("removed_files")
@@ -76,10 +74,10 @@ class SparkExport(CommitLogDispatcher):
         """Let the query read up to the batch's end, and wait until the table holds it."""
         target = batch.end.commit_log_offset
         query = self.query or self.begin(batch.commit_log_offset)
-        lake = self.lake()
-        table = self.table = self.table or lake.create(self.schema, self.topics)
-        known = table.version()
         query.set_limit(target)
+        lake = self.lake()
+        table = lake.create(self.schema, self.topics)
+        known = table.version()
         look_seconds = LOOK_SECONDS_MIN
         while (lake.committed(table) or 0) < target:
             query.wait(look_seconds)
@@ -124,7 +122,6 @@ class SparkExport(CommitLogDispatcher):
         """Take out of the table what the log does not have any more."""
         self.stop_spark()
         self.lake().truncate(cursor)
-        self.table = None
         self.end = cursor
 
     def expire(self, commit_log_offset_min: int) -> None:
