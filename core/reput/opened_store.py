@@ -39,6 +39,7 @@ from reput.settings import Settings, load_settings
 from reput.store.consumer_offset_manager import consumer_offset_manager
 from reput.store.dispatcher_cursors import keep_dispatcher_cursors
 from reput.store.epochs import read_epochs
+from reput.store.flush_service import nobody_waits
 from reput.store.identity import read_identity, require_store
 from reput.store.message import Message, PutMessageResult
 from reput.store.message_reader import GetMessageResult, MessageReader
@@ -382,7 +383,10 @@ class Store(Reading):
         if self.consuming is not None:
             publisher = ArrivalPublisher(publisher, self.consuming.hold_service.arrived)
         self.writer.attach(
-            publisher, needs_properties=self.group.needs_properties, reads_durable=self.group.reads_durable
+            publisher,
+            needs_properties=self.group.needs_properties,
+            reads_durable=self.group.reads_durable,
+            durable_is_awaited=nobody_waits if self.ring is None else self.ring.durable_is_awaited,
         )
 
     def tell_read_only(self, reason: str | None) -> None:
@@ -1055,6 +1059,10 @@ class OpenRing:
 
         self.memory = RingMemory.create(settings.ring_size)
         self.writer = RingWriter(self.memory, **positions(writer))
+
+    def durable_is_awaited(self) -> bool:
+        """Tell whether a dispatcher waits until more is durable."""
+        return self.writer.durable_awaited is not None
 
     def close(self) -> None:
         """Say that no frame will follow, and release the memory."""

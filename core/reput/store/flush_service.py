@@ -1,7 +1,8 @@
 """FlushService: the thread that forces the log to disk, and completes those who wait for it in batches.
 
 ASYNC_FLUSH: every ``flush_interval_commit_log`` if enough pages were written, and thoroughly every
-``flush_commit_log_thorough_interval``; at once while somebody waits for durable bytes. SYNC_FLUSH: whenever somebody
+``flush_commit_log_thorough_interval``; at once when somebody here waits for durable bytes, and soon when a dispatcher
+does, which cannot wake the flusher from its own process. SYNC_FLUSH: whenever somebody
 waits, all that came meanwhile with one force (group commit).
 
 Source: RocketMQ store, CommitLog.FlushRealTimeService and GroupCommitService.
@@ -17,9 +18,11 @@ from reput.store.commit_log import CommitLog
 from reput.store.files import Clock, Threads
 from reput.store.wait_group import WaitGroup
 
-__all__ = ["FlushService", "is_able_to_flush"]
+__all__ = ["FlushService", "is_able_to_flush", "nobody_waits"]
 
 PAGE_SIZE = 4096
+# How often the flusher looks whether a dispatcher waits for what was appended. One that is at work asks for nothing.
+AWAITED_LOOK_SECONDS = 0.05
 
 
 def is_able_to_flush(appended: int, durable: int, least_pages: int, *, is_full: bool) -> bool:
@@ -35,6 +38,11 @@ def is_able_to_flush(appended: int, durable: int, least_pages: int, *, is_full: 
     if least_pages > 0:
         return appended // PAGE_SIZE - durable // PAGE_SIZE >= least_pages
     return appended > durable
+
+
+def nobody_waits() -> bool:
+    """Say that no dispatcher waits for durable bytes."""
+    return False
 
 
 class FlushService:
@@ -74,8 +82,9 @@ class FlushService:
         self.wake = threading.Event()
         self.stopping = False
         self.told_failure = False
-        # A durable reader that is behind wants each flush as soon as it can be had.
+        # A durable reader that is behind wants each flush as soon as it can be had, the more so while it waits for it.
         self.durable_wanted = False
+        self.durable_is_awaited: Callable[[], bool] = nobody_waits
         self.last_thorough = clock.monotonic()
         self.thread = (threads or Threads()).start("reput-flush", self.run)
 
@@ -124,13 +133,24 @@ class FlushService:
     def run(self) -> None:
         """Flush until stopped, then a last time."""
         while not self.stopping:
-            self.wake.wait(self.interval)
+            self.rest()
             self.wake.clear()
             self.do_round()
         if self.commit_log.failed is None and self.commit_log.appended > self.commit_log.durable:
             self.flush()
         self.complete(everyone=True)
         self.group.open()
+
+    def rest(self) -> None:
+        """Wait until the next look is due, somebody wakes the flusher, or a durable reader waits for what is there."""
+        log, left = self.commit_log, self.interval
+        while self.durable_wanted and left > AWAITED_LOOK_SECONDS:
+            if self.wake.wait(AWAITED_LOOK_SECONDS):
+                return
+            if log.appended > log.durable and self.durable_is_awaited():
+                return
+            left -= AWAITED_LOOK_SECONDS
+        self.wake.wait(left)
 
     def do_round(self) -> None:
         """Force the log if that is due, and let go of those who waited for it."""

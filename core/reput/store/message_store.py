@@ -40,7 +40,7 @@ from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
 from reput.store.disk_space import DiskSpace
 from reput.store.epochs import Epoch, Epochs, make_mark
 from reput.store.files import Clock, Files, Threads
-from reput.store.flush_service import FlushService
+from reput.store.flush_service import FlushService, nobody_waits
 from reput.store.identity import (
     LAYOUT_VERSION,
     StoreIdentity,
@@ -539,12 +539,21 @@ class MessageStore:
         """Return what was put since the store was opened."""
         return self.put_statistics.totals(sum(topic.put_size for topic in list(self.topics.values())))
 
-    def attach(self, publisher: Publisher, *, needs_properties: bool, reads_durable: bool = False) -> None:
+    def attach(
+        self,
+        publisher: Publisher,
+        *,
+        needs_properties: bool,
+        reads_durable: bool = False,
+        durable_is_awaited: Callable[[], bool] = nobody_waits,
+    ) -> None:
         """Have *publisher* told from now on.
 
         Args:
             needs_properties: rows carry the raw properties.
             reads_durable: whoever listens is shown only what is durable, so the flusher does not wait for whole pages.
+            durable_is_awaited: tells whether somebody has nothing to do until more is durable, so that the flusher
+                does not wait for its time. Called by the flusher's thread.
         """
         with self.put_lock:
             if self.commit_service is None:
@@ -555,6 +564,7 @@ class MessageStore:
                 self.committed_publisher.change(publisher, self.commit_log.committed)
             self.needs_properties = needs_properties
         self.told_notice = None
+        self.flush_service.durable_is_awaited = durable_is_awaited
         self.flush_service.durable_wanted = reads_durable
 
     def topic(self, name: str) -> Topic:
