@@ -145,6 +145,26 @@ def test_a_run_of_records_is_located_up_to_the_one_that_is_cut(many, begin, cut)
     assert len(fewer) >= len(whole) - 1
 
 
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 2, 3, 5, 70, 140])), min_size=1, max_size=8),
+    cut=st.integers(0, 300),
+)
+def test_records_of_one_size_are_located_together_and_at_the_same_places(runs, cut):
+    """However many lie one behind the other, and whatever size comes next."""
+    fields = {"topic": b"orders", "properties": b"", "born_host": encode_host("127.0.0.1", 1)}
+    numbers = dict.fromkeys(("queue_id", "flag", "queue_offset", "sys_flag", "born_timestamp", "store_timestamp"), 0)
+    data, ends = bytearray(), []
+    for size, count in runs:
+        for _ in range(count):
+            places = {"commit_log_offset": len(data), "store_host": encode_host("127.0.0.1", 1)}
+            data += encode_record(**fields, **numbers, **places, body=bytes(size))
+            ends.append(len(data))
+    left = max(len(data) - cut, 0)
+    columns, _ = locate_records(bytes(data[:left]), 0, len(data))
+    whole = [end for end in ends if end <= left]
+    assert columns.position.tolist() == [0, *whole][: len(whole)]
+
+
 @given(fields=FIELDS, host=HOSTS, offset=st.integers(0, 2**40), at=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_a_record_with_one_bit_flipped_is_never_decoded_as_longer_or_elsewhere(fields, host, offset, at, bit):
     """Whatever is located begins at its own offset and ends where its size says; a body that changed is found out."""

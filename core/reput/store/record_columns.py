@@ -46,6 +46,8 @@ SIZE = Struct(">i")
 SIZE_AND_MAGIC = Struct(">iI")
 # The smallest record: IPv4 hosts, no body, no properties, and an empty topic.
 SIZE_MIN = 91
+# Records of one size, one behind the other, that are worth being looked at together; else for so many it is not tried.
+RUN_WORTHWHILE = 64
 
 ARRAYS = (
     "position",
@@ -277,12 +279,25 @@ def locate_records(
     Returns:
         The records, and why they ended before ``len(data)``; None if they end exactly there.
     """
+    positions = walk(data)
+    columns, reason = judge(data, commit_log_offset, positions)
+    if reason:
+        return columns, stop_at(data, columns.end, remaining, reason)
+    if columns.end == len(data):
+        return columns, None
+    return columns, stop_at(data, columns.end, remaining, "")
+
+
+def walk(data: bytes | bytearray | memoryview) -> Array:
+    """Return where records begin that lie one behind the other from ``data[0]`` on, by what their sizes say."""
     limit = len(data)
+    pieces: list[Array] = []
     positions: list[int] = []
     append = positions.append
     size_at = SIZE.unpack_from
-    at = 0
-    # One unpack per record, no allocation but the positions.
+    at = before = passed = 0
+    # One unpack per record, no allocation but the positions. A sender's messages are often of one size, and of those
+    # it takes one comparison for all.
     try:
         while True:
             (size,) = size_at(data, at)
@@ -291,17 +306,34 @@ def locate_records(
             following = at + size
             if following > limit:
                 break
+            if size == before:
+                if passed:
+                    passed -= 1
+                    append(at)
+                    at = following
+                    continue
+                count = count_of_size(data, at, size)
+                pieces += np.array(positions, np.int64), np.arange(at, at + count * size, size)
+                positions.clear()
+                at += count * size
+                # Where sizes change soon, it is not worth looking often.
+                passed = 0 if count >= RUN_WORTHWHILE else RUN_WORTHWHILE
+                continue
             append(at)
             at = following
+            before = size
     except Exception:
         if limit - at >= SIZE.size:
             raise
-    columns, reason = judge(data, commit_log_offset, positions)
-    if reason:
-        return columns, stop_at(data, columns.end, remaining, reason)
-    if columns.end == limit:
-        return columns, None
-    return columns, stop_at(data, columns.end, remaining, "")
+    return np.concatenate([*pieces, np.array(positions, np.int64)])
+
+
+def count_of_size(data: bytes | bytearray | memoryview, at: int, size: int) -> int:
+    """Return how many records from ``data[at]`` on lie one behind the other and are all of this size."""
+    count = (len(data) - at) // size
+    others = np.ndarray((count,), SIZE.format, data, at, (size,)) != size
+    first = int(others.argmax()) if count else 0
+    return first if count and others[first] else count
 
 
 def stop_at(data: bytes | bytearray | memoryview, at: int, remaining: int, reason: str) -> Stop:
@@ -325,12 +357,9 @@ def stop_at(data: bytes | bytearray | memoryview, at: int, remaining: int, reaso
     return Stop("damage", reason)
 
 
-def judge(
-    data: bytes | bytearray | memoryview, commit_log_offset: int, positions: list[int]
-) -> tuple[RecordColumns, str]:
-    """Take the fields at *positions*, up to the first record whose parts do not fit together, and say why not."""
+def judge(data: bytes | bytearray | memoryview, commit_log_offset: int, position: Array) -> tuple[RecordColumns, str]:
+    """Take the fields of the records at *position*, up to one whose parts do not fit together, and say why not."""
     buffer = np.frombuffer(data, np.uint8)
-    position = np.array(positions, np.int64)
     header = take(buffer, position, HEADER.itemsize).view(HEADER).reshape(-1)
     size = header["record_size"].astype(np.int64)
     end = position + size
@@ -363,9 +392,9 @@ def judge(
     in_place = header["commit_log_offset"] == position + commit_log_offset
 
     good = known_magic & consistent & in_place
-    count = len(positions) if good.all() else int(np.argmin(good))
+    count = len(position) if good.all() else int(np.argmin(good))
     reason = ""
-    if count < len(positions):
+    if count < len(position):
         if known_magic[count] and consistent[count]:
             own = int(header["commit_log_offset"][count])
             reason = f"the record's own offset is not its place: own_offset={own}"
@@ -373,7 +402,7 @@ def judge(
             reason = f"sizes of the record disagree: record_size={int(size[count])}"
     columns = RecordColumns()
     columns.data = data
-    columns.end = positions[count] if count < len(positions) else (int(end[-1]) if positions else 0)
+    columns.end = int(position[count]) if count < len(position) else (int(end[-1]) if count else 0)
     columns.position = position[:count]
     columns.header = header[:count]
     columns.store_timestamp = take(buffer, store_at[:count], 8).view(">i8").reshape(-1)

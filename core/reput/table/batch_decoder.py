@@ -170,10 +170,12 @@ class Fields:
         return self.hosts(*self.store_host_at())
 
     def hosts(self, at: Array, is_v6: Array) -> pa.StringArray:
-        """Return hosts as text. Few are different, so each different one is formatted once."""
+        """Return hosts as text. Few are different, often one, so each different one is formatted once."""
         if is_v6.any():
             return pa.array([decode_host(host) for host in self.stored_hosts(at, is_v6)], pa.string())
         numbers = take(self.buffer, at, IPV4_HOST_SIZE).view(">u8").reshape(-1).astype(np.uint64)
+        if (numbers == numbers[0]).all():
+            return self.constant(decode_host_number(int(numbers[0])), pa.string())
         encoded = pa.array(numbers).dictionary_encode()
         texts = pa.array([decode_host_number(host) for host in encoded.dictionary.to_pylist()], pa.string())
         return texts.take(encoded.indices)

@@ -22,6 +22,8 @@ __all__ = ["DamagedRange", "RangeReader", "pass_trimmed"]
 
 WINDOW_SIZE_FIRST = 1 << 20
 WINDOW_SIZE_MIN = 64 << 10
+# Windows differ by less than this part of them, where messages are alike.
+WINDOW_MARGIN_PART = 32
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +104,8 @@ class RangeReader:
         if bad is not None:
             columns = columns.until(bad)
         if len(columns):
-            wanted = columns.end // len(columns) * self.rows_wanted
+            # A little fewer: what one window has too many would be a batch of its own.
+            wanted = columns.end // len(columns) * (self.rows_wanted - self.rows_wanted // WINDOW_MARGIN_PART)
             self.window_size = min(max(wanted, WINDOW_SIZE_MIN), self.window_size_max)
             return columns, at + columns.end
         if bad is not None:
@@ -142,7 +145,7 @@ class RangeReader:
     def fill(self, position: int, size: int) -> memoryview:
         """Return *size* bytes of the open segment from *position* on, fewer at its end, in the reader's buffer."""
         if size > len(self.buffer):
-            self.buffer = bytearray(size)
+            self.buffer = bytearray(min(size + size // WINDOW_MARGIN_PART, max(size, self.window_size_max)))
         view = memoryview(self.buffer)[:size]
         return view[: os.preadv(self.descriptor, [view], position)]
 
