@@ -16,8 +16,10 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -43,6 +45,7 @@ EPOCH_DAY = date(1970, 1, 1).toordinal()
 DAY_MIN, DAY_MAX = date.min.toordinal() - EPOCH_DAY, date.max.toordinal() - EPOCH_DAY
 # What a worker holds back before it writes row groups.
 BUFFERED_BYTES_MAX = 64 << 20
+FORCES_AT_ONCE = 8
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 1
 # Columns whose values seldom repeat gain nothing from a dictionary, and the body would fill it first.
 DICTIONARY_COLUMNS = ["queueId", "tags", "bornHost", "storeHost", "brokerName", "flag", "sysFlag", "reconsumeTimes"]
@@ -155,7 +158,11 @@ class PartitionWriters:
 
     def finish(self) -> list[WrittenFile]:
         """Write the rest, and return the files, which are on disk then."""
-        return [file.finish() for file in self.files.values()]
+        written = [file.finish() for file in self.files.values()]
+        # Side by side, because a disk writes many small files in the time of one.
+        force_all([file.path for file in self.files.values() if file.path is not None])
+        force_all(sorted({folder for file in self.files.values() for folder in file.changed_folders}))
+        return written
 
     def abandon(self) -> None:
         """Remove every file."""
@@ -179,8 +186,8 @@ class PartitionFile:
         self.topic = topic
         self.name = f"{folder_name('topic', topic)}/{folder_name('date', self.date)}/{file_name}"
         self.lake = lake
-        if lake.folder is not None:
-            (lake.folder / self.name).parent.mkdir(parents=True, exist_ok=True)
+        self.path = None if lake.folder is None else lake.folder / self.name
+        self.changed_folders = [] if self.path is None else make_folders(self.path)
         self.output = filesystem.open_output_stream(self.name)
         self.batches: list[pa.RecordBatch] = []
         self.metadata: list[pq.FileMetaData] = []
@@ -207,16 +214,12 @@ class PartitionFile:
             self.batches = []
 
     def finish(self) -> WrittenFile:
-        """Close the file and force it to disk."""
+        """Close the file, which may not be on disk yet."""
         self.write()
         self.writer.close()
         size = self.output.tell()
         # In an object store a file is there, durable and whole, once this returns; before, it is not.
         self.output.close()
-        if self.lake.folder is not None:
-            path = self.lake.folder / self.name
-            force_to_disk(path)
-            force_to_disk(path.parent)
         (metadata,) = self.metadata
         return WrittenFile(
             self.name,
@@ -279,6 +282,26 @@ def folder_name(column: str, value: str | None) -> str:
         return name
     digest = "~" + hashlib.sha256(encoded).hexdigest()[:16]
     return encoded[: FOLDER_NAME_SIZE_MAX - len(digest)].decode("utf-8", "ignore") + digest
+
+
+def make_folders(path: Path) -> list[Path]:
+    """Make the folders of topic and day for a file, and return those that get a new entry with it."""
+    day, topic = path.parent, path.parent.parent
+    changed = [day]
+    if not day.exists():
+        changed += [topic, topic.parent]
+        day.mkdir(parents=True, exist_ok=True)
+    return changed
+
+
+def force_all(paths: Sequence[Path]) -> None:
+    """Force files or folders to disk."""
+    if len(paths) < 2:
+        for path in paths:
+            force_to_disk(path)
+        return
+    with ThreadPoolExecutor(min(len(paths), FORCES_AT_ONCE)) as pool:
+        list(pool.map(force_to_disk, paths))
 
 
 def force_to_disk(path: os.PathLike[str]) -> None:
