@@ -187,19 +187,23 @@ def test_a_unit_counts_if_its_record_ends_at_or_before_the_progress(found, expec
 
 
 def test_units_by_which_the_end_was_found_are_not_read_again(queue, monkeypatch):
-    """Who follows a queue reads each new unit once, and never takes what it saw earlier for what is there now."""
+    """Who follows a queue reads each new unit once, until the view has moved or is another one."""
     units = [unit(number) for number in range(6)]
     queue.write(0, units)
     queue.end(2 * RECORD_SIZE)
     queue.end(3 * RECORD_SIZE)
-    monkeypatch.delattr(OpenFiles, "read")
-    assert queue.queue.counted_unit_bytes(2, 1) == UNIT.pack(*units[2])
-    monkeypatch.undo()
+    newest = UNIT.pack(*units[2])
+    with monkeypatch.context() as patched:
+        patched.delattr(OpenFiles, "read")
+        assert queue.queue.counted_unit_bytes(2, 1) == newest
+        queue.end(3 * RECORD_SIZE)
+        assert queue.queue.counted_unit_bytes(2, 1) == newest
     assert queue.queue.counted_unit_bytes(0, 3) == b"".join(UNIT.pack(*found) for found in units[:3])
-    queue.end(3 * RECORD_SIZE)
-    monkeypatch.delattr(OpenFiles, "read")
-    with pytest.raises(AttributeError):
-        queue.queue.counted_unit_bytes(2, 1)
+    queue.queue.forget()
+    with monkeypatch.context() as patched:
+        patched.delattr(OpenFiles, "read")
+        with pytest.raises(AttributeError):
+            queue.queue.counted_unit_bytes(2, 1)
 
 
 def test_a_queue_file_has_its_first_unit_when_it_gets_its_name(tmp_path):

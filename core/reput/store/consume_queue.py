@@ -73,13 +73,13 @@ class ConsumeQueue:
         self.known_log_min = -1
         # (queue offset, what is wrong) of a place at or behind the end that holds neither a unit nor zeros.
         self.garbage: tuple[int, str] | None = None
-        # (queue offset of the first, bytes) of the units that the last `end` looked at on its way.
+        # (queue offset of the first, bytes) of the units that `end` looked at when it moved; those before it stay.
         self.looked_at = (0, b"")
 
     def counted_unit_bytes(self, queue_offset: int, count: int) -> bytes:
         """Return what `unit_bytes` would; all of these units lie before the `end` that was asked for just now.
 
-        Who follows a queue wants what that has just read.
+        Who follows a queue wants what that has read when it moved.
         """
         first, looked_at = self.looked_at
         begin = (queue_offset - first) * UNIT_SIZE
@@ -124,9 +124,9 @@ class ConsumeQueue:
 
     def end(self, progress: int, agrees: Callable[[int, Unit], bool]) -> int:
         """Return the queue offset behind the last unit whose record ends at or before *progress*; 0 without one."""
-        self.looked_at = (0, b"")
         if progress == self.known_progress:
             return self.known_end
+        self.looked_at = (0, b"")
         if progress > self.known_progress and self.known_last is not None:
             data = self.unit_bytes(self.known_end - 1, FORWARD_COUNT)
             units = list(UNIT.iter_unpack(data))
