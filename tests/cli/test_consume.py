@@ -77,14 +77,31 @@ def test_a_group_reads_every_message_once(consume, golden):
         (("--sql", "a >"), "position="),
         (("--from", "yesterday"), "--from=yesterday"),
         (("--count", "0"), "--count"),
+        (("--group", "a b"), "illegal character"),
     ],
 )
 def test_a_wrong_request_is_refused(options, named, golden_read_only, capsys):
-    """Exit code 2, the name in the sentence."""
+    """Exit code 2, the name in the sentence, and what to do."""
     assert main(["consume", str(golden_read_only("basic-5.3") / "store"), TOPIC, *options]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert named in err
+    assert "--traceback" not in err
+
+
+@pytest.mark.parametrize("topic", ["", "..", "../commitlog"])
+def test_a_topic_that_leads_elsewhere_is_refused(topic, golden_read_only, capsys):
+    """And not just without messages."""
+    assert main(["consume", str(golden_read_only("basic-5.3") / "store"), topic]) == 2
+    assert "TOPIC" in capsys.readouterr().err
+
+
+def test_a_group_is_not_made_for_a_topic_that_is_not_there(consume, golden):
+    """Nothing is stored of what was mistyped."""
+    store = golden("basic-5.3") / "store"
+    before = (store / "config" / "subscriptionGroup.json").read_bytes()
+    assert consume(store, "absent", "--group", "mistyped", code=1) == []
+    assert (store / "config" / "subscriptionGroup.json").read_bytes() == before
 
 
 WRITER = """

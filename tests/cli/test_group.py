@@ -138,6 +138,7 @@ def test_offsets_of_what_is_no_topic_are_shown_like_any(group, store):
         (("delete", "STORE", "absent"), "absent"),
         (("create", "STORE", "a b"), "illegal character"),
         (("create", "STORE", "x" * 256), "too long"),
+        (("create", "STORE", "audit", "--retry-max-times", "2147483648"), "2147483648"),
         (("reset", "STORE", "billing", "absent", "--to", "latest"), "absent"),
         (("reset", "STORE", "absent", "orders", "--to", "latest"), "absent"),
         (("reset", "STORE", "billing", "orders", "--to", "yesterday"), "--to=yesterday"),

@@ -109,6 +109,7 @@ def test_a_topic_that_has_messages_is_deleted_with_them(store):
         (("create", "STORE", "TBW102"), "TBW102"),
         (("create", "STORE", "drafts", "--queues", "0"), "--queues"),
         (("create", "STORE", "drafts", "--perm", "9"), "perm=9"),
+        (("create", "STORE", "drafts", "--queues", "2147483648"), "2147483648"),
     ],
 )
 def test_a_wrong_request_is_refused(store, capsys, arguments, named):

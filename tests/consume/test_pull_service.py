@@ -276,6 +276,14 @@ def test_a_transfer_is_bounded_by_bytes_and_count(service):
     assert len(service.pull(request(count_max=10_000, trusted=True)).records) >= len(found.records)
 
 
+@pytest.mark.parametrize("count_max", [0, -1])
+def test_one_message_always_fits(service, count_max):
+    """An answer that says "again, at once" and leads nowhere would have a client ask for ever."""
+    found = service.pull(request(count_max=count_max))
+    assert found.code is ResponseCode.SUCCESS
+    assert (len(found.records), found.next_begin_offset) == (1, 1)
+
+
 def test_an_offset_that_comes_with_a_pull_is_kept(service):
     """With the first pull, not when it is repeated after waiting."""
     service.pull_again(request(commit_offset=7), 0)

@@ -65,10 +65,13 @@ def consume(
     time is a number of milliseconds since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there is no message.
     """
     from reput.consume import GroupReading, TopicReader, first_queue_offset, subscribe
+    from reput.consume.topics import may_be_topic
     from reput.filter import parse, parse_tags
     from reput.opened_store import ReadOnlyStore
 
     refuse_address(store)
+    if not may_be_topic(topic):
+        raise typer.BadParameter(f"{topic!r} is no topic's name", param_hint="'TOPIC'")
     if tags is not None and sql is not None:
         raise typer.BadParameter("--tags and --sql exclude each other")
     if group is not None and follow:

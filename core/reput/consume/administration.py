@@ -20,7 +20,7 @@ from reput.consume.pull_service import ReadableStore
 from reput.consume.response_code import ResponseCode
 from reput.consume.subscription_groups import SubscriptionGroups
 from reput.consume.topic_reader import Beginning
-from reput.consume.topics import RETRY_PREFIX, Topics, is_system_topic
+from reput.consume.topics import RETRY_PREFIX, Topics, is_system_topic, may_be_topic
 from reput.errors import RequestRefused
 from reput.store.message_reader import MessageReader
 from reput.store.store_lock import StoreLock
@@ -119,6 +119,7 @@ class Administration:
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
+        # In a file of offsets may stand anything: RocketMQ 4 commits what it is told to.
         if not may_be_topic(topic):
             return 0, 0
         with self.store.read_lock:
@@ -265,14 +266,6 @@ class Administration:
                     removed.append((group, topic))
         self.managers.offsets.persist()
         return removed
-
-
-def may_be_topic(topic: str) -> bool:
-    """Tell whether a topic can have queues under that name.
-
-    In a file of offsets may stand anything: RocketMQ 4 commits what it is told to.
-    """
-    return topic not in ("", ".", "..") and not {"/", "\0"} & {*topic}
 
 
 class StoppedStore:

@@ -33,19 +33,18 @@ class GroupReading:
 
         Raises:
             StoreLocked: another process writes the store, and would overwrite the offsets.
-            RequestRefused: there is no such group, and it may not be made.
+            RequestRefused: no group is called so; or there is no such group, and it may not be made.
             DamagedStore: a configuration file cannot be read, nor its backup.
         """
+        check_group(group)
         self.store = store
         self.group = group
         self.subscription = subscription
         self.stopped = StoppedStore(directory, store)
         try:
             administration = self.stopped.administration
-            if administration.topics.find(subscription.topic) is None:
-                # There is nothing to read, and so nothing that makes a group of whatever was typed.
-                check_group(group)
-            else:
+            if administration.topics.find(subscription.topic) is not None:
+                # Without anything to read nothing makes a group of whatever was typed.
                 administration.groups.require(group)
             managers = administration.managers
             self.topic_table = administration.topics

@@ -70,7 +70,7 @@ class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One pull of a consumer's.
 
     Attributes:
-        count_max: messages at most.
+        count_max: messages at most; one at least.
         bytes_max: of records; None: as many as the store hands out.
         commit_offset: next queue offset that the consumer has come to, which is kept for its group; None: not now.
         subscription: what is wanted; None: what the group registered.
@@ -193,7 +193,8 @@ class PullService:
                 request.topic,
                 request.queue_id,
                 queue_offset,
-                request.count_max,
+                # To RocketMQ one message always fits, whatever the number.
+                max(request.count_max, 1),
                 message_filter=message_filter,
                 limits=limits,
             )

@@ -18,6 +18,7 @@ __all__ = ["SubscriptionGroups", "check_group"]
 
 LEGAL_GROUP = re.compile(r"[%|a-zA-Z0-9_-]+")
 GROUP_SIZE_MAX = 255
+INT_MAX = 2**31 - 1
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 SYSTEM_GROUPS = (
     "TOOLS_CONSUMER",
@@ -97,11 +98,14 @@ class SubscriptionGroups:
             RequestRefused: INVALID_PARAMETER; its name or a number is one that RocketMQ refuses.
         """
         check_group(config.group_name)
-        if config.retry_queue_nums < 0:
-            raise RequestRefused(
-                ResponseCode.INVALID_PARAMETER,
-                f"a number of queues is not negative: retry_queue_nums={config.retry_queue_nums}",
-            )
+        for name, value in (
+            ("retry_queue_nums", config.retry_queue_nums),
+            ("retry_max_times", config.retry_max_times),
+        ):
+            if not 0 <= value <= INT_MAX:
+                raise RequestRefused(
+                    ResponseCode.INVALID_PARAMETER, f"a number lies between 0 and {INT_MAX}: {name}={value}"
+                )
         self.keep(config)
 
     def keep(self, config: SubscriptionGroupConfig) -> None:

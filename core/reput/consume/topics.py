@@ -19,7 +19,7 @@ from reput.store.message import check_topic
 from reput.store.multi_dispatch import LMQ_PREFIX
 from reput.store.topic_config_manager import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig, TopicConfigManager
 
-__all__ = ["DLQ_PREFIX", "RETRY_PREFIX", "Topics", "check_consumed_topic", "is_system_topic"]
+__all__ = ["DLQ_PREFIX", "RETRY_PREFIX", "Topics", "check_consumed_topic", "is_system_topic", "may_be_topic"]
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
@@ -36,6 +36,7 @@ BOOT_TOPICS = {
 }
 SYSTEM_TOPICS = frozenset((*BOOT_TOPICS, "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"))
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+INT_MAX = 2**31 - 1
 PERM_MAX = PERM_INHERIT | PERM_READ | PERM_WRITE
 
 
@@ -44,13 +45,18 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
+def may_be_topic(topic: str) -> bool:
+    """Tell whether a topic can have queues under that name, whoever made it, with whatever checks."""
+    return topic not in ("", ".", "..") and not {"/", "\0"} & {*topic}
+
+
 def check_consumed_topic(topic: object) -> None:
     """Refuse a name that no topic can have, which nobody would ever put a message to.
 
     Raises:
         RequestRefused: INVALID_PARAMETER. Light queues are named as their producers like, but never with a slash.
     """
-    if isinstance(topic, str) and topic.startswith(LMQ_PREFIX) and not {"/", "\0"} & {*topic}:
+    if isinstance(topic, str) and topic.startswith(LMQ_PREFIX) and may_be_topic(topic):
         return
     check_topic_name(topic)
 
@@ -106,8 +112,11 @@ class Topics:
                 ResponseCode.INVALID_PARAMETER, f"topic is the system's own: topic={config.topic_name!r}"
             )
         for name, value in (("read_queue_nums", config.read_queue_nums), ("write_queue_nums", config.write_queue_nums)):
-            if value < 1:
-                raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"a topic has one queue at least: {name}={value}")
+            if not 1 <= value <= INT_MAX:
+                raise RequestRefused(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"a topic has one queue at least, and {INT_MAX} at most: {name}={value}",
+                )
         if not 0 <= config.perm <= PERM_MAX:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
