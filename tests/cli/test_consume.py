@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import reput
 from command_line import REPUT
 from reput.cli import main
 from reput.cli.consume import Output
@@ -102,6 +103,25 @@ def test_a_group_is_not_made_for_a_topic_that_is_not_there(consume, golden):
     before = (store / "config" / "subscriptionGroup.json").read_bytes()
     assert consume(store, "absent", "--group", "mistyped", code=1) == []
     assert (store / "config" / "subscriptionGroup.json").read_bytes() == before
+
+
+def test_what_lies_before_a_damaged_record_is_printed_and_committed(consume, tmp_path, capsys):
+    """Then the damage is reported; once an operator has accepted it, the group goes on behind it."""
+    store = tmp_path / "store"
+    with reput.open(store, mode="inline", mapped_file_size_commit_log=1 << 16) as opened:
+        results = [opened.put(reput.Message("orders", b"%d" % number)) for number in range(10)]
+    damaged = results[4]
+    with (store / "commitlog" / f"{0:020}").open("r+b") as segment:
+        segment.seek(damaged.commit_log_offset + 4)
+        segment.write(bytes(4))
+    found = consume(store, "orders", "--group", "billing", code=3)
+    assert [row["queue_offset"] for row in found] == [0, 1, 2, 3]
+    assert consume(store, "orders", "--group", "billing", code=3) == []
+    accepted = f"{damaged.commit_log_offset}..{damaged.next_commit_log_offset}"
+    assert main(["repair", str(store), "--accept", accepted]) == 0
+    capsys.readouterr()
+    found = consume(store, "orders", "--group", "billing")
+    assert [row["queue_offset"] for row in found] == [5, 6, 7, 8, 9]
 
 
 WRITER = """

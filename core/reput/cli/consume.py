@@ -27,6 +27,7 @@ from reput.cli.options import (
     settings_of,
 )
 from reput.cli.output import RecordPrinter
+from reput.errors import DamagedStore
 from reput_hooks import Record
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Output:
                     break
                 if self.offsets is not None and time.monotonic() >= self.commit_due:
                     self.commit()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, DamagedStore):
             self.commit()
             raise
         self.reader.acknowledge()

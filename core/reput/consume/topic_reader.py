@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, Protocol, TypeAlias
 
-from reput.errors import ConfigError
+from reput.errors import ConfigError, DamagedStore
 from reput.filter import SqlFilter, TagFilter
 from reput.store.message_reader import GetMessageResult
 from reput.store.properties import filled_properties
@@ -82,7 +82,7 @@ class TopicReader:
         A record counts as read when the next one is asked for, or at `acknowledge`.
 
         Raises:
-            DamagedStore: a record is not what the queue says of it.
+            DamagedStore: the next record of a queue is not what the queue says of it; those before it were given.
         """
         queues = [self.queue(source, queue_id) for queue_id in source.topics().get(self.topic, [])]
         waiting = [queue for queue in queues if queue.fill()]
@@ -129,7 +129,11 @@ class QueueReader:
         tags = reader.tag_filter.expression if reader.tag_filter else None
         while not self.records:
             at = self.next_queue_offset
-            found = self.source.get(reader.topic, self.queue_id, at, BATCH, tags=tags)
+            try:
+                found = self.source.get(reader.topic, self.queue_id, at, BATCH, tags=tags)
+            except DamagedStore:
+                # What lies before the damage is given first.
+                found = self.source.get(reader.topic, self.queue_id, at, 1, tags=tags)
             # A queue that was cut ends before what was read of it; what comes next has the offsets anew.
             reader.positions[self.queue_id] = min(at, found.queue_offset_max)
             if found.next_queue_offset <= at:
