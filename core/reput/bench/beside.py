@@ -93,7 +93,7 @@ SLOW_PART = "isolation"
 PARTS[SLOW_PART] = Part(
     (
         Command(
-            ("dispatch", "--count", "1000", "--restarts", "1", "--seconds", "1"), (("--misbehaviour-seconds", 1, 1),)
+            ("dispatch", "--count", "1000", "--restarts", "1", "--seconds", "1"), (("--misbehaviour-seconds", 2, 1),)
         ),
     )
 )

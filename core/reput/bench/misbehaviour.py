@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import reput
 from reput.bench.machine import percentiles, processor_time
@@ -102,6 +102,14 @@ while True:
 """
 
 
+class Puts(NamedTuple):
+    """What is put in one run: so many messages a second, for so many seconds."""
+
+    rate: int
+    seconds: float
+    body: bytes
+
+
 def measure_misbehaviour(scratch: Path, *, rate: int, seconds: float, body: bytes) -> dict[str, Any]:
     """Measure every kind; dispatchers of their names are installed, made by `plugin_source`.
 
@@ -109,24 +117,25 @@ def measure_misbehaviour(scratch: Path, *, rate: int, seconds: float, body: byte
         rate: puts a second.
         seconds: of one run; a kind has ten of them.
     """
+    plan = Puts(rate, seconds, body)
     with open_group(scratch / "calm", VIEWS) as store:
-        calm = run_puts(store, rate, seconds, body)
+        calm = run_puts(store, plan)
     kinds: list[dict[str, Any]] = []
     for kind in KINDS:
         puts: list[float] = []
         beside: list[float] = []
         burnt: list[float] = []
         for number in range(ROUNDS):
-            with open_group(scratch / f"{kind}-{number}", (*VIEWS, kind)) as store:
-                act = begin_misbehaving(store, kind)
-                run = run_puts(store, rate, seconds, body, act)
-                end_process(store, kind)
-            share = max(0.0, (run["group_cpu_s"] - calm["group_cpu_s"]) / seconds)
-            with open_group(scratch / f"{kind}-{number}-beside", VIEWS) as store, burning(share):
-                reference = run_puts(store, rate, seconds, body)
+            path = scratch / f"{kind}-{number}"
+            # Whoever comes first changes, as what one leaves to the disk is in the way of the other; the first round
+            # has to say how much there is to burn.
+            if number % 2:
+                beside.append(run_beside_burner(path, burnt[-1], plan)["p99_us"])
+            run = run_beside_fault(path.with_name(f"{path.name}-fault"), kind, plan)
             puts.append(run["p99_us"])
-            beside.append(reference["p99_us"])
-            burnt.append(share)
+            burnt.append(max(0.0, (run["group_cpu_s"] - calm["group_cpu_s"]) / plan.seconds))
+            if not number % 2:
+                beside.append(run_beside_burner(path, burnt[-1], plan)["p99_us"])
         p99, reference_p99 = statistics.median(puts), statistics.median(beside)
         kinds.append(
             {
@@ -147,6 +156,20 @@ def measure_misbehaviour(scratch: Path, *, rate: int, seconds: float, body: byte
     }
 
 
+def run_beside_fault(path: Path, kind: str, plan: Puts) -> dict[str, float]:
+    """Put beside the dispatcher that misbehaves."""
+    with open_group(path, (*VIEWS, kind)) as store:
+        run = run_puts(store, plan, begin_misbehaving(store, kind))
+        end_process(store, kind)
+        return run
+
+
+def run_beside_burner(path: Path, share: float, plan: Puts) -> dict[str, float]:
+    """Put beside an unrelated program that takes *share* of one processor."""
+    with open_group(path, VIEWS) as store, burning(share):
+        return run_puts(store, plan)
+
+
 @contextlib.contextmanager
 def open_group(path: Path, dispatchers: tuple[str, ...]) -> Iterator[Store]:
     """Open a new store whose dispatchers have all been started."""
@@ -159,9 +182,7 @@ def open_group(path: Path, dispatchers: tuple[str, ...]) -> Iterator[Store]:
         yield store
 
 
-def run_puts(
-    store: Store, rate: int, seconds: float, body: bytes, act: Callable[[], None] | None = None
-) -> dict[str, float]:
+def run_puts(store: Store, plan: Puts, act: Callable[[], None] | None = None) -> dict[str, float]:
     """Put at a steady rate; return how long puts took, and the processor time of the group meanwhile.
 
     *act* is called at any moment between two puts, again and again.
@@ -170,14 +191,14 @@ def run_puts(
     took: list[float] = []
     cpu_before = group_cpu_s(store)
     begin = clock()
-    for number in range(int(rate * seconds)):
-        due = begin + number / rate
-        sleep_until(due - moments.random() / rate)
+    for number in range(int(plan.rate * plan.seconds)):
+        due = begin + number / plan.rate
+        sleep_until(due - moments.random() / plan.rate)
         if act is not None:
             act()
         sleep_until(due)
         called = clock()
-        store.put(message("bench", body, tags="tag", keys=[f"key-{number}"]))
+        store.put(message("bench", plan.body, tags="tag", keys=[f"key-{number}"]))
         took.append(clock() - called)
     return {**percentiles(took), "group_cpu_s": group_cpu_s(store) - cpu_before}
 
