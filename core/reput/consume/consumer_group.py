@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -260,26 +260,33 @@ class ConsumerGroup:
         That somebody has changed a topic is not told; RocketMQ's clients look every 20 s.
         """
         with self.lock:
-            before = dict(self.queues)
-            for queue in before.values():
-                config = self.services.topics.find(queue.topic)
-                if config is not None and queue.queue_id >= config.read_queue_nums:
-                    self.drop_queue(queue)
-            for topic in {topic for consumer in self.consumers for topic in consumer.subscriptions}:
+            topics = {topic for consumer in self.consumers for topic in consumer.subscriptions}
+            configs = {topic: self.services.topics.find(topic) for topic in topics}
+            before = set(self.queues)
+            self.drop_queues(
+                queue
+                for (topic, queue_id), queue in self.queues.items()
+                if (config := configs.get(topic)) is not None and queue_id >= config.read_queue_nums
+            )
+            for topic in topics:
                 # What a later queue has came later than whoever wanted the latest.
                 self.find_queues(topic, "earliest")
-            added = self.queues.keys() - before.keys()
+            added = self.queues.keys() - before
             if added:
                 self.assign()
         for key in added:
             self.services.hold_service.look_again(key)
 
-    def drop_queue(self, queue: SharedQueue) -> None:
-        """Have a queue no more that is not to be read any more. Under lock."""
+    def drop_queues(self, queues: Iterable[SharedQueue]) -> None:
+        """Have queues no more that are not to be read any more. Under lock."""
+        dropped = list(queues)
+        if not dropped:
+            return
         self.commit()
-        if queue.owner is not None:
-            queue.owner.forget(queue)
-        self.queues.pop((queue.topic, queue.queue_id), None)
+        for queue in dropped:
+            if queue.owner is not None:
+                queue.owner.forget(queue)
+            self.queues.pop((queue.topic, queue.queue_id), None)
         self.assign()
 
     def add_queue(self, topic: str, queue_id: int) -> bool:
@@ -309,7 +316,7 @@ class ConsumerGroup:
                     queue.has_more = False
                 case ResponseCode.INVALID_PARAMETER:
                     # The topic has fewer queues to read than before.
-                    self.drop_queue(queue)
+                    self.drop_queues([queue])
                 case _:
                     raise
             return False
