@@ -39,8 +39,12 @@ def store(tmp_path_factory):
         ("get", ("orders", 0, 1.5), "queue_offset is not a whole number: queue_offset=1.5"),
         ("get", ("orders", 0, 0, None), "count_max is not a whole number: count_max=None"),
         ("get", ("orders", 0, 0, True), "count_max is not a whole number: count_max=True"),
-        ("get", ("../config",), "topic leads to another directory: topic='../config'"),
-        ("get", ("..",), "topic leads to another directory: topic='..'"),
+        ("get", ("../config",), "topic is no name of a directory: topic='../config'"),
+        ("get", ("\ud800",), "topic has a lone surrogate: topic='\\ud800'"),
+        ("get", ("x" * 5000,), "topic is too long for the name of a directory: topic='xxx"),
+        ("queue_range", ("\ud800",), "topic has a lone surrogate"),
+        ("wait_for", ("index", 1 << 40, float("nan")), "timeout is not a number of seconds: timeout=nan"),
+        ("get", ("..",), "topic is no name of a directory: topic='..'"),
         ("query", (None, "k"), "topic is not text: topic=None"),
         ("query", ("orders", 7), "key is not text: key=7"),
         ("query", ("orders", "k", "x"), "count_max is not a whole number: count_max='x'"),
@@ -48,6 +52,8 @@ def store(tmp_path_factory):
         ("records", ("x",), "commit_log_offset is not a whole number: commit_log_offset='x'"),
         ("records", (-5,), "commit_log_offset is less than 0: commit_log_offset=-5"),
         ("progress", (None,), "dispatcher=None"),
+        ("delete_topic", ("a\0b",), "topic has an illegal character: topic='a\\x00b'"),
+        ("delete_topic", ("../x",), "topic has an illegal character: topic='../x'"),
     ],
 )
 def test_a_wrong_argument_is_named_with_its_value(store, method, arguments, text):
@@ -115,3 +121,11 @@ def test_a_store_that_may_not_be_read_is_said_to_be_so(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="the log may not be read: directory=") as caught:
         reput.open(tmp_path, read_only=True)
     assert "owner" in caught.value.advice
+
+
+@pytest.mark.parametrize("name", ["dispatchers", "config", "hooks"])
+def test_an_argument_of_an_opening_that_is_none_is_named(tmp_path, name):
+    """Before anything is made."""
+    with pytest.raises(ReputError, match=f"{name}=5"):
+        reput.open(tmp_path / "store", mode="inline", **{name: 5})
+    assert not (tmp_path / "store").exists()

@@ -14,7 +14,16 @@ from pathlib import Path
 import pytest
 
 import reput
-from reput.errors import ConfigError, DispatcherError, MessageIllegal, NotAStore, StoreClosed, StoreLocked
+from reput.errors import (
+    ConfigError,
+    DispatcherError,
+    MessageIllegal,
+    NotAStore,
+    StoreClosed,
+    StoreLocked,
+    WaitTimeout,
+)
+from reput.store.files import Mapping
 from reput.store.message_reader import GetMessageStatus
 
 TINY = {
@@ -232,6 +241,16 @@ def test_a_closed_store_takes_nothing(tmp_path):
         store.put(message(0))
 
 
+@pytest.mark.parametrize("method", ["flush", "clean", "topics"])
+def test_what_a_closed_store_is_asked_for_is_refused_at_once(tmp_path, method):
+    """A forked child of the writer would wait for a flusher that it does not have."""
+    store = open_tiny(tmp_path / "store", mode="inline", dispatchers=[])
+    store.put(message(0))
+    store.close()
+    with pytest.raises(StoreClosed):
+        getattr(store, method)()
+
+
 # The child does nothing but try to put, and goes.
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_cannot_write(tmp_path):
@@ -278,6 +297,61 @@ def test_sync_flush_returns_when_the_message_is_on_disk(tmp_path):
 
         results = asyncio.run(put_many())
         assert store.status().writer.durable >= max(result.next_commit_log_offset for result in results)
+
+
+def test_sync_flush_shows_nothing_that_the_disk_may_still_lose(tmp_path, mode, monkeypatch):
+    """Neither in this program nor beside it, by queue, by key or in the log.
+
+    A power cut would give its place to another message, and whoever had read it would have read what never was.
+    """
+    entered, go_on = threading.Event(), threading.Event()
+    force = Mapping.force
+
+    def force_slowly(mapping: Mapping) -> None:
+        if mapping.path.parent.name == "commitlog":
+            entered.set()
+            go_on.wait(TIMEOUT)
+        force(mapping)
+
+    def shown(store: reput.Store | reput.ReadOnlyStore) -> set[int]:
+        return {
+            len(store.get("orders", 0, 0, 9)),
+            len([record for key in ("k0", "k1") for record in store.query("orders", key)]),
+            len(list(store.records())),
+            store.queue_range("orders")[1],
+        }
+
+    with open_tiny(tmp_path / "store", mode=mode, flush_disk_type="SYNC_FLUSH") as store:
+        first = store.put(message(0))
+        catch_up(store)
+        monkeypatch.setattr(Mapping, "force", force_slowly)
+        putting = threading.Thread(target=store.put, args=(message(1),))
+        putting.start()
+        try:
+            assert entered.wait(TIMEOUT)
+            assert store.appended > first.next_commit_log_offset
+            for view in VIEWS:
+                with pytest.raises(WaitTimeout):
+                    store.wait_for(view, store.appended, timeout=0.1)
+            assert shown(store) == {1}
+            if mode == "processes":
+                with reput.open(tmp_path / "store", read_only=True) as beside:
+                    assert shown(beside) == {1}
+        finally:
+            go_on.set()
+            putting.join()
+        catch_up(store)
+        assert shown(store) == {2}
+
+
+def test_sync_flush_tells_of_a_deletion_behind_which_nothing_is_put(tmp_path, mode):
+    """There is nothing to be forced that it could wait for."""
+    with open_tiny(tmp_path / "store", mode=mode, flush_disk_type="SYNC_FLUSH") as store:
+        store.put(message(0))
+        catch_up(store)
+        store.delete_topic("orders", TIMEOUT)
+        assert not (tmp_path / "store" / "consumequeue" / "orders").exists()
+        assert store.queue_range("orders") == (0, 0)
 
 
 def test_records_follow_the_log(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from math import isnan
 from typing import Any
@@ -41,7 +42,8 @@ def require_seconds(name: str, value: object) -> None:
     Raises:
         ConfigError: it is.
     """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+    # A time that is no number never goes by.
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value)):
         raise ConfigError(f"{name} is not a number of seconds: {name}={value!r}", "Give a float, or None for no limit.")
     if value is not None and isnan(value):
         raise ConfigError(f"{name} is no number: {name}={value!r}", "Give a float, or None for no limit.")

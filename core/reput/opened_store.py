@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import msgspec
@@ -41,7 +41,7 @@ from reput.store.dispatcher_cursors import keep_dispatcher_cursors
 from reput.store.epochs import read_epochs
 from reput.store.flush_service import nobody_waits
 from reput.store.identity import read_identity, require_store
-from reput.store.message import Message, PutMessageResult
+from reput.store.message import Message, PutMessageResult, check_topic
 from reput.store.message_reader import GetMessageResult, MessageReader
 from reput.store.message_store import MessageStore
 from reput.store.publisher import Publisher
@@ -133,8 +133,12 @@ def open(
         raise ConfigError(f"mode is unknown: mode={mode!r} known=processes,inline", "Give one of the known ones.")
     identity = read_identity(directory)
     recorded = dict(identity.file_sizes) if identity else {}
-    if isinstance(dispatchers, str):
+    if isinstance(dispatchers, str) or not isinstance(dispatchers, (Iterable, NoneType)):
         raise ConfigError(f"dispatchers are a list of names: dispatchers={dispatchers!r}")
+    if not isinstance(config, (str, os.PathLike, NoneType)):
+        raise ConfigError(f"config is no path: config={config!r}", "Give a str or a pathlib.Path.")
+    if not isinstance(hooks, Iterable):
+        raise ConfigError(f"hooks are a list of modules or objects: hooks={hooks!r}")
     if dispatchers is not None:
         settings["dispatchers"] = tuple(dispatchers)
     read = partial(load_settings, None if config is None else Path(config), recorded=recorded, **settings)
@@ -193,6 +197,7 @@ class Reading:
         """Return the newest *count_max* messages of *topic* with this key, in commit-log order.
 
         Args:
+            key: one of a message's keys, the unique one that clients give, or the store's own `message_id`.
             begin, end: store time in ms since 1970, both included; the index knows it to the second.
         """
         self.require_open()
@@ -206,6 +211,7 @@ class Reading:
 
     def topics(self) -> dict[str, list[int]]:
         """Return the queue ids of every topic that has a consume queue."""
+        self.require_open()
         return self.reader.topics()
 
     def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
@@ -422,6 +428,7 @@ class Store(Reading):
 
         They go one after the other, as always. Returned is what becomes of each segment of the log, and why.
         """
+        self.require_open()
         return self.writer.retention.clean()
 
     def close_ring(self) -> None:
@@ -487,6 +494,7 @@ class Store(Reading):
         Raises:
             StoreError: the disk refused, or the store was closed first.
         """
+        require_whole("commit_log_offset", commit_log_offset)
         if self.writer.durable >= commit_log_offset:
             return
         await self.grouped_puts().waits.wait(commit_log_offset)
@@ -526,6 +534,7 @@ class Store(Reading):
         require_seconds("timeout", timeout)
         if is_system_topic(topic):
             raise ConfigError(f"the topic is the system's own: topic={topic!r}", "It cannot be deleted.")
+        check_topic(topic)
         gone = GoneDirectory(self.directory / "consumequeue" / topic)
         try:
             offset = self.writer.delete_topic(topic)
@@ -566,7 +575,9 @@ class Store(Reading):
 
         Raises:
             StoreError: the disk refused.
+            StoreClosed: the store was closed, or this is a forked child of its writer.
         """
+        self.require_open()
         return self.writer.flush()
 
     # Views.
@@ -646,7 +657,7 @@ class Store(Reading):
 
     def log_end(self) -> int:
         """Return what is committed, or with SYNC_FLUSH durable, beyond which nothing is shown."""
-        return self.writer.durable if self.writer.sync_flush else self.writer.committed
+        return self.writer.shown
 
     def wait_for_growth(self, end: int) -> bool:
         """Wait until the log has grown behind *end*; False once the store is closed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from reput.errors import DamagedStore
+from reput.store.batch_topics import BatchTopics
 from reput.store.consume_queue_builder import (
     ConsumeQueueBuilder,
     ConsumeQueueState,
@@ -19,7 +19,6 @@ from reput.store.consume_queue_ext_addresses import ExtAddresses
 from reput.store.files import Files, Threads
 from reput.store.kept_view import KeptView
 from reput.store.shortages import retry_on_shortage
-from reput.store.topic_config_manager import TopicConfigManager
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,
@@ -49,7 +48,7 @@ class ConsumeQueueDispatcher(KeptView[ConsumeQueueBuilder, ConsumeQueueState]):
             # The files of a store show their size; what the settings say is for a store without any.
             shown_queue_file_size(folder) or context.settings["mapped_file_size_consume_queue"],
             files=files,
-            has_batch_queue=self.has_batch_queue,
+            has_batch_queue=BatchTopics(context.store_directory, context.logger.error).has,
             refuse=self.reject,
         )
         super().__init__(context, builder, ConsumeQueueState, files, threads)
@@ -133,17 +132,6 @@ class ConsumeQueueDispatcher(KeptView[ConsumeQueueBuilder, ConsumeQueueState]):
                 self.context.logger.warning("the ext files were made anew, and so are the queues that lead to them")
                 raise RebuildNeeded
             self.ext_generation, self.ext_generation_stamp = generation, stamp
-
-    def has_batch_queue(self, topic: str) -> bool:
-        """Whether RocketMQ 5 keeps the units of *topic* in another kind of queue."""
-        topics = TopicConfigManager(self.context.store_directory)
-        try:
-            topics.load()
-        except DamagedStore as error:
-            self.context.logger.error("whether a topic has batch queues is not known: topic=%s error=%s", topic, error)
-            return False
-        config = topics.entries.get(topic)
-        return config is not None and config.has_batch_consume_queue
 
     def reject(self, commit_log_offset: int, reason: str) -> None:
         """Put a record that can have no unit with the dead letters."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 
-from reput.errors import DamagedStore
 from reput.filter import BloomFilter
+from reput.store.batch_topics import BatchTopics
 from reput.store.consume_queue_builder import shown_queue_file_size
 from reput.store.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtCursor, ExtState
 from reput.store.files import Files, Threads
@@ -21,7 +21,6 @@ from reput.store.kept_view import KeptView
 from reput.store.registered_filters import RegisteredFilters
 from reput.store.sealed_file import read_sealed, seal
 from reput.store.shortages import retry_on_shortage
-from reput.store.topic_config_manager import TopicConfigManager
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,
@@ -51,7 +50,8 @@ class ConsumeQueueExtDispatcher(KeptView[ConsumeQueueExtBuilder, ExtCursor]):
             context.directory / "addresses",
             shown_queue_file_size(folder) or settings["mapped_file_size_consume_queue_ext"],
             files=files,
-            has_batch_queue=self.has_batch_queue,
+            # What it cannot read the dispatcher of the consume queue complains about.
+            has_batch_queue=BatchTopics(context.store_directory).has,
         )
         super().__init__(context, builder, ExtCursor, files, threads)
         bloom_filter = BloomFilter(
@@ -110,17 +110,6 @@ class ConsumeQueueExtDispatcher(KeptView[ConsumeQueueExtBuilder, ExtCursor]):
         directories = self.builder.delete_topic(topic)
         self.flush_all()
         self.builder.remove(directories)
-
-    def has_batch_queue(self, topic: str) -> bool:
-        """Whether RocketMQ 5 keeps the units of *topic* in another kind of queue."""
-        topics = TopicConfigManager(self.context.store_directory)
-        try:
-            topics.load()
-        except DamagedStore:
-            # The dispatcher of the consume queue says so.
-            return False
-        config = topics.entries.get(topic)
-        return config is not None and config.has_batch_consume_queue
 
 
 def no_bit_map(request: DispatchRequest) -> bytes | None:

@@ -12,6 +12,7 @@ from reput.store.check import check_store
 from reput.store.recovery import DamagedRange, DamageList
 from reput.store.repair import accept
 from reput.store.sealed_file import seal
+from reput.store.topic_config_manager import TopicConfig, TopicConfigManager
 from small_store import ManualClock, drop, message_of_size, open_store, overwrite
 from written_log import WrittenLog
 
@@ -224,3 +225,53 @@ def test_a_topic_with_batch_queues_is_said_to_be_left_alone(tmp_path):
     assert report.notes == [
         "topic has a batch consume queue (RocketMQ 5, queue.type=BatchCQ), which is left alone: topic=batches"
     ]
+
+
+def test_every_record_of_a_topic_with_batch_queues_is_left_alone(tmp_path, described_or_there):
+    """Also those that hold one message: RocketMQ keeps their units in the other folder, too."""
+    log = WrittenLog(tmp_path / "store", 4096)
+    log.append(topic=b"batches", queue_offset=0)
+    log.save()
+    (log.store / "consumequeue" / "orders" / "0").mkdir(parents=True)
+    (log.store / "consumequeue" / "orders" / "0" / f"{0:020d}").write_bytes(bytes(6000))
+    assert check_store(log.store, Settings()).views["consume_queue"].state == "behind"
+    described_or_there(log.store)
+    report = check_store(log.store, Settings())
+    assert report.views["consume_queue"].state == "equal"
+    assert len(report.notes) == 1
+
+
+@pytest.fixture(params=["described", "there"])
+def described_or_there(request):
+    """Return what makes the topic ``batches`` of a store one with batch queues."""
+
+    def described(store):
+        topics = TopicConfigManager(store)
+        topics.put("batches", TopicConfig(topic_name="batches", attributes={"queue.type": "BatchCQ"}))
+        topics.persist()
+
+    def there(store):
+        (store / "batchconsumequeue" / "batches" / "0").mkdir(parents=True)
+
+    return {"described": described, "there": there}[request.param]
+
+
+def test_a_configuration_that_cannot_be_read_is_said(tmp_path):
+    """With its path, and whether its backup is read instead. The log and its views are what they are."""
+    with_backup, torn, whole = (
+        tmp_path / "store" / "config" / f"{name}.json" for name in ("topics", "consumerOffset", "delayOffset")
+    )
+    open_store(tmp_path / "store").close(views_complete=True)
+    with_backup.parent.mkdir()
+    for path in (with_backup, torn, whole):
+        path.write_text("{}")
+    with_backup.rename(with_backup.with_name(with_backup.name + ".bak"))
+    with_backup.write_bytes(b"\0\0")
+    torn.write_bytes(b'{"offsetTable":{')
+    report = check_store(tmp_path / "store", Settings())
+    assert report.ok
+    first, second = report.notes
+    assert f"path={with_backup} " in first
+    assert first.endswith("; its backup is read instead")
+    assert f"path={torn} " in second
+    assert second.endswith("; there is no backup that can be read")

@@ -376,6 +376,15 @@ def test_a_torn_file_without_backup_is_an_error(store: Path):
         DelayOffsetManager(store).load()
 
 
+@pytest.mark.parametrize("text", ["[]", "5", '{1:2,"offsetTable":{}}'])
+def test_what_is_no_object_with_names_is_an_error(store: Path, text: str):
+    """It is read now or never: such a thing could not be written again."""
+    (store / "config").mkdir()
+    (store / "config" / "consumerOffset.json").write_text(text)
+    with pytest.raises(DamagedStore, match="no object with names"):
+        ConsumerOffsetManager(store).load()
+
+
 @pytest.mark.parametrize("suffix", [".bak", ".json"])
 def test_a_file_that_cannot_be_replaced_stays(suffix: str, store: Path):
     """A full disk costs the change, not what was there; the next attempt writes it."""

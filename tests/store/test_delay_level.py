@@ -23,7 +23,7 @@ def test_a_table_of_ones_own():
     assert DelayLevels("7s 2m 1h 3d").delay_ms == [7_000, 120_000, 3_600_000, 259_200_000]
 
 
-@pytest.mark.parametrize("text", ["1", "s", "1w", "1.5s", "-1s", "1s 2", "١s"])
+@pytest.mark.parametrize("text", ["1", "s", "1w", "1.5s", "-1s", "1s 2", "١s", "9999999999d"])
 def test_what_is_no_time_is_refused(text):
     """The part is named."""
     with pytest.raises(ConfigError, match="message_delay_level="):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from reput.errors import DamagedStore
 from reput.store.json_lines import JsonLines
 
 
@@ -36,8 +37,10 @@ def test_a_torn_line_counts_for_nothing_and_is_replaced(tmp_path, torn):
 
 
 def test_a_whole_line_that_is_no_row_is_an_error(tmp_path):
-    """Somebody else has written there."""
+    """Somebody else has written there; file and line are named."""
     lines = JsonLines(tmp_path / "rows.jsonl", Row)
-    lines.path.write_bytes(b"rubbish\n")
-    with pytest.raises(msgspec.DecodeError):
+    lines.append(Row(1))
+    with lines.path.open("ab") as file:
+        file.write(b"rubbish\n")
+    with pytest.raises(DamagedStore, match=r"path=.*rows\.jsonl line=2"):
         list(lines.read())

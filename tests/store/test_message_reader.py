@@ -73,3 +73,25 @@ def test_a_segment_goes_before_that_is_said(tmp_path, is_open):
         assert offset == (0 if is_open else int(second.name))
         store.writer.commit_log_offset_min = int(second.name)
         assert store.get("orders", 0, 0, 1).status is GetMessageStatus.OFFSET_TOO_SMALL
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:10911", "[::1]:10911"])
+def test_a_message_is_found_by_the_id_that_the_store_gave_it(tmp_path, host):
+    """In its topic only, between the times that are asked for; what merely looks like an id names nothing."""
+    with reput.open(tmp_path / "store", mode="inline", mapped_file_size_commit_log=4096, store_host=host) as store:
+        results = [store.put(reput.Message("orders", bytes(1500), keys=["k"])) for _ in range(4)]
+        store.wait_for("consume_queue", store.appended, timeout=60)
+        store.wait_for("index", store.appended, timeout=60)
+        for result in results:
+            (found,) = store.query("orders", result.message_id)
+            assert found.commit_log_offset == result.commit_log_offset
+        result = results[1]
+        assert not store.query("others", result.message_id)
+        assert not store.query("orders", result.message_id, end=result.store_timestamp - 1)
+        assert not store.query("orders", result.message_id, 0)
+        head = result.message_id[:-16]
+        for offset in (1, result.commit_log_offset + 1, 4095, store.appended, 1 << 62, (1 << 64) - 1):
+            assert not store.query("orders", f"{head}{offset:016X}")
+        assert not store.query("orders", f"{'0' * len(head)}{result.commit_log_offset:016X}")
+        assert not store.query("orders", result.message_id[:-1])
+        assert store.query("orders", result.message_id.lower()) == store.query("orders", result.message_id)

@@ -26,6 +26,7 @@ from reput.store.log_scan import LogScan
 from reput.store.message import Message, MessageExtBrokerInner, PutMessageStatus
 from reput.store.record import encode_address
 from reput.store.store_lock import StoreLock
+from reput.store.topic_config_manager import TopicConfig, TopicConfigManager
 from reput_hooks import DispatchColumns
 from small_store import (
     SEGMENT_SIZE,
@@ -166,6 +167,10 @@ def test_publication_equals_what_a_scan_of_the_log_finds(store):
     store.put(Message("other", b"d"))
     store.put_batch([message_of_size(700, keys=f"k{i}", tags="x", queue_id=i % 3) for i in range(12)])
     store.put_batch([Message("schedule", b"e", delay_level=99), Message("orders", b"f")])
+    for level in ("3", "99", "0", "", "\N{ARABIC-INDIC DIGIT FOUR}"):
+        store.put(Message("SCHEDULE_TOPIC_XXXX", b"g", properties={"DELAY": level}, queue_id=1))
+    store.put(Message("SCHEDULE_TOPIC_XXXX", b"h", tags="no delay"))
+    store.put(Message("orders", b"i", properties={"INNER_MULTI_DISPATCH": "a,b", "INNER_MULTI_QUEUE_OFFSET": "5,6"}))
     scan = LogScan(store.directory)
     found, at = [], 0
     while at < store.appended:
@@ -199,6 +204,15 @@ def test_a_delayed_message_waits_in_the_schedule_topic(store):
     assert record.properties == {"DELAY": "18", "REAL_TOPIC": "orders", "REAL_QID": "5"}
 
 
+@pytest.mark.parametrize("level", ["x", " 1", "1_0", "9999999999"])
+def test_a_delay_that_rocketmq_cannot_read_is_refused(store, level):
+    """Its recovery takes a record of the schedule topic with such a one for none, and ends the log there."""
+    with pytest.raises(MessageIllegal, match="DELAY="):
+        store.put(Message("SCHEDULE_TOPIC_XXXX", b"", properties={"DELAY": level}))
+    assert store.appended == 0
+    store.put(Message("orders", b"", properties={"DELAY": level}))
+
+
 def test_ipv6_hosts_are_stored_with_their_flags(tmp_path):
     """Each host has a bit of its own in the record."""
     opened = open_store(tmp_path / "store", store_host="[::1]:10911", born_host="127.0.0.1:5000")
@@ -210,6 +224,20 @@ def test_ipv6_hosts_are_stored_with_their_flags(tmp_path):
     assert len(result.message_id) == 56
 
 
+@pytest.mark.parametrize("appends", [False, True])
+def test_a_message_that_is_put_again_leaves_the_crc_of_its_former_record(tmp_path, appends):
+    """It fits no other record; behind it the log would count as damaged."""
+    former = {"a": "1", "__CRC32#": "0123456789"}
+    opened = open_store(tmp_path / "store", enabled_append_prop_crc=appends)
+    opened.put(Message("orders", b"x", properties=former))
+    opened.put(Message("orders", b"y", properties={"__CRC32#": "0123456789"}))
+    opened.close(views_complete=True)
+    assert [kind.partition(" ")[0] for kind in extents(tmp_path / "store")] == ["records"]
+    first, second = records(tmp_path / "store")
+    assert list(first.properties) == (["a", "__CRC32#"] if appends else ["a"])
+    assert list(second.properties) == (["__CRC32#"] if appends else [])
+
+
 def test_the_whole_records_crc_travels_in_its_properties(tmp_path):
     """With RocketMQ 5.2's option every flipped bit of a record is found, not only those of its body."""
     opened = open_store(tmp_path / "store", enabled_append_prop_crc=True)
@@ -218,10 +246,11 @@ def test_the_whole_records_crc_travels_in_its_properties(tmp_path):
     (record,) = records(tmp_path / "store")
     assert list(record.properties) == ["TAGS", "__CRC32#"]
     segment = tmp_path / "store" / "commitlog" / f"{0:020d}"
-    data = bytearray(segment.read_bytes())
-    data[16] ^= 1
-    segment.write_bytes(data)
-    assert extents(tmp_path / "store") == [f"tail 0..{result.next_commit_log_offset}"]
+    data = segment.read_bytes()
+    for at in range(result.record_size):
+        segment.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        (found,) = extents(tmp_path / "store")
+        assert found.startswith("tail 0.."), at
 
 
 @pytest.mark.parametrize(
@@ -284,6 +313,12 @@ def test_topics_up_to_their_limits_are_stored(store):
         ({"keys": [1]}, "keys"),
         ({"tags": 5}, "tags"),
         ({"properties": {"a": None}}, "text"),
+        ({"properties": ["ab"]}, "no names with values: type=list"),
+        ({"properties": 5, "delay_level": 1}, "no names with values: type=int"),
+        ({"queue_id": -1, "delay_level": 1}, "queue_id=-1"),
+        ({"queue_id": None, "delay_level": 1}, "queue_id=None"),
+        ({"properties": {"a": "b__CRC32#\x010123456789"}}, "as a record's CRC does"),
+        ({"tags": "__CRC32#\x010123456789"}, "as a record's CRC does"),
     ],
 )
 def test_a_message_that_breaks_a_limit_is_refused(store, fields, words):
@@ -827,3 +862,18 @@ def test_a_store_whose_own_files_have_no_room_is_not_opened_and_says_which(tmp_p
     opened = open_store(tmp_path / "store")
     assert opened.appended == offset
     opened.close(views_complete=True)
+
+
+def test_a_topic_with_batch_queues_takes_no_message(tmp_path):
+    """Nobody could read it by its queue: reput builds no such one, and RocketMQ has come past the record."""
+    store = open_store(tmp_path / "store")
+    store.put(Message("orders", b""))
+    topics = TopicConfigManager(tmp_path / "store")
+    topics.put("batches", TopicConfig(topic_name="batches", attributes={"queue.type": "BatchCQ"}))
+    topics.persist()
+    (tmp_path / "store" / "batchconsumequeue" / "old" / "0").mkdir(parents=True)
+    for topic in ("batches", "old"):
+        with pytest.raises(MessageIllegal, match=f"batch consume queues .* topic={topic}"):
+            store.put(Message(topic, b""))
+    store.put(Message("bills", b""))
+    store.close(views_complete=True)

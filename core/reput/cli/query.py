@@ -30,7 +30,9 @@ EXAMPLE = "reput send store orders --keys order-17 --count 1 && reput query stor
 def query(
     store: StoreArgument,
     topic: TopicArgument,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A key of the message, or its unique id.")],
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="A key of the message, its unique id, or the store's id of it.")
+    ],
     begin: Annotated[
         int | None, typer.Option("--begin", metavar="T", parser=parse_time, help="Stored at this time or later.")
     ] = None,

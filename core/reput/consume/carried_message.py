@@ -14,12 +14,10 @@ from collections.abc import Mapping
 
 from reput.store.message import MessageExtBrokerInner
 from reput.store.properties import filled_properties
-from reput.store.record import CRC_PROPERTY_NAME, encode_address
+from reput.store.record import CRC_NAME, encode_address
 from reput_hooks import Record
 
 __all__ = ["carried_message", "carried_properties"]
-
-CRC_NAME = CRC_PROPERTY_NAME.decode().rstrip("\x01")
 
 
 def carried_properties(record: Record) -> dict[str, str]:

@@ -175,8 +175,8 @@ class ScheduleService:
     def notice(self, number: int, deliver_timestamp: int) -> None:
         """Know that a message was delayed; the writer calls this under the put lock."""
         with self.changed:
-            level = self.levels[number]
-            if level.due is None:
+            level = self.levels.get(number)
+            if level is not None and level.due is None:
                 level.due = deliver_timestamp
                 if self.thread is None:
                     self.start()

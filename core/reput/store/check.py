@@ -15,13 +15,19 @@ from pathlib import Path
 
 import numpy as np
 
+from reput.errors import StoreError
+from reput.filter import BloomFilter
 from reput.settings import Settings
 from reput.store.check_consume_queue import ConsumeQueueCheck
 from reput.store.check_consume_queue_ext import ConsumeQueueExtCheck
 from reput.store.check_fields import FieldsCheck
 from reput.store.check_index import IndexCheck
 from reput.store.check_report import CheckReport, LogRange, Ranges, ViewReport, held_to_cursor
+from reput.store.config_manager import ConfigManager
+from reput.store.consumer_filter_manager import ConsumerFilterManager
+from reput.store.consumer_offset_manager import ConsumerOffsetManager, LmqConsumerOffsetManager
 from reput.store.delay_level import DelayLevels
+from reput.store.delay_offset_manager import DelayOffsetManager
 from reput.store.dispatcher_cursors import read_dispatcher_cursors
 from reput.store.files import Clock
 from reput.store.identity import require_store
@@ -34,6 +40,8 @@ from reput.store.record_columns import RecordColumns
 from reput.store.recovery import read_damage
 from reput.store.segments import Segments
 from reput.store.store_lock import StoreLock
+from reput.store.subscription_group_manager import SubscriptionGroupManager
+from reput.store.topic_config_manager import TopicConfigManager
 from reput.store.topic_deletions import TopicDeletions, last_deletions
 from reput.store.verified_walk import VerifiedWalk
 from reput_hooks import DispatchColumns
@@ -42,6 +50,14 @@ __all__ = ["Verifier", "check_store"]
 
 # Has the log verified from one commit-log offset to another, by others, and gives what they found in order.
 Verifier = Callable[[int, int], Iterable[Extent]]
+# Of the stored configuration all but the filters.
+CONFIGURATION = (
+    TopicConfigManager,
+    SubscriptionGroupManager,
+    ConsumerOffsetManager,
+    LmqConsumerOffsetManager,
+    DelayOffsetManager,
+)
 
 
 def check_store(
@@ -73,6 +89,7 @@ class StoreCheck:
         self, store_directory: Path, settings: Settings, progress: Callable[[int], None], verifier: Verifier | None
     ) -> None:
         self.store_directory = store_directory
+        self.settings = settings
         self.progress = progress
         self.segments = Segments(store_directory / "commitlog")
         self.writer = StoreLock.holder(store_directory)
@@ -144,7 +161,11 @@ class StoreCheck:
             damage=self.damage,
             stale=self.stale,
             views=views,
-            notes=[*self.notes(log_end), *absent_notes(views, cursors)],
+            notes=[
+                *self.notes(log_end),
+                *absent_notes(views, cursors),
+                *configuration_notes(self.store_directory, self.settings),
+            ],
         )
 
     def take(self, columns: RecordColumns, end: int, requests: DispatchColumns | None) -> None:
@@ -199,3 +220,29 @@ def absent_notes(views: Mapping[str, ViewReport], cursors: Mapping[str, int | No
         for name, report in views.items()
         if report.state == "absent" and name in cursors
     ]
+
+
+def configuration_notes(store_directory: Path, settings: Settings) -> list[str]:
+    """Return a sentence for each file of the stored configuration that cannot be read."""
+    filters = BloomFilter(settings.max_error_rate_of_bloom_filter, settings.expect_consumer_num_use_filter)
+    managers: list[ConfigManager] = [kind(store_directory) for kind in CONFIGURATION]
+    managers.append(ConsumerFilterManager(store_directory, filters, settings.filter_data_clean_time_span))
+    notes = []
+    for manager in managers:
+        fault = fault_of_configuration(manager, manager.path)
+        if fault is not None:
+            backup_fault = fault_of_configuration(manager, manager.backup_path)
+            is_kept = manager.backup_path.exists() and backup_fault is None
+            notes.append(
+                f"{fault}; {'its backup is read instead' if is_kept else 'there is no backup that can be read'}"
+            )
+    return notes
+
+
+def fault_of_configuration(manager: ConfigManager, path: Path) -> str | None:
+    """Return why a file of the stored configuration cannot be read, None if it can, or is absent."""
+    try:
+        manager.read_whole(path)
+    except StoreError as error:
+        return str(error)
+    return None

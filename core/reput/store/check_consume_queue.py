@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from reput.errors import DamagedStore, OffsetOutOfRange
+from reput.store.batch_topics import BatchTopics
 from reput.store.check_consume_queue_ext import ConsumeQueueExtCheck
 from reput.store.check_report import Findings, Ranges, ViewReport, points_into
 from reput.store.consume_queue import PRE_BLANK_SIZE, holds_unit_of
@@ -99,6 +100,9 @@ class ConsumeQueueCheck:
         """*deleted*: where topics were deleted; no unit is due for what they had before, and old ones may be left."""
         self.deleted = deleted
         self.root = store_directory / "consumequeue"
+        self.batch_topics = BatchTopics(store_directory)
+        # Topic → whether it has queues of another kind, as it was when its first record was met.
+        self.is_batch_topic: dict[str, bool] = {}
         self.log_directory = store_directory / "commitlog"
         self.segments: Segments | None = None
         self.ext = ext
@@ -131,6 +135,14 @@ class ConsumeQueueCheck:
             return NO_QUEUE
         return self.add((topic, queue_id), self.root / topic / str(queue_id))
 
+    def is_left_alone(self, topic: str) -> bool:
+        """Tell whether RocketMQ 5 keeps the units of *topic* in queues of another kind."""
+        known = self.is_batch_topic.get(topic)
+        if known is None:
+            known = ConsumeQueueBuilder.refusal(topic) is None and self.batch_topics.has(topic)
+            self.is_batch_topic[topic] = known
+        return known
+
     def take(self, rows: Array, columns: DispatchColumns) -> None:
         """Take in records, in log order; *rows* are those of *columns*."""
         if self.absent:
@@ -139,6 +151,7 @@ class ConsumeQueueCheck:
         transaction = rows["sys_flag"] & TRANSACTION_ROLLBACK_TYPE
         wanted = (transaction != TRANSACTION_PREPARED_TYPE) & (transaction != TRANSACTION_ROLLBACK_TYPE)
         batches = (rows["sys_flag"] & INNER_BATCH_FLAG) != 0
+        batches |= np.array([self.is_left_alone(topic) for topic, _ in columns.queues], bool)[rows["queue_index"]]
         if batches.any():
             self.left_alone |= {columns.queues[index][0] for index in set(rows["queue_index"][batches].tolist())}
             wanted &= ~batches

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from reput.errors import DamagedStore
+from reput.errors import DamagedStore, StoreError
 from reput.store.config_json import format_config, parse_config
 from reput.store.files import Clock, Files
 
@@ -59,6 +59,7 @@ class ConfigManager:
 
         Raises:
             DamagedStore: there is a file or a backup, but neither can be read.
+            StoreError: the system refuses.
         """
         with self.lock:
             damage: DamagedStore | None = None
@@ -80,17 +81,22 @@ class ConfigManager:
 
         Raises:
             DamagedStore: it is torn, or of another shape.
+            StoreError: the system refuses.
         """
         try:
             text = path.read_bytes().decode()
             if not text:
                 return None
             fields = parse_config(text)
-            if not isinstance(fields, dict):
-                raise DamagedStore("stored configuration is no object")
+            if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
+                raise DamagedStore("stored configuration is no object with names")
             self.read_fields(fields)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise StoreError(
+                f"stored configuration cannot be read: path={path} error={error.strerror}", "See its owner and mode."
+            ) from None
         except (DamagedStore, UnicodeDecodeError, msgspec.ValidationError) as error:
             raise DamagedStore(
                 f"stored configuration cannot be read: path={path} reason={error}",

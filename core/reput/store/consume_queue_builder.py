@@ -248,7 +248,11 @@ class ConsumeQueueBuilder:
         """Return why a topic can have no directory, None if it can."""
         if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
             return f"topic is no name of a directory: topic={topic!r}"
-        if len(topic.encode("utf-8", "replace")) > NAME_SIZE_MAX:
+        try:
+            name = topic.encode()
+        except UnicodeEncodeError:
+            return f"topic has a lone surrogate: topic={topic!r}"
+        if len(name) > NAME_SIZE_MAX:
             return f"topic is too long for the name of a directory: topic={topic[:40]!r}..."
         return None
 

@@ -82,6 +82,8 @@ class FlushService:
         self.wake = threading.Event()
         self.stopping = False
         self.told_failure = False
+        # Nobody is told of what is not forced, so that whoever puts without waiting is not to wait for whole pages.
+        self.hides_unforced = False
         # A durable reader that is behind wants each flush as soon as it can be had, the more so while it waits for it.
         self.durable_wanted = False
         self.durable_is_awaited: Callable[[], bool] = nobody_waits
@@ -162,7 +164,7 @@ class FlushService:
         behind = self.commit_log.appended - self.commit_log.durable
         thorough = now - self.last_thorough >= self.thorough_interval
         if self.group.is_awaited or (
-            behind and (self.callers or self.durable_wanted or thorough or self.is_worthwhile())
+            behind and (self.callers or self.durable_wanted or self.hides_unforced or thorough or self.is_worthwhile())
         ):
             self.flush()
             self.last_thorough = now

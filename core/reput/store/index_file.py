@@ -183,7 +183,7 @@ class Index:
             f"index file was cut short, or has other sizes than the settings say: path={path} "
             f"size={os.stat(path).st_size} entries={read_header(Path(path)).index_count - 1}",
             "Name its sizes with --set maxHashSlotNum=N --set maxIndexNum=N, or build the index again: "
-            "`reput rebuild STORE index --target DIR`.",
+            "`reput rebuild STORE index`.",
         )
 
     def select(

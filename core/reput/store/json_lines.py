@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from reput.errors import DamagedStore
 from reput_hooks.durable_file import named
 
 __all__ = ["JsonLines"]
@@ -27,15 +28,20 @@ class JsonLines(Generic[Row]):
         """Yield all rows. A last line without an end was torn by a crash and was never promised.
 
         Raises:
-            msgspec.DecodeError: a whole line is not a row.
+            DamagedStore: a whole line is not a row.
         """
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return
-        for line in data.splitlines(keepends=True):
-            if line.endswith(b"\n"):
+        for number, line in enumerate(data.split(b"\n")[:-1], 1):
+            try:
                 yield self.decode(line)
+            except msgspec.DecodeError as error:
+                raise DamagedStore(
+                    f"a line is not what was written: path={self.path} line={number} error={error}",
+                    "Restore the file from a copy, or take that line out: what it says is lost.",
+                ) from None
 
     def append(self, row: Row) -> None:
         """Add *row*; when this returns it survives a power cut."""

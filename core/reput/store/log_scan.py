@@ -238,7 +238,7 @@ class LogScan:
             return
         at, size = found.value(b"DELAY")
         for number in np.flatnonzero(np.isin(rows["queue_index"], delayed) & (size > 0)).tolist():
-            level = found.blob[at[number] : at[number] + size[number]].decode("ascii", "replace")
+            level = found.blob[at[number] : at[number] + size[number]].decode("utf-8", "replace")
             due = self.delay_levels.deliver_timestamp(level, int(rows["store_timestamp"][number]))
             if due is not None:
                 rows["tags_code"][number] = due

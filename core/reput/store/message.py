@@ -13,13 +13,14 @@ import msgspec
 
 from reput.errors import MessageIllegal
 from reput.store.properties import PROPERTIES_SIZE_MAX
-from reput.store.record import encode_message_id
+from reput.store.record import CRC_NAME, CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE, encode_message_id
 
 __all__ = [
     "Message",
     "MessageExtBrokerInner",
     "PutMessageResult",
     "PutMessageStatus",
+    "check_properties",
     "check_topic",
     "message_properties",
 ]
@@ -39,7 +40,8 @@ class Message(msgspec.Struct, gc=False):
         body: any bytes, none included.
         tags: one word that consumers filter by.
         keys: what the message can be queried by; a string counts as keys separated by spaces.
-        properties: further names and values; they may not contain the separators 0x01 and 0x02.
+        properties: further names and values; they may not contain the separators 0x01 and 0x02. The CRC of the record
+            that they were read off, ``__CRC32#``, is left out.
         flag: the user's own 32 bits, signed.
         delay_level: 1 to 18 delays delivery by RocketMQ's table; 0 does not.
     """
@@ -127,11 +129,22 @@ def check_topic(topic: str) -> bytes:
     return topic.encode("ascii")
 
 
+def check_properties(properties: object) -> None:
+    """Refuse what is no mapping.
+
+    Raises:
+        MessageIllegal: it is none.
+    """
+    if properties is not None and not isinstance(properties, Mapping):
+        raise MessageIllegal(f"properties are no names with values: type={type(properties).__name__}")
+
+
 def message_properties(message: Message) -> tuple[bytes, str | None, str | None, str | None]:
     """Return the properties string of *message*, and its tags, keys and unique key.
 
     Raises:
-        MessageIllegal: a name or value contains a separator, a name is empty, or all are too long together.
+        MessageIllegal: a name or value contains a separator, a name is empty, or all are too long together. Or their
+            end would be taken for the CRC of the record.
     """
     tags = message.tags
     keys = message.keys
@@ -149,6 +162,7 @@ def message_properties(message: Message) -> tuple[bytes, str | None, str | None,
             uniq_key = None
         else:
             merged = dict(properties)
+            merged.pop(CRC_NAME, None)
             if keys is not None:
                 merged["KEYS"] = keys
             if tags is not None:
@@ -170,6 +184,8 @@ def message_properties(message: Message) -> tuple[bytes, str | None, str | None,
     if 0 in data:
         # After a crash a zero byte there is the mark of a record that did not wholly reach the disk.
         raise MessageIllegal(f"tags, keys and properties have no zero byte: position={data.index(0)}")
+    if data.startswith(CRC_PROPERTY_NAME, len(data) - CRC_PROPERTY_SIZE) and len(data) >= CRC_PROPERTY_SIZE:
+        raise MessageIllegal(f"the last property ends as a record's CRC does: properties_end={data[-20:]!r}")
     if len(data) > PROPERTIES_SIZE_MAX:
         raise MessageIllegal(
             f"properties are too long: properties_size={len(data)} properties_size_max={PROPERTIES_SIZE_MAX}"

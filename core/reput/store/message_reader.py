@@ -25,7 +25,7 @@ from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange
 from reput.filter import MessageFilter, TagMessageFilter, parse_tags
 from reput.settings import Settings
 from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue, Unit, holds_unit_of, is_garbage
-from reput.store.consume_queue_builder import shown_queue_file_size
+from reput.store.consume_queue_builder import ConsumeQueueBuilder, queue_directories, shown_queue_file_size
 from reput.store.consume_queue_ext import ConsumeQueueExt, is_address
 from reput.store.file_name import file_name
 from reput.store.index_file import Index
@@ -38,6 +38,7 @@ from reput.store.record import (
     MESSAGE_MAGIC_CODE_V2,
     STORE_HOST_V6_FLAG,
     checked_record,
+    decode_message_id,
     decode_record,
     stored_at,
 )
@@ -310,7 +311,7 @@ class MessageReader:
         """Return one queue, whether it exists or not.
 
         Raises:
-            ConfigError: *topic* would lead out of the queues' directory.
+            ConfigError: *topic* can be no directory's name, or would lead out of the queues' directory.
         """
         if self.log_begin is None and self.queues_stamp.changed():
             # Topics have come or gone, or the whole view was exchanged for one that was built anew: what is open may be
@@ -318,8 +319,9 @@ class MessageReader:
             self.forget()
         found = self.queues.get((topic, queue_id))
         if found is None:
-            if "/" in topic or "\0" in topic or topic in ("", ".", ".."):
-                raise ConfigError(f"topic leads to another directory: topic={topic!r}", "Give a topic's name.")
+            reason = ConsumeQueueBuilder.refusal(topic)
+            if reason is not None:
+                raise ConfigError(reason, "Give a topic's name.")
             found = self.queues[topic, queue_id] = QueueReader(self, topic, queue_id, *self.queue_file_sizes())
         return found
 
@@ -339,14 +341,10 @@ class MessageReader:
 
     def topics(self) -> dict[str, list[int]]:
         """Return the queue ids of every topic that has a consume queue."""
-        root = self.directory / "consumequeue"
-        if not root.is_dir():
-            return {}
-        return {
-            topic.name: sorted(int(queue.name) for queue in topic.iterdir() if queue.name.isdigit())
-            for topic in sorted(root.iterdir())
-            if topic.is_dir()
-        }
+        found: dict[str, list[int]] = {}
+        for topic, queue_id, _ in queue_directories(self.directory / "consumequeue"):
+            found.setdefault(topic, []).append(queue_id)
+        return {topic: sorted(queue_ids) for topic, queue_ids in found.items()}
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
@@ -507,7 +505,8 @@ class MessageReader:
     ) -> QueryMessageResult:
         """Return the newest *count_max* messages of *topic* with this key, in commit-log order.
 
-        The unique key that clients give counts as a key, too. Keys are compared, hashes only lead to them.
+        The unique key that clients give counts as a key, too. Keys are compared, hashes only lead to them. What is
+        nobody's key may be the id that the store itself gave a message: it names the place in the log.
 
         Args:
             begin, end: store time in ms, both included; the index knows it to the second.
@@ -528,7 +527,9 @@ class MessageReader:
         count_max = min(count_max, self.settings.max_msgs_num_batch)
         found = self.index.query(topic, key, count_max, begin, end, self.progress("index"), agrees)
         if not found.offsets:
-            return QueryMessageResult([], 0, 0)
+            record = self.record_of_id(key)
+            wanted = record is not None and record.topic == topic and begin <= record.store_timestamp <= end
+            return QueryMessageResult([record] if record is not None and wanted and count_max else [], 0, 0)
         return QueryMessageResult(
             [records[offset] for offset in sorted(found.offsets)],
             found.last_update_timestamp,
@@ -542,6 +543,22 @@ class MessageReader:
 
         accepted = read_damage(self.directory).accepted()
         return any(begin <= commit_log_offset < until for begin, until in accepted)
+
+    def record_of_id(self, message_id: str) -> Record | None:
+        """Return the record that the store gave this id, None if the log has no such record.
+
+        Source: RocketMQ broker, QueryMessageProcessor.viewMessageById.
+        """
+        commit_log_offset = decode_message_id(message_id)
+        readable = max(self.progress("consume_queue"), self.progress("index"))
+        if commit_log_offset is None or not self.log().offset_min <= commit_log_offset < readable:
+            return None
+        try:
+            record = self.record_at(commit_log_offset)
+        except (DamagedStore, OffsetOutOfRange):
+            # An id that clients give looks like one, and names any byte.
+            return None
+        return record if record is not None and record.message_id == message_id.upper() else None
 
     def record_at(self, commit_log_offset: int) -> Record | None:
         """Return the record that begins at this offset, None if the log does not hold it.
@@ -594,7 +611,7 @@ class QueueReader:
         return DamagedStore(
             f"the consume queue is damaged: topic={self.topic} queue_id={self.queue_id} queue_offset={queue_offset}: "
             f"{what}",
-            "See `reput check STORE`; `reput rebuild STORE consume_queue --target DIR` builds it again from the log.",
+            "See `reput check STORE`; `reput rebuild STORE consume_queue` builds it again from the log.",
         )
 
     def agrees(self, queue_offset: int, unit: Unit) -> bool:

@@ -34,6 +34,7 @@ from reput.errors import (
 )
 from reput.filter.string_hash import string_hash
 from reput.settings import Settings
+from reput.store.batch_topics import BatchTopics
 from reput.store.commit_log import CommitLog
 from reput.store.commit_service import CommitService
 from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
@@ -56,6 +57,7 @@ from reput.store.message import (
     MessageExtBrokerInner,
     PutMessageResult,
     PutMessageStatus,
+    check_properties,
     check_topic,
     message_properties,
 )
@@ -87,7 +89,7 @@ from reput.store.record import (
 from reput.store.retention import Retention
 from reput.store.sealed_file import seal
 from reput.store.segments import Segments
-from reput.store.shortages import NO_ROOM, tell_store_error
+from reput.store.shortages import tell_store_error
 from reput.store.store_checkpoint import (
     StoreCheckpoint,
     ahead_of_clock,
@@ -282,9 +284,15 @@ class MessageStore:
         undo.callback(self.commit_log.close)
         self.put_lock = threading.Lock()
         self.publisher: Publisher = NobodyListens()
+        # What nobody may see yet waits there: with SYNC_FLUSH until it is durable, with a transient pool for the files.
+        self.committed_publisher: CommittedPublisher | None = None
+        if self.sync_flush:
+            self.publisher = self.committed_publisher = CommittedPublisher(self.publisher, lambda end: None)
         self.commit_service: CommitService | None = None
         self.needs_properties = False
         self.topics: dict[str, Topic] = {}
+        # What it cannot read the dispatcher of the consume queue complains about.
+        self.batch_topics = BatchTopics(self.directory)
         self.light_queues = {name for name in self.queue_offsets.queues if name.startswith(LMQ_PREFIX)}
         self.tags_codes: dict[str | None, int] = {None: 0, "": 0}
         # Told the delay level and the deliver time (ms) of each delayed message, under the put lock.
@@ -321,6 +329,7 @@ class MessageStore:
             on_idle=self.after_each_round,
             threads=self.threads,
         )
+        self.flush_service.hides_unforced = self.sync_flush
         if isinstance(self.commit_log, PooledCommitLog):
             self.open_commit_service(self.commit_log)
         self.retention = Retention(self.directory, settings, self, self.clock, self.disk_space)
@@ -508,6 +517,11 @@ class MessageStore:
         return self.commit_log.committed
 
     @property
+    def shown(self) -> int:
+        """Commit-log offset beyond which nothing is shown to anybody: `committed`, or with SYNC_FLUSH `durable`."""
+        return self.commit_log.durable if self.sync_flush else self.commit_log.committed
+
+    @property
     def durable(self) -> int:
         """Commit-log offset up to which the log is forced to disk."""
         return self.commit_log.durable
@@ -556,12 +570,13 @@ class MessageStore:
                 does not wait for its time. Called by the flusher's thread.
         """
         with self.put_lock:
-            if self.commit_service is None:
+            if self.committed_publisher is None:
                 self.publisher = publisher
             else:
-                # What was put for the one before is told to that one: the new one may need more of a record.
-                self.commit_log.commit()
-                self.committed_publisher.change(publisher, self.commit_log.committed)
+                if self.commit_service is not None:
+                    # What was put for the one before is told to that one: the new one may need more of a record.
+                    self.commit_log.commit()
+                self.committed_publisher.change(publisher, self.shown)
             self.needs_properties = needs_properties
         self.told_notice = None
         self.flush_service.durable_is_awaited = durable_is_awaited
@@ -572,6 +587,11 @@ class MessageStore:
         found = self.topics.get(name)
         if found is None:
             data = check_topic(name)
+            if self.batch_topics.has(name):
+                raise MessageIllegal(
+                    f"the topic has batch consume queues (RocketMQ 5, queue.type=BatchCQ): topic={name}",
+                    "reput leaves them alone, so nobody could read the message: put it to another topic.",
+                )
             with self.put_lock:
                 offsets = self.queue_offsets.queues.setdefault(name, {})
                 found = self.topics.setdefault(name, Topic(name, data, offsets))
@@ -583,10 +603,18 @@ class MessageStore:
         Raises:
             MessageIllegal: it breaks a limit.
         """
+        flag, queue_id = message.flag, message.queue_id
+        if type(flag) is not int or not INT_MIN <= flag <= INT_MAX:
+            raise MessageIllegal(f"flag is not a number of 32 bits: flag={flag!r}")
+        if type(queue_id) is not int or not 0 <= queue_id <= INT_MAX:
+            raise MessageIllegal(f"queue_id is not a number from 0 to {INT_MAX}: queue_id={queue_id!r}")
+        if type(message.properties) is not dict:
+            check_properties(message.properties)
         if message.delay_level:
             message = self.delayed(message)
-        if self.multi_dispatch and message.properties and QUEUE_OFFSETS_NAME in message.properties:
-            # Of a message that is put again; its offsets are others now.
+            queue_id = message.queue_id
+        if message.properties and QUEUE_OFFSETS_NAME in message.properties:
+            # Of a message that is put again; its offsets are others now, and without multi-dispatch it has none.
             properties_left = {name: text for name, text in message.properties.items() if name != QUEUE_OFFSETS_NAME}
             message = msgspec.structs.replace(message, properties=properties_left)
         topic = self.topics.get(message.topic) or self.topic(message.topic)
@@ -594,11 +622,6 @@ class MessageStore:
         body = message.body
         if type(body) is not bytes:
             body = plain_bytes(body)
-        flag, queue_id = message.flag, message.queue_id
-        if type(flag) is not int or not INT_MIN <= flag <= INT_MAX:
-            raise MessageIllegal(f"flag is not a number of 32 bits: flag={flag!r}")
-        if type(queue_id) is not int or not 0 <= queue_id <= INT_MAX:
-            raise MessageIllegal(f"queue_id is not a number from 0 to {INT_MAX}: queue_id={queue_id!r}")
         properties, tags, keys, uniq_key = message_properties(message)
         size = len(body)
         if size > self.body_size_max:
@@ -637,6 +660,8 @@ class MessageStore:
         deliver_after = -1
         if message.delay_level:
             deliver_after = self.delay_levels.delay_ms[queue_id]
+        elif topic.name == SCHEDULE_TOPIC:
+            deliver_after = self.delay_of_scheduled(message)
         return Prepared(
             topic,
             head,
@@ -721,6 +746,23 @@ class MessageStore:
                 "REAL_QID": str(message.queue_id),
             },
         )
+
+    def delay_of_scheduled(self, message: Message) -> int:
+        """Return how long a message waits that is put to the schedule topic as it stands, ms; -1: it names no delay.
+
+        Raises:
+            MessageIllegal: its delay is no number. RocketMQ takes no such record for one, and its log ends there.
+
+        Source: RocketMQ store, CommitLog.checkMessageAndReturnSize.
+        """
+        level = (message.properties or {}).get("DELAY")
+        if not level:
+            return -1
+        try:
+            delay_ms = self.delay_levels.delay_of(level)
+        except ConfigError:
+            raise MessageIllegal(f"a delay level is a number: topic={message.topic} DELAY={level!r}") from None
+        return -1 if delay_ms is None else delay_ms
 
     def put(self, message: Message) -> PutMessageResult:
         """Store one message and return where; with SYNC_FLUSH, once it is on disk.
@@ -1057,14 +1099,14 @@ class MessageStore:
         return self.durable
 
     def publish_committed(self) -> None:
-        """Make known what was committed; with a transient pool only."""
-        with self.put_lock:
-            self.committed_publisher.release(self.commit_log.committed)
+        """Make known what may be seen by now, where that has waited."""
+        if self.committed_publisher is not None:
+            with self.put_lock:
+                self.committed_publisher.release(self.shown)
 
     def on_durable(self, durable: int, store_timestamp: int) -> None:
         """Called by the flusher after each success; *store_timestamp* was the last record's when it began."""
-        if self.commit_service is not None:
-            self.publish_committed()
+        self.publish_committed()
         self.durable_timestamp = store_timestamp
         self.publisher.durable(durable)
 
@@ -1081,6 +1123,8 @@ class MessageStore:
         with self.put_lock:
             self.commit_log_offset_min = commit_log_offset_min
             self.publisher.expire(commit_log_offset_min, self.commit_log.appended, self.ordinal)
+        # With nothing before it to wait for, nobody else would make it known.
+        self.publish_committed()
 
     def delete_topic(self, topic: str) -> int:
         """Delete *topic* as of now and return the commit-log offset of that; views follow.
@@ -1097,18 +1141,13 @@ class MessageStore:
             if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
                 raise self.refusal()
             appended = self.commit_log.appended
-            try:
+            with tell_store_error(f"the deletion cannot be kept, so the topic is there still: topic={topic}"):
                 self.topic_deletions.add(TopicDeletion(self.clock.now_ms(), appended, topic))
-            except OSError as error:
-                kind = StoreFull if error.errno in NO_ROOM else StoreError
-                raise kind(
-                    f"the deletion cannot be kept, so the topic is there still: topic={topic} error={error.strerror} "
-                    f"path={self.topic_deletions.lines.path}"
-                ) from error
             # What was put before is still counted; the queues begin with 0 again.
             self.put_before[topic] = self.put_before.get(topic, 0) - self.queue_offsets.total(topic)
             self.queue_offsets.forget_topic(topic)
             self.publisher.delete_topic(topic, appended, self.ordinal)
+        self.publish_committed()
         return appended
 
     def set_disk_full(self, reason: str | None) -> None:

@@ -1,7 +1,8 @@
 """Publisher: who is told what the writer does, so that views follow and readers see it.
 
-With a transient pool a put returns before its record can be read. So what is told then waits in a `CommittedPublisher`,
-in order, until the files have it.
+With a transient pool a put returns before its record can be read, and with SYNC_FLUSH nothing is shown to anybody that
+the disk may still lose. So what is told then waits in a `CommittedPublisher`, in order, until the files, or the disk,
+have it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from reput_hooks.dispatch import ROW_SIZE
 
 __all__ = ["CommittedPublisher", "NobodyListens", "Publisher"]
+
+# Of a row: its commit-log offset, which comes first, and where the number of its queue lies.
+OFFSET_SIZE = 8
+QUEUE_INDEX_AT, QUEUE_INDEX_SIZE = 44, 4
+# Messages that are told at once at most.
+TOGETHER_MAX = 128
 
 
 class Publisher(Protocol):
@@ -64,10 +73,23 @@ class NobodyListens:
         """Nobody is told."""
 
 
+class Growth(NamedTuple):
+    """What one `Publisher.publish` tells."""
+
+    begin: int
+    end: int
+    store_timestamp: int
+    ordinal: int
+    queues: list[tuple[str, int]]
+    rows: bytes
+    texts: bytes
+
+
 class CommittedPublisher:
     """Tells *publisher* of what lies below the offset that `release` was given last, and keeps the rest.
 
-    Calls come under the put lock, but for `durable`, whose offset is committed, and `read_only`, which has none.
+    What waited together is told together. Calls come under the put lock, but for `durable`, whose offset is committed,
+    and `read_only`, which has none.
     """
 
     def __init__(self, publisher: Publisher, appended: Callable[[int], None]) -> None:
@@ -75,7 +97,7 @@ class CommittedPublisher:
         self.publisher = publisher
         self.appended = appended
         # Where the log has to be committed up to, and what is told then.
-        self.kept: deque[tuple[int, Callable[[], None]]] = deque()
+        self.kept: deque[tuple[int, Growth | Callable[[], None]]] = deque()
 
     def publish(
         self,
@@ -88,8 +110,7 @@ class CommittedPublisher:
         texts: bytes,
     ) -> None:
         """Keep it until the log is committed up to *end*."""
-        tell = partial(self.publisher.publish, begin, end, store_timestamp, ordinal, queues, rows, texts)
-        self.kept.append((end, tell))
+        self.kept.append((end, Growth(begin, end, store_timestamp, ordinal, queues, rows, texts)))
         self.appended(end)
 
     def expire(self, commit_log_offset_min: int, appended: int, ordinal: int) -> None:
@@ -111,10 +132,61 @@ class CommittedPublisher:
     def release(self, committed: int) -> None:
         """Tell what was kept up to *committed*. Under the put lock."""
         kept = self.kept
+        together: list[Growth] = []
         while kept and kept[0][0] <= committed:
-            kept.popleft()[1]()
+            _, told = kept.popleft()
+            # A blank lies only before the first record of what is told at once.
+            goes_on = isinstance(told, Growth) and len(together) < TOGETHER_MAX and not begins_with_blank(told)
+            if together and not goes_on:
+                self.publisher.publish(*merged(together))
+                together.clear()
+            if isinstance(told, Growth):
+                together.append(told)
+            else:
+                told()
+        if together:
+            self.publisher.publish(*merged(together))
 
     def change(self, publisher: Publisher, committed: int) -> None:
         """Tell the one before what is committed, and *publisher* what is not yet. Under the put lock."""
         self.release(committed)
         self.publisher = publisher
+
+
+def begins_with_blank(growth: Growth) -> bool:
+    """Tell whether a segment ends between the begin of *growth* and its first record."""
+    return int.from_bytes(growth.rows[:OFFSET_SIZE], "little") != growth.begin
+
+
+def merged(growths: list[Growth]) -> Growth:
+    """Return what *growths*, each of which goes on where the one before ends, tell together."""
+    if len(growths) == 1:
+        return growths[0]
+    numbers: dict[tuple[str, int], int] = {}
+    rows: list[bytes] = []
+    queues = None
+    for growth in growths:
+        if growth.queues is queues and len(numbers) == len(queues):
+            # Mostly all of them are of one queue.
+            rows.append(growth.rows)
+            continue
+        queues = growth.queues
+        own = [numbers.setdefault(queue, len(numbers)) for queue in growth.queues]
+        rows.append(growth.rows if own == list(range(len(own))) else renumbered(growth.rows, own))
+    last = growths[-1]
+    texts = b"".join([growth.texts for growth in growths])
+    return Growth(growths[0].begin, last.end, last.store_timestamp, last.ordinal, list(numbers), b"".join(rows), texts)
+
+
+def renumbered(rows: bytes, numbers: list[int]) -> bytes:
+    """Return *rows* with the number of each one's queue as *numbers* have it."""
+    pieces: list[bytes] = []
+    for at in range(0, len(rows), ROW_SIZE):
+        number_at = at + QUEUE_INDEX_AT
+        number = int.from_bytes(rows[number_at : number_at + QUEUE_INDEX_SIZE], "little")
+        pieces += (
+            rows[at:number_at],
+            numbers[number].to_bytes(QUEUE_INDEX_SIZE, "little"),
+            rows[number_at + QUEUE_INDEX_SIZE : at + ROW_SIZE],
+        )
+    return b"".join(pieces)

@@ -27,6 +27,7 @@ Source: RocketMQ store, CommitLog.calMsgLength and MessageExtEncoder.encode.
 from __future__ import annotations
 
 import ipaddress
+import re
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
@@ -43,6 +44,7 @@ __all__ = [
     "BLANK_MAGIC_CODE",
     "BLANK_SIZE_MIN",
     "BORN_HOST_V6_FLAG",
+    "CRC_NAME",
     "CRC_PROPERTY_NAME",
     "CRC_PROPERTY_SIZE",
     "INNER_BATCH_FLAG",
@@ -57,6 +59,7 @@ __all__ = [
     "body_crc",
     "checked_record",
     "crc_property",
+    "decode_message_id",
     "decode_record",
     "encode_address",
     "encode_host",
@@ -79,7 +82,8 @@ BORN_HOST_V6_FLAG = 0x10
 STORE_HOST_V6_FLAG = 0x20
 INNER_BATCH_FLAG = 0x80
 
-CRC_PROPERTY_NAME = b"__CRC32#\x01"
+CRC_NAME = "__CRC32#"
+CRC_PROPERTY_NAME = CRC_NAME.encode() + b"\x01"
 CRC_PROPERTY_SIZE = 20
 assert len(CRC_PROPERTY_NAME) + 10 + 1 == CRC_PROPERTY_SIZE
 
@@ -112,6 +116,8 @@ TOPIC_SIZE_V2 = Struct(">h")
 PROPERTIES_SIZE = Struct(">h")
 PORT = Struct(">i")
 OFFSET = Struct(">q")
+OFFSET_DIGITS = 2 * OFFSET.size
+MESSAGE_ID = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 assert FIXED.size == 48
 
 
@@ -155,6 +161,14 @@ def decode_host(data: bytes) -> str:
 def encode_message_id(store_host: bytes, commit_log_offset: int) -> str:
     """Return the store's own id of a record, in 32 (IPv4) or 56 (IPv6) upper-case hex digits."""
     return (store_host + OFFSET.pack(commit_log_offset)).hex().upper()
+
+
+def decode_message_id(message_id: str) -> int | None:
+    """Return the commit-log offset that such an id names, in either case of letters; None if it is none.
+
+    Source: RocketMQ common, MessageDecoder.decodeMessageId.
+    """
+    return int(message_id[-OFFSET_DIGITS:], 16) if MESSAGE_ID.fullmatch(message_id) else None
 
 
 def crc_property(crc: int) -> bytes:

@@ -8,6 +8,7 @@ Source of the rules: RocketMQ store, CommitLog.checkMessageAndReturnSize.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import Any
 
@@ -236,15 +237,29 @@ class RecordColumns:
         begins, ends = self.body_at.tolist(), (self.body_at + self.body_size).tolist()
         computed = [crc32(view[begin:end]) for begin, end in zip(begins, ends, strict=True)]
         wrong = (np.array(computed, np.uint32) & 0x7FFFFFFF != self.header["body_crc"]) & (self.body_size > 0)
-        ends = self.properties_at + self.properties_size
-        buffer = np.frombuffer(self.data, np.uint8)
-        marked = np.flatnonzero(self.properties_size >= CRC_PROPERTY_SIZE)
-        names = take(buffer, ends[marked] - CRC_PROPERTY_SIZE, len(CRC_PROPERTY_NAME))
-        for number in marked[(names == np.frombuffer(CRC_PROPERTY_NAME, np.uint8)).all(axis=1)].tolist():
-            covered_end = int(ends[number]) - CRC_PROPERTY_SIZE
-            crc = crc32(view[int(self.position[number]) : covered_end]) & 0x7FFFFFFF
-            wrong[number] |= bytes(view[covered_end : covered_end + CRC_PROPERTY_SIZE]) != crc_property(crc)
+        for number, is_named, at in self.crc_places():
+            crc = crc32(view[int(self.position[number]) : at]) & 0x7FFFFFFF
+            digits = slice(len(CRC_PROPERTY_NAME), CRC_PROPERTY_SIZE)
+            fits = bytes(view[at : at + CRC_PROPERTY_SIZE])[digits] == crc_property(crc)[digits]
+            # Digits that fit under another name: the name is not what was written.
+            wrong[number] |= fits != is_named
         return int(wrong.argmax()) if wrong.any() else None
+
+    def crc_places(self) -> Iterator[tuple[int, bool, int]]:
+        """Yield the records whose properties may end with the CRC of the record: number, whether its name is there, and
+        where the property begins. Without the name there are as many digits."""
+        buffer = np.frombuffer(self.data, np.uint8)
+        long = np.flatnonzero(self.properties_size >= CRC_PROPERTY_SIZE)
+        begins = (self.properties_at + self.properties_size)[long] - CRC_PROPERTY_SIZE
+        name = np.frombuffer(CRC_PROPERTY_NAME, np.uint8)
+        named = (take(buffer, begins, len(name)) == name).all(axis=1)
+        # Two of the digits tell nearly all others.
+        first, last = begins + len(name), begins + CRC_PROPERTY_SIZE - 2
+        others = np.flatnonzero(~named & is_digit(buffer[first]) & is_digit(buffer[last]))
+        digits = take(buffer, first[others], CRC_PROPERTY_SIZE - 1 - len(name))
+        others = others[is_digit(digits).all(axis=1)]
+        for place in np.concatenate((np.flatnonzero(named), others)).tolist():
+            yield int(long[place]), bool(named[place]), int(begins[place])
 
     def first_torn_text(self, begin: int) -> int | None:
         """Return the number of the first record from commit-log offset *begin* on that has a zero byte in its topic or
@@ -414,6 +429,13 @@ def judge(data: bytes | bytearray | memoryview, commit_log_offset: int, position
     columns.properties_at = properties_field[:count] + 2
     columns.properties_size = properties_size[:count]
     return columns, reason
+
+
+def is_digit(letters: Array) -> Array:
+    """Tell which of *letters* are decimal digits."""
+    # Below "0" the difference wraps.
+    found: Array = letters - np.uint8(ord("0")) <= 9
+    return found
 
 
 def take(buffer: Array, at: Array, width: int) -> Array:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from reput.errors import StoreError
 from reput.filter import BloomFilter
+from reput.store.batch_topics import BatchTopics
 from reput.store.consume_queue_builder import QueueTable
 from reput.store.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtCursor, ExtState
 from reput.store.consume_queue_ext_files import ExtEnd
@@ -34,7 +35,6 @@ from reput_plugins.spark_export.engine.queue_building import (
     as_requests,
     counted,
     ext_view,
-    has_batch_queue,
     have_units,
     remove_leftovers,
     unit_arrays,
@@ -138,7 +138,7 @@ def write_ext(plan: RebuildPlan, batches: Batches) -> Batches:
         Path(plan.target) / EXT_FOLDER,
         ext_view(plan) / "addresses",
         plan.settings.mapped_file_size_consume_queue_ext,
-        has_batch_queue=functools.partial(has_batch_queue, Path(plan.store)),
+        has_batch_queue=BatchTopics(Path(plan.store)).has,
     )
     records, last = 0, (-1, 0)
     try:

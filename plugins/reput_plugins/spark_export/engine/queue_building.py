@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput.errors import DamagedStore
+from reput.store.batch_topics import BatchTopics
 from reput.store.consume_queue_builder import (
     LEFT_OUT,
     ConsumeQueueBuilder,
@@ -29,7 +29,6 @@ from reput.store.consume_queue_ext_addresses import ExtAddresses
 from reput.store.log_scan import ROW_DTYPE
 from reput.store.multi_dispatch import further_queues
 from reput.store.sealed_file import seal
-from reput.store.topic_config_manager import TopicConfigManager
 from reput_hooks import Cursor, DispatchBatch, DispatchColumns
 from reput_plugins.spark_export.engine.log_requests import read_requests
 from reput_plugins.spark_export.engine.ranges import Batches, errors_of, parallelism, range_frame, ranges_in
@@ -47,7 +46,6 @@ __all__ = [
     "build_queues",
     "counted",
     "ext_view",
-    "has_batch_queue",
     "have_units",
     "remove_leftovers",
     "unit_arrays",
@@ -198,7 +196,7 @@ def write_queues(plan: RebuildPlan, batches: Batches) -> Batches:
     builder = ConsumeQueueBuilder(
         Path(plan.target) / "consumequeue",
         plan.settings.mapped_file_size_consume_queue,
-        has_batch_queue=functools.partial(has_batch_queue, Path(plan.store)),
+        has_batch_queue=BatchTopics(Path(plan.store)).has,
         refuse=lambda offset, reason: refused.append((offset, reason)),
         # Those of the ext files of the target, if it has any.
         addresses=addresses,
@@ -251,14 +249,3 @@ def as_requests(batch: pa.RecordBatch) -> DispatchColumns:
 def ext_view(plan: RebuildPlan) -> Path:
     """Return the folder that the view of the ext files has in the target."""
     return Path(plan.target) / "reput" / "views" / "consume_queue_ext"
-
-
-def has_batch_queue(store: Path, topic: str) -> bool:
-    """Tell whether RocketMQ 5 keeps the units of *topic* in another kind of queue."""
-    topics = TopicConfigManager(store)
-    try:
-        topics.load()
-    except DamagedStore:
-        return False
-    config = topics.entries.get(topic)
-    return config is not None and config.has_batch_consume_queue

@@ -1,0 +1,56 @@
+"""What waits to be told is told in its order, and together."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from reput.store.message import Message
+from reput.store.publisher import CommittedPublisher, NobodyListens
+from reput_hooks import DispatchColumns
+from small_store import message_of_size, open_store
+
+
+class Told(NobodyListens):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.frames = []
+
+    def publish(self, *frame):
+        self.frames.append(frame)
+
+    def expire(self, *told):
+        self.frames.append(told)
+
+
+def test_what_waited_together_is_told_together(tmp_path):
+    """The same requests in the same order, with the queues of all; a segment ends between two tellings only."""
+    apart, together = Told(), Told()
+    keeper = CommittedPublisher(together, lambda end: None)
+    store = open_store(tmp_path / "store")
+
+    class Both(NobodyListens):
+        def publish(self, *frame):
+            apart.publish(*frame)
+            keeper.publish(*frame)
+
+    store.attach(Both(), needs_properties=False)
+    for number in range(40):
+        store.put(Message(f"topic{number % 3}", b"x" * 100, keys=f"k{number}", queue_id=number % 2))
+        if number % 10 == 0:
+            store.put_batch([message_of_size(300, queue_id=queue_id) for queue_id in (1, 0, 1)])
+    keeper.release(apart.frames[5][1])
+    assert together.frames[-1][1] == apart.frames[5][1]
+    keeper.expire(7, store.appended, store.ordinal)
+    keeper.release(store.appended)
+    store.close(views_complete=True)
+    assert together.frames.pop() == (7, apart.frames[-1][1], apart.frames[-1][3])
+    assert len(together.frames) == 1 + len({frame[0] // 4096 for frame in apart.frames})
+    requests = [
+        [request for frame in told for request in DispatchColumns(*frame[4:])]
+        for told in (apart.frames, together.frames)
+    ]
+    assert requests[0] == requests[1]
+    for before, frame in pairwise(together.frames):
+        assert frame[0] == before[1]
+    assert together.frames[-1][1:4] == apart.frames[-1][1:4]
