@@ -587,6 +587,22 @@ def test_sigterm_drains_and_ends_the_group(log, plugins, context, processes, sav
     assert {row.state for row in running.group.status()} == {"STOPPED"}
 
 
+@pytest.mark.parametrize("how", ["pauses", "drains"])
+def test_a_dispatcher_that_was_stopped_by_a_signal_ends_when_it_is_told_to(log, plugins, context, processes, saved, how):
+    """Nobody has to wait for its time limit to close the store, and it takes in what came meanwhile."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    running.group.wait_for("probe", log.put(5), TIMEOUT)
+    os.kill(running.row("probe").pid, signal.SIGSTOP)
+    log.put(5)
+    if how == "pauses":
+        running.group.request("pause", "probe")
+        running.wait_for_state("probe", "PAUSED")
+        running.group.request("resume", "probe")
+    running.stop()
+    assert saved("probe")["offsets"] == log.offsets
+
+
 @pytest.mark.parametrize("moment", ["at once", "while plugins are described"])
 @pytest.mark.usefixtures("runtime_directory")
 def test_sigterm_drains_a_group_that_is_starting(log, plugins, context, saved, tmp_path, moment):

@@ -529,6 +529,8 @@ class Supervisor:
         if member.state is not State.STOPPING:
             member.set_state(State.STOPPING)
         signal.pidfd_send_signal(member.pidfd, number)
+        # One that somebody stopped would not hear of it before its time limit, and whoever closes would wait so long.
+        signal.pidfd_send_signal(member.pidfd, signal.SIGCONT)
 
     def drain(self) -> None:
         """Have all dispatchers take in what there is, those that others come after first, and end the group."""
