@@ -40,6 +40,8 @@ KILL_EVERY_S = 0.1
 STARTED_WAIT_S = 30.0
 LOOK_S = 0.002
 BURN_SLICE_S = 0.01
+# Of puts that are not measured: one group has just started a process more than the other.
+WARM_UP_S = 0.3
 
 # Which of KINDS it is, the module's name says: `reput_bench_` and the kind.
 PLUGIN_SOURCE = """
@@ -183,13 +185,20 @@ def open_group(path: Path, dispatchers: tuple[str, ...]) -> Iterator[Store]:
 
 
 def run_puts(store: Store, plan: Puts, act: Callable[[], None] | None = None) -> dict[str, float]:
-    """Put at a steady rate; return how long puts took, and the processor time of the group meanwhile.
+    """Put at a steady rate; return how long puts took once all is warm, and the processor time of the group meanwhile.
 
     *act* is called at any moment between two puts, again and again.
     """
+    put_steadily(store, plan._replace(seconds=WARM_UP_S), act)
+    cpu_before = group_cpu_s(store)
+    took = put_steadily(store, plan, act)
+    return {**percentiles(took), "group_cpu_s": group_cpu_s(store) - cpu_before}
+
+
+def put_steadily(store: Store, plan: Puts, act: Callable[[], None] | None) -> list[float]:
+    """Put as *plan* says, and return how many seconds each put took."""
     clock, message, moments = time.perf_counter, reput.Message, random.Random(SEED)
     took: list[float] = []
-    cpu_before = group_cpu_s(store)
     begin = clock()
     for number in range(int(plan.rate * plan.seconds)):
         due = begin + number / plan.rate
@@ -200,7 +209,7 @@ def run_puts(store: Store, plan: Puts, act: Callable[[], None] | None = None) ->
         called = clock()
         store.put(message("bench", plan.body, tags="tag", keys=[f"key-{number}"]))
         took.append(clock() - called)
-    return {**percentiles(took), "group_cpu_s": group_cpu_s(store) - cpu_before}
+    return took
 
 
 def sleep_until(moment: float) -> None:
