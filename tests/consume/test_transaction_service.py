@@ -17,7 +17,7 @@ from delivering import LIMIT_S, SMALL, open_inline, wait_until
 from reput.consume.half_messages import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, done_offsets
 from reput.consume.response_code import ResponseCode
 from reput.consume.transaction_service import HalfMessage, TransactionState
-from reput.errors import MessageIllegal, RequestRefused, StoreFull
+from reput.errors import ConfigError, MessageIllegal, RequestRefused, StoreFull
 from reput.opened_store import Store
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.files import Clock
@@ -131,6 +131,39 @@ def test_an_answer_that_says_nothing_settles_nothing(store):
     half = put_half(store)
     assert store.transactions.end(GROUP, half.commit_log_offset, half.queue_offset, UNKNOWN) is None
     assert store.transactions.status() == 1
+
+
+@pytest.mark.parametrize("state", [5, 1, True, "COMMIT", None])
+def test_a_state_that_is_none_settles_nothing(store, state):
+    """Neither a message that nobody committed is delivered, nor one dropped that nobody rolled back."""
+    half = put_half(store)
+    assert store.transactions.end(GROUP, half.commit_log_offset, half.queue_offset, state) is None
+    assert store.transactions.status() == 1
+    assert of_topic(store, "orders") == []
+
+
+@pytest.mark.parametrize("answer", [True, "ROLLBACK", 5, sys.exit])
+def test_an_answer_that_is_none_is_asked_for_again(store, answer, caplog):
+    """It is said in the log; the next one counts."""
+    put_half(store)
+    answers = [answer, COMMIT]
+    store.transactions.on_check(GROUP, lambda half: sys.exit() if answers[0] is sys.exit else answers.pop(0))
+    advance(store, 6_000)
+    wait_until(lambda: "a checker" in caplog.text)
+    assert store.transactions.status() == 1
+    assert of_topic(store, "orders") == []
+    answers[:] = [COMMIT]
+    advance(store, 60_000)
+    wait_until(lambda: store.transactions.status() == 0)
+    assert len(of_topic(store, "orders")) == 1
+
+
+def test_who_cannot_be_asked_is_refused(store):
+    """As is what is no message."""
+    with pytest.raises(ConfigError, match="checker=5"):
+        store.transactions.on_check(GROUP, 5)
+    with pytest.raises(MessageIllegal, match="no message"):
+        store.transactions.put_half(GROUP, b"body")
 
 
 def test_what_no_transaction_can_be_is_refused(tmp_path):

@@ -280,6 +280,7 @@ class Consumer:
             RequestRefused: the message is not in flight here, or the group may not send back.
             StoreError: the copy could not be stored; the message is still in flight.
         """
+        require_whole("delay_level", delay_level, None)
         at = record.commit_log_offset
         with self.shared.lock:
             if at not in self.delivered or at in self.sending_back:

@@ -36,6 +36,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from reput.arguments import require_messages
 from reput.consume.carried_message import carried_message, carried_properties
 from reput.consume.half_messages import (
     CHECK_TIMES,
@@ -54,7 +55,15 @@ from reput.consume.half_messages import (
 from reput.consume.response_code import ResponseCode
 from reput.consume.services import ConsumeServices
 from reput.consume.uniq_key import new_uniq_key
-from reput.errors import DamagedStore, DispatcherError, MessageIllegal, OffsetOutOfRange, RequestRefused, StoreError
+from reput.errors import (
+    ConfigError,
+    DamagedStore,
+    DispatcherError,
+    MessageIllegal,
+    OffsetOutOfRange,
+    RequestRefused,
+    StoreError,
+)
 from reput.settings import Settings
 from reput.store.message import Message, MessageExtBrokerInner, PutMessageResult
 from reput.store.message_reader import MessageReader
@@ -80,6 +89,10 @@ class TransactionState(enum.IntEnum):
     UNKNOWN = 0
     COMMIT = TRANSACTION_COMMIT_TYPE
     ROLLBACK = TRANSACTION_ROLLBACK_TYPE
+
+
+# What settles a transaction; by anything else nobody has decided.
+SETTLING = (TransactionState.COMMIT, TransactionState.ROLLBACK)
 
 
 class HalfMessage(msgspec.Struct, frozen=True):
@@ -273,6 +286,7 @@ class TransactionService:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, "the store takes no transactions: reject_transaction_message=True"
             )
+        require_messages([message])
         if message.delay_level:
             raise MessageIllegal(f"a transaction's message is not delayed: delay_level={message.delay_level}")
         if not producer_group:
@@ -329,14 +343,15 @@ class TransactionService:
             from_check: it answers a question.
 
         Returns:
-            Where the committed message lies, None where there is none.
+            Where the committed message lies, None where there is none. A state that is neither COMMIT nor ROLLBACK
+            settles nothing.
 
         Raises:
             RequestRefused: SYSTEM_ERROR; there is no such half message of this group, or it is settled.
                 ILLEGAL_OPERATION; it comes later than the message's own immunity time allows.
             StoreError: nothing was stored; the transaction is still open.
         """
-        if state == TransactionState.UNKNOWN:
+        if state not in SETTLING:
             return None
         with self.changed:
             half = self.half_at(commit_log_offset)
@@ -433,10 +448,15 @@ class TransactionService:
         """Have *checker* asked about transactions of a group that nobody settles; None: nobody any more.
 
         It is called by the service's own thread with the half message under its real topic and queue id, and the
-        offsets of its copy in the half topic. COMMIT and ROLLBACK settle the transaction; with UNKNOWN, None or an
-        exception it is asked again after ``transaction_check_interval``, ``transaction_check_max`` times at most.
+        offsets of its copy in the half topic. COMMIT and ROLLBACK settle the transaction; with UNKNOWN, None, anything
+        else or an exception it is asked again after ``transaction_check_interval``, ``transaction_check_max`` times at
+        most.
         Transactions of groups without a checker wait, but for no longer than ``file_reserved_time``.
         """
+        if checker is not None and not callable(checker):
+            raise ConfigError(
+                f"a checker is called, and this cannot be: checker={checker!r}", "Give a function, or None."
+            )
         with self.changed:
             if checker is None:
                 self.checkers.pop(producer_group, None)
@@ -526,11 +546,15 @@ class TransactionService:
             state = checker(
                 replace(half, topic=half.properties["REAL_TOPIC"], queue_id=int(half.properties["REAL_QID"]))
             )
-        except Exception:
+        except (Exception, SystemExit):
             logger.exception("a checker failed: producer_group=%s", transaction.producer_group)
             return
+        if state not in SETTLING:
+            if state:
+                logger.error("a checker gave no answer: producer_group=%s answer=%r", transaction.producer_group, state)
+            return
         with self.changed:
-            if state and self.pending.get(transaction.identity) is transaction:
+            if self.pending.get(transaction.identity) is transaction:
                 self.settle(transaction, [committed_message(half)] if state == TransactionState.COMMIT else [])
 
     def append_again(self, transaction: Transaction, half: Record) -> Record:
