@@ -66,6 +66,9 @@ def test_what_names_no_folder_is_no_dispatcher(plugins, name):
     plugins.install()
     with pytest.raises(ConfigError, match="63 letters, digits"):
         select_dispatchers([name])
+    plugins.points["probe.2"] = plugins.points["probe"]
+    plugins.install()
+    assert [entry.name for entry in select_dispatchers(["probe.2"])] == ["probe.2"]
 
 
 def test_an_editable_installation_is_known_by_its_files_time(plugins):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["ENTRY_POINT_GROUP", "CatalogueEntry", "installed_dispatchers", "select_dispatchers"]
 
 ENTRY_POINT_GROUP = "reput.dispatchers"
-# Of the view's folder and of a table in the configuration; with one letter more it names a view that is built anew.
-NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
+# The view's folder has it, with the intent to empty it beside; with one letter more it names a view that is built anew.
+NAME = re.compile(r"(?!.*\.emptying$)[A-Za-z0-9_-][A-Za-z0-9_.-]{0,62}")
 
 
 class DirectUrl(msgspec.Struct):
@@ -69,7 +69,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
             )
         if not NAME.fullmatch(self.name):
             raise ConfigError(
-                f"a dispatcher is named by up to 63 letters, digits, - and _: dispatcher={self.name!r} "
+                f"a dispatcher is named by up to 63 letters, digits, -, _ and .: dispatcher={self.name!r} "
                 f"distribution={self.distribution}",
                 "Its author has to give the entry point another name.",
             )
