@@ -588,9 +588,7 @@ def test_sigterm_drains_and_ends_the_group(log, plugins, context, processes, sav
 
 
 @pytest.mark.parametrize("how", ["pauses", "drains"])
-def test_a_dispatcher_that_a_signal_stopped_ends_when_it_is_told_to(
-    log, plugins, context, processes, saved, how
-):
+def test_a_dispatcher_that_a_signal_stopped_ends_when_it_is_told_to(log, plugins, context, processes, saved, how):
     """Nobody has to wait for its time limit to close the store, and it takes in what came meanwhile."""
     plugins.add("probe")
     running = processes(context("probe"))
