@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from faulty_files import Killed
 from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue, counts
+from reput.store.consume_queue_builder import queue_directories, shown_queue_file_size
 from reput.store.consume_queue_files import ConsumeQueueFiles
 from reput.store.file_name import file_name
 from reput.store.files import Files
@@ -225,3 +228,24 @@ def test_a_queue_file_has_its_first_unit_when_it_gets_its_name(tmp_path):
         UNIT.pack(0, 100, 7),
         UNIT.pack(200, 100, 7),
     ]
+
+
+def test_files_that_go_while_they_are_looked_at_show_no_size(tmp_path, monkeypatch):
+    """Retention and deletions of topics do not wait for readers."""
+    for topic, names in (("orders", ("0", "1")), ("bills", ("0",))):
+        for name in names:
+            (tmp_path / topic / name).mkdir(parents=True)
+            (tmp_path / topic / name / file_name(0)).write_bytes(bytes(FILE_SIZE))
+    # What is listed and cannot be found then, without a race.
+    (tmp_path / "orders" / "0" / file_name(0)).unlink()
+    (tmp_path / "orders" / "0" / file_name(0)).symlink_to("gone")
+    listdir = os.listdir
+
+    def list_without_bills(path):
+        if Path(path) == tmp_path / "bills":
+            shutil.rmtree(path, ignore_errors=True)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", list_without_bills)
+    assert shown_queue_file_size(tmp_path) == FILE_SIZE
+    assert [(topic, queue_id) for topic, queue_id, _ in queue_directories(tmp_path)] == [("orders", 0), ("orders", 1)]

@@ -12,6 +12,7 @@ Source: RocketMQ store, CommitLogDispatcherBuildConsumeQueue, ConsumeQueueStore 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from collections.abc import Callable, Iterator
@@ -482,9 +483,17 @@ def queue_directories(directory: Path) -> Iterator[tuple[str, int, Path]]:
     for topic in sorted(os.listdir(directory)):
         if not (directory / topic).is_dir():
             continue
-        for name in sorted(os.listdir(directory / topic)):
+        for name in sorted(names_in(directory / topic)):
             if name.isascii() and name.removeprefix("-").isdigit() and (directory / topic / name).is_dir():
                 yield topic, int(name), directory / topic / name
+
+
+def names_in(directory: Path) -> list[str]:
+    """Return the names in *directory*; none if it is gone, as the deletion of a topic may take it at any moment."""
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
 
 
 def shown_queue_file_size(directory: Path) -> int | None:
@@ -494,8 +503,11 @@ def shown_queue_file_size(directory: Path) -> int | None:
     """
     sizes: list[int] = []
     for _, _, queue_directory in queue_directories(directory):
-        found = (path.stat().st_size for path in queue_directory.iterdir() if parse_file_name(path.name) is not None)
-        sizes += [size for size in found if size]
+        for name in names_in(queue_directory):
+            # Retention, or the deletion of a topic, may take a file while it is looked at.
+            with contextlib.suppress(FileNotFoundError):
+                if parse_file_name(name) is not None and (size := os.stat(queue_directory / name).st_size):
+                    sizes.append(size)
         if len(sizes) >= SIZES_SEEN:
             break
     return max(sizes, key=lambda size: (sizes.count(size), size)) if sizes else None
