@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from faults.scripted_store import ScriptedStore
@@ -15,6 +16,8 @@ from simulation.simulation import SEGMENT_SIZE
 def store(tmp_path):
     """A store with three segments, of which the dispatchers have nothing yet."""
     store = ScriptedStore(tmp_path / "store")
+    # With SYNC_FLUSH they get what was put only behind a force.
+    store.settings = msgspec.structs.replace(store.settings, flush_disk_type="ASYNC_FLUSH")
     store.open()
     while store.store.appended < 3 * SEGMENT_SIZE:
         store.put()

@@ -37,12 +37,6 @@ class Plugin:
             DispatcherError: it makes no dispatcher, declares something that is none, or was written for another version
                 of the hooks.
         """
-        if not self.manager.hook.reput_create_dispatcher.get_hookimpls():
-            raise DispatcherError(
-                f"the plugin has no hook that makes its dispatcher: dispatcher={self.name} "
-                "hook=reput_create_dispatcher",
-                "A function of that name in the module is marked with reput_hooks.hookimpl.",
-            )
         description = self.manager.hook.reput_describe_dispatcher() or DispatcherDescription()
         if not isinstance(description, DispatcherDescription):
             raise DispatcherError(
@@ -54,6 +48,12 @@ class Plugin:
                 f"the plugin was written for another version of reput_hooks: dispatcher={self.name} "
                 f"api_version={description.api_version} expected={API_VERSION}",
                 "Install a version of the plugin that fits this reput.",
+            )
+        if not self.manager.hook.reput_create_dispatcher.get_hookimpls():
+            raise DispatcherError(
+                f"the plugin has no hook that makes its dispatcher: dispatcher={self.name} "
+                "hook=reput_create_dispatcher",
+                "A function of that name in the module is marked with reput_hooks.hookimpl.",
             )
         return description
 
