@@ -15,7 +15,7 @@ store can be written as they are. Every other column is refused, because its val
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ import pyarrow as pa
 from reput.errors import ConfigError, MessageIllegal
 from reput.store.message import Message, MessageExtBrokerInner, check_topic, message_properties
 
-__all__ = ["check_columns", "messages_of", "plain_rows"]
+__all__ = ["check_columns", "check_types", "messages_of", "plain_rows"]
 
 # Column to what it is in the staged rows; the first of two that is there counts.
 COLUMNS = {
@@ -40,6 +40,20 @@ COLUMNS = {
     "flag": "flag",
     "bornTimestamp": "born_timestamp",
 }
+WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
+# What each may be, in Spark's words.
+TYPES = {
+    "topic": ("string",),
+    "body": ("string", "binary"),
+    "tags": ("string",),
+    "keys": ("string", "binary"),
+    "properties": ("map<string,string>",),
+    "queue_id": WHOLE_NUMBERS,
+    "flag": WHOLE_NUMBERS,
+    "born_timestamp": ("timestamp",),
+}
+# The type of a column that has nothing but null.
+NOTHING = "void"
 GIVEN_BY_THE_STORE = frozenset(
     (
         "queueOffset",
@@ -89,6 +103,24 @@ def check_columns(names: list[str], topic: str | None) -> None:
         raise ConfigError("messages have a topic: column=topic", "Add the column, or the option of that name.")
     if "body" not in seen:
         raise ConfigError("messages have a body: column=body", "Name the column body, or value.")
+
+
+def check_types(types: Mapping[str, str]) -> None:
+    """Refuse columns whose values would be taken for something else, as a number for a body.
+
+    Args:
+        types: Spark's short name of each column's type.
+
+    Raises:
+        ConfigError: one has a type that its field of a message cannot have.
+    """
+    for name, given in types.items():
+        wanted = TYPES.get(COLUMNS.get(name, ""))
+        if wanted is not None and given not in (*wanted, NOTHING):
+            raise ConfigError(
+                f"the column has another type: column={name} type={given} needed={'|'.join(wanted)}",
+                "Cast it, or leave it out.",
+            )
 
 
 def plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

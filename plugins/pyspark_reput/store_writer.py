@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from pyspark_reput.read_options import OptionStrings
-from pyspark_reput.row_messages import check_columns
+from pyspark_reput.row_messages import check_columns, check_types
 from pyspark_reput.write_ledger import WriteLedger, make_store, stage_rows, staging_folder
 from reput.errors import ConfigError
 from reput.table.advice_notes import advice_noted
@@ -46,6 +46,7 @@ class WriteOptions:
         if self.write_id is not None:
             staging_folder(Path(self.store), self.write_id)
         check_columns(schema.names, self.topic)
+        check_types({field.name: field.dataType.simpleString() for field in schema.fields})
         make_store(Path(self.store))
 
 

@@ -13,5 +13,12 @@ def spark() -> Iterator[Any]:
     """Return the session, started as an export starts it."""
     from reput_plugins.spark_export.spark_session import spark_session
 
-    with spark_session({"spark.master": "local[2]", "spark.sql.shuffle.partitions": "1"}, "tests") as session:
+    settings = {
+        "spark.master": "local[2]",
+        "spark.sql.shuffle.partitions": "1",
+        # For the test that serves Spark Connect from it.
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+    }
+    with spark_session(settings, "tests") as session:
         yield session

@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from command_line import REPUT
+import reput.table
 from reput.process.rebuild import rebuild
 from reput.settings import Settings
 from spark.lakes import offsets_in
@@ -29,6 +30,7 @@ VIEWS = ("consume_queue", "index")
 DRIVER = """
 import json, sys
 from pathlib import Path
+import pyspark_reput
 import reput.table
 from reput.engines import find_engine, rebuild_with
 from reput.settings import Settings
@@ -47,6 +49,37 @@ with spark_session(settings, "test") as session:
     frame = session.read.format("reput").load(str(store)).selectExpr("'again' as topic", "body")
     frame.write.format("reput").mode("append").save(str(root / "written"))
     found["written"] = reput.table.read(root / "written").num_rows
+    apart = session.newSession()
+    pyspark_reput.register(apart)
+    chosen = apart.read.format("reput").schema("body binary, queueId int").load(str(store)).where("queueId = 3")
+    plan = chosen._jdf.queryExecution().executedPlan().toString()
+    found["filters"] = sum("Filter" in line and "= 3" in line for line in plan.splitlines())
+    found["chosen"] = chosen.count()
+print(json.dumps(found))
+"""
+
+
+# What a client of Spark Connect does, in a process of its own that has no JVM: export, check, the export that follows a
+# log, and a stream of its rows into another store.
+CLIENT = """
+import json, sys
+from pathlib import Path
+from reput.engines import find_engine
+from reput.settings import Settings
+from reput_plugins.spark_export import export, follow
+from reput_plugins.spark_export.spark_session import spark_session
+
+remote, store, root = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+with spark_session({"spark.remote": remote}, "test") as session:
+    found = {"records": export(store, root / "lake").records}
+    found["ok"] = find_engine("spark").check_store(store, Settings(), lambda done: None, split_bytes=100_000).ok
+    following = follow(store, root / "followed", interval_ms=50)
+    found["followed"] = next(following).records
+    following.close()
+    rows = session.readStream.format("reput").option("startingOffsets", "earliest").load(str(store))
+    writer = rows.selectExpr("'again' as topic", "body").writeStream.format("reput").trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", (root / "checkpoint").as_uri())
+    writer.start(str(root / "written")).awaitTermination()
 print(json.dumps(found))
 """
 
@@ -107,24 +140,18 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def connect_server(tmp_path: Path) -> Iterator[str]:
-    """Return the address of a Spark Connect server."""
+def connect_server(spark: Any) -> Iterator[str]:
+    """Return the address of Spark Connect, served by the Spark that all tests share."""
     pytest.importorskip("grpc_status")
-    port = str(free_port())
-    options = {
-        "spark.ui.enabled": "false",
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": port,
-    }
-    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
-    given = [word for name, value in options.items() for word in ("--conf", f"{name}={value}")]
-    log = tmp_path / "connect.log"
-    command = ("spark-submit", "--class", server, "--name", "connect", "--master", "local[1]", *given)
-    process = started(log, "server started at", *command)
+    package = spark._jvm.org.apache.spark.sql.connect.service
+    # The one instance of a Scala object.
+    service = getattr(getattr(package, "SparkConnectService$"), "MODULE$")
+    service.start(spark._jsc.sc())
     try:
-        yield f"spark.remote=sc://127.0.0.1:{port}"
+        yield f"sc://127.0.0.1:{service.localPort()}"
     finally:
-        end(process)
+        nothing = spark._jvm.scala.Option.empty()
+        service.stop(nothing, nothing)
 
 
 def files_below(target: Path) -> dict[str, bytes]:
@@ -135,7 +162,7 @@ def files_below(target: Path) -> dict[str, bytes]:
 
 
 def test_executors_of_a_cluster_do_the_work(master: str, tmp_path: Path):
-    """Export, check, rebuild and the way back, with nothing shared but paths."""
+    """Export, check, rebuild, the way back and filters pushed down, with nothing shared but paths."""
     log = WrittenLog(tmp_path / "store", segment_size=1 << 16)
     for number in range(2000):
         log.append(b"%d" % number * 20, queue_id=number % 7, store_timestamp=START_MS + number)
@@ -148,21 +175,35 @@ def test_executors_of_a_cluster_do_the_work(master: str, tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found == {"master": master, "records": 2000, "ok": True, "rebuilt": [2000, 2000], "written": 2000}
+    assert found == {
+        "master": master,
+        "records": 2000,
+        "ok": True,
+        "rebuilt": [2000, 2000],
+        "written": 2000,
+        "filters": 0,
+        "chosen": len(range(3, 2000, 7)),
+    }
     assert offsets_in(tmp_path / "lake") == log.offsets
     list(rebuild(log.store, VIEWS, tmp_path / "here", Settings()))
     assert files_below(tmp_path / "rebuilt") == files_below(tmp_path / "here")
 
 
-def test_a_spark_connect_server_does_the_work(connect_server: str, tmp_path: Path):
-    """Export and check from the command line, whose process has no JVM."""
+def test_spark_connect_does_the_work(connect_server: str, tmp_path: Path):
+    """Export, check and streams, for a process that has no JVM."""
     log = WrittenLog(tmp_path / "store", segment_size=1 << 16)
     for number in range(500):
         log.append(b"%d" % number * 20, store_timestamp=START_MS + number)
     log.save()
-    for command in (["export", str(log.store), str(tmp_path / "lake")], ["check", str(log.store), "--engine", "spark"]):
-        done = subprocess.run(
-            [REPUT, *command, "--set", connect_server], capture_output=True, text=True, timeout=SECONDS_MAX
-        )
-        assert done.returncode == 0, done.stderr
-    assert offsets_in(tmp_path / "lake") == log.offsets
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, connect_server, str(log.store), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {"records": 500, "ok": True, "followed": 500}
+    for lake in ("lake", "followed"):
+        assert offsets_in(tmp_path / lake) == log.offsets
+    bodies = [reput.table.read(store)["body"].to_pylist() for store in (log.store, tmp_path / "written")]
+    assert bodies[0] == bodies[1]

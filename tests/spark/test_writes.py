@@ -160,6 +160,19 @@ def test_columns_that_would_be_lost_are_refused(columns: list[str], topic: str |
         check_columns(columns, topic)
 
 
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [("body", "int"), ("tags", "binary"), ("properties", "string"), ("bornTimestamp", "timestamp_ntz")],
+)
+def test_values_that_would_be_taken_for_something_else_are_refused(column: str, kind: str):
+    """A number is no body of so many zeros. A column of nulls may have Spark's type for them."""
+    from pyspark_reput.row_messages import check_types
+
+    check_types({"body": "string", "key": "binary", "partition": "smallint", "offset": "bigint", "tags": "void"})
+    with pytest.raises(ConfigError, match=f"column={column} type={kind}"):
+        check_types({"topic": "string", column: kind})
+
+
 def test_a_message_that_rocketmq_refuses_is_refused_before_any_is_put(tmp_path: Path):
     """By the task that has it."""
     from pyspark_reput.write_ledger import stage_rows
