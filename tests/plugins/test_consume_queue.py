@@ -503,3 +503,15 @@ def test_the_plugin_says_what_it_is(small_log, tmp_path):
     context = Context("consume_queue", small_log, tmp_path, SMALL)
     create: Callable[..., object] = reput_create_dispatcher
     assert isinstance(create(context), ConsumeQueueDispatcher)
+
+
+@pytest.mark.parametrize("begin", [3 * 6000, 10**18, 10**20 - 1])
+def test_a_store_with_a_strange_queue_file_is_built_again(golden, broker_properties, begin):
+    """Its name says that most of the queue is missing; nobody makes a list of that."""
+    store = golden("basic-5.3") / "store"
+    settings = load_settings(broker_properties("basic-5.3")).settings
+    adopt(store)
+    queue = next(path for path in sorted((store / FOLDER).glob("*/0")))
+    (queue / f"{begin:020d}").write_bytes(b"strange")
+    with pytest.raises(RebuildNeeded):
+        ConsumeQueueDispatcher(Context("consume_queue", store, store, settings)).start()

@@ -80,7 +80,8 @@ def find_end(directory: Path, file_size: int, log: QueueLog) -> tuple[QueueEnd |
     """Return how far one queue reaches, None if it has no unit; and whether none disagrees with the log."""
     agrees = True
     begins = queue_file_begins(directory)
-    if begins and begins != list(range(begins[0], begins[-1] + 1, file_size)):
+    # As many as there are: a file of a strange name may be any number of files away.
+    if begins != [begins[0] + number * file_size for number in range(len(begins))]:
         raise DamagedStore(f"consume queue lacks a file: directory={directory} files={len(begins)}")
     for begin in reversed(begins):
         data = (directory / file_name(begin)).read_bytes()
