@@ -19,9 +19,9 @@ SETTINGS = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue
 
 
 @pytest.fixture
-def store(tmp_path) -> Path:
-    """A closed store of several segments, all of them 100 hours old."""
-    path = tmp_path / "store"
+def store(memory_directory) -> Path:
+    """A closed store of several segments, all of them 100 hours old; not on the disk, which may be rather full."""
+    path = memory_directory / "store"
     with reput.open(path, mode="inline", dispatchers=["consume_queue"], **SETTINGS) as opened:
         for number in range(60):
             opened.put(reput.Message("orders", b"x" * 200, keys=[f"k{number}"]))
