@@ -7,6 +7,7 @@ import random
 import pytest
 
 import reput
+from interop.file_sizes import FILE_SIZES
 from interop.ledger import (
     Ledger,
     assert_read_by_reput,
@@ -22,12 +23,6 @@ from reput.store.message import Message
 
 pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
 
-FILE_SIZES = {
-    "mapped_file_size_commit_log": 4096,
-    "mapped_file_size_consume_queue": 400,
-    "max_hash_slot_num": 50,
-    "max_index_num": 100,
-}
 SETTINGS = Settings(**FILE_SIZES)
 PREPARED, COMMIT, ROLLBACK = 0x4, 0x8, 0xC
 

@@ -7,6 +7,7 @@ import random
 import pytest
 
 import reput
+from interop.file_sizes import FILE_SIZES
 from interop.java_program import VERSIONS
 from interop.ledger import (
     Ledger,
@@ -24,13 +25,6 @@ pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
 ROUNDS = 3
 STEPS = 8
 COUNT = 40
-# Small enough that every round crosses the end of segments, of queue files and of index files.
-FILE_SIZES = {
-    "mapped_file_size_commit_log": 4096,
-    "mapped_file_size_consume_queue": 400,
-    "max_hash_slot_num": 50,
-    "max_index_num": 100,
-}
 IPV6 = {"store_host": "[::1]:10911", "born_host": "[2001:db8::17]:40001"}
 # With queues of one file each, version 4 finds messages by their time, too.
 ONE_QUEUE_FILE = {**FILE_SIZES, **IPV6, "mapped_file_size_consume_queue": 20_000}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import reput
+from interop.file_sizes import FILE_SIZES
 from interop.put_questions import put_question
 from interop.rocketmq_store import RocketMQError
 from reput.errors import StoreLocked
@@ -14,12 +15,6 @@ from small_store import records
 
 pytestmark = [pytest.mark.java, pytest.mark.processes]
 
-FILE_SIZES = {
-    "mapped_file_size_commit_log": 4096,
-    "mapped_file_size_consume_queue": 400,
-    "max_hash_slot_num": 50,
-    "max_index_num": 100,
-}
 SETTINGS = Settings(**FILE_SIZES)
 
 

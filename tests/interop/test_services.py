@@ -13,6 +13,7 @@ import pytest
 
 import reput
 from delivering import wait_until
+from interop.file_sizes import FILE_SIZES
 from interop.put_questions import put_question
 from interop.rocketmq_store import record_of
 from reput.consume.half_messages import OP_TOPIC, done_offsets
@@ -22,12 +23,6 @@ from reput.store.message import Message
 
 pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
 
-FILE_SIZES = {
-    "mapped_file_size_commit_log": 4096,
-    "mapped_file_size_consume_queue": 400,
-    "max_hash_slot_num": 50,
-    "max_index_num": 100,
-}
 SETTINGS = Settings(**FILE_SIZES)
 GROUP = "shop"
 COMMIT, ROLLBACK = TransactionState.COMMIT, TransactionState.ROLLBACK

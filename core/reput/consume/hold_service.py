@@ -29,7 +29,7 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
-from reput.consume.loop_arrivals import LoopArrivals, LoopStore
+from reput.consume.loop_arrivals import LoopArrivals, LoopStore, take_readable
 from reput.consume.pull_service import PullRequest, PullResult, PullService
 from reput.consume.response_code import ResponseCode
 from reput.errors import DispatcherError, ReputError, StoreClosed, WaitTimeout
@@ -259,14 +259,7 @@ class HoldService:
                 return
             if waiting:
                 readable = self.await_progress(min(end for end, _ in waiting))
-                grown: set[Queue] = set()
-                for _ in range(len(waiting)):
-                    end, queue = waiting.popleft()
-                    if end <= readable:
-                        grown.add(queue)
-                    else:
-                        waiting.append((end, queue))
-                self.serve(grown)
+                self.serve(take_readable(waiting, readable))
             self.expire()
 
     def take_arrivals(self, waiting: deque[tuple[int, Queue]]) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 from reput.errors import DispatcherError, StoreClosed, WaitTimeout
 
-__all__ = ["Arrival", "LoopArrivals", "LoopStore", "running_loop"]
+__all__ = ["Arrival", "LoopArrivals", "LoopStore", "running_loop", "take_readable"]
 
 CONSUME_QUEUE = "consume_queue"
 WAIT_S = 1.0
@@ -88,15 +88,7 @@ class LoopArrivals:
 
     def say_readable(self) -> None:
         """Say what of all that is waited for can be read by now."""
-        waiting = self.waiting
-        readable = self.store.readable_up_to(CONSUME_QUEUE)
-        grown: set[Queue] = set()
-        for _ in range(len(waiting)):
-            end, queue = waiting.popleft()
-            if end <= readable:
-                grown.add(queue)
-            else:
-                waiting.append((end, queue))
+        grown = take_readable(self.waiting, self.store.readable_up_to(CONSUME_QUEUE))
         if grown:
             self.grown(grown)
 
@@ -123,6 +115,21 @@ class LoopArrivals:
         """Have the thread know of all that the loop waits for, too: somebody waits who does not depend on the loop."""
         for arrival in tuple(self.waiting):
             self.hand_over(arrival)
+
+
+def take_readable(waiting: deque[Arrival], readable: int) -> set[Queue]:
+    """Take out of *waiting* what can be read where the consume queue is readable up to *readable*; return its queues.
+
+    What is added meanwhile by another thread stays.
+    """
+    grown: set[Queue] = set()
+    for _ in range(len(waiting)):
+        end, queue = waiting.popleft()
+        if end <= readable:
+            grown.add(queue)
+        else:
+            waiting.append((end, queue))
+    return grown
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
