@@ -134,6 +134,25 @@ def test_a_queue_whose_records_are_all_gone_begins_at_its_end(queue):
     assert queue.queue.min(10_000, 2) == 2
 
 
+@pytest.mark.parametrize("kept", [1, 2])
+def test_files_that_go_while_the_beginning_is_searched_hide_none_that_stay(queue, monkeypatch, kept):
+    """The builder removes them as soon as the log's head has gone, which is when readers search the beginning anew."""
+    files = 4
+    for begin in range(0, files * UNITS_PER_FILE, UNITS_PER_FILE):
+        queue.write(begin, [unit(number) for number in range(begin, begin + UNITS_PER_FILE)])
+    low, end = (files - kept) * UNITS_PER_FILE, files * UNITS_PER_FILE
+    listed = queue.queue.begins
+
+    def begins():
+        found = listed()
+        for begin in found[:-kept]:
+            (queue.directory / file_name(begin)).unlink()
+        return found
+
+    monkeypatch.setattr(queue.queue, "begins", begins)
+    assert queue.queue.min(low * RECORD_SIZE, end) == low
+
+
 def test_a_queue_may_begin_with_a_later_file(queue):
     """The files before went with the log."""
     queue.write(UNITS_PER_FILE, [unit(number) for number in range(8, 12)])

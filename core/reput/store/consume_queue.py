@@ -236,20 +236,28 @@ class ConsumeQueue:
     def min(self, commit_log_offset_min: int, end: int) -> int:
         """Return the queue offset of the first unit whose record is still in the log; *end* if none is."""
         if commit_log_offset_min != self.known_log_min:
-            begins = self.begins()
-            low, high = (begins[0] // UNIT_SIZE if begins else 0), end
-            while low < high:
-                middle = (low + high) // 2
-                real = self.first_real(middle, high)
-                if real is None or self.points_behind(real, commit_log_offset_min):
-                    high = middle
-                else:
-                    low = real + 1
-            # Pre-blank units lead to the first real one.
-            real = self.first_real(low, end)
+            begins: list[int] = []
+            real = None
+            # The builder may remove files while they are searched, and one that is missing looks like the end.
+            while real is None and (found := self.begins()) != begins:
+                begins = found
+                real = self.search_min(commit_log_offset_min, begins[0] // UNIT_SIZE, end)
             self.known_min = end if real is None else real
             self.known_log_min = commit_log_offset_min
         return min(self.known_min, end)
+
+    def search_min(self, commit_log_offset_min: int, low: int, end: int) -> int | None:
+        """Find the first unit from *low* on, and below *end*, whose record is still in the log; None if none is."""
+        high = end
+        while low < high:
+            middle = (low + high) // 2
+            real = self.first_real(middle, high)
+            if real is None or self.points_behind(real, commit_log_offset_min):
+                high = middle
+            else:
+                low = real + 1
+        # Pre-blank units lead to the first real one.
+        return self.first_real(low, end)
 
     def first_real(self, queue_offset: int, end: int) -> int | None:
         """Return the first queue offset below *end*, from *queue_offset* on, of a unit that is no pre-blank."""
