@@ -85,7 +85,7 @@ def test_commands_on_a_page_run(page, tmp_path):
     for line in "".join(blocks(page, "sh")).splitlines():
         if line.startswith("reput "):
             done = subprocess.run(
-                ["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+                ["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
             )
             assert done.returncode == 0, f"{line}\n{done.stderr}"
 

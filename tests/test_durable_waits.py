@@ -11,7 +11,7 @@ import reput
 from reput.durable_waits import DurableWaits
 from reput.errors import StoreClosed, StoreError
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 class Log:

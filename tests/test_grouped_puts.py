@@ -13,7 +13,7 @@ from reput.errors import MessageIllegal, StoreFull, StoreReadOnly
 from reput.grouped_puts import FORCED_GROUPS, GROUP_COUNT_MAX
 from reput_hooks import hookimpl
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture

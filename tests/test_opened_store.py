@@ -33,7 +33,7 @@ TINY = {
     "max_index_num": 20,
 }
 VIEWS = ("consume_queue", "index")
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 
 def open_tiny(path: Path, **settings: object) -> reput.Store:

@@ -23,7 +23,7 @@ SMALL = {
     "max_hash_slot_num": 100,
     "max_index_num": 400,
 }
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def open_inline(path: Path, **settings: object) -> reput.Store:

@@ -68,7 +68,7 @@ ROCKETMQ_VIEWS = (CONSUME_QUEUE, "consume_queue_ext", INDEX)
 TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 FOLLOW_WAIT_S = 0.1
 # A dispatcher that has not begun by then has some trouble.
-BEGIN_WAIT_S = 5.0
+BEGIN_WAIT_S = 30.0
 GONE_LOOK_S = 0.002
 
 

@@ -12,7 +12,7 @@ from process.probe_plugin import PluginFolder
 
 pytestmark = pytest.mark.processes
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from reput.errors import ConfigError, DamagedStore, RequestRefused
 from reput.store.config_json import parse_config
 from reput.store.subscription_group_manager import SubscriptionGroupConfig
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from reput.filter import FilterSyntaxError, parse
 from reput.opened_store import GoneDirectory
 from reput.store.config_json import parse_config
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

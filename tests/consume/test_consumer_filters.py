@@ -12,7 +12,7 @@ from reput.consume.subscription import subscribe
 from reput.filter import parse
 from reput.store.consumer_filter_manager import ConsumerFilterManager
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 TOPIC = "orders"
 EXT = {"enable_consume_queue_ext": True, "enable_calc_filter_bit_map": True}
 SMALL = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 6000}

@@ -13,7 +13,7 @@ from reput.store.recovery import DamagedRange, DamageList
 from reput.store.sealed_file import seal
 from reput.store.topic_config_manager import TopicConfig
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

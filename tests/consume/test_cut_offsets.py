@@ -10,7 +10,7 @@ from reput.consume.cut_offsets import bring_back_offsets
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.queue_offsets import QueueOffsets
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def put(store, *bodies: bytes) -> None:

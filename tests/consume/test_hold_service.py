@@ -11,14 +11,16 @@ import tracemalloc
 import pytest
 
 import reput
+from delivering import wait_until
 from reput.consume.pull_service import PullRequest
 from reput.consume.response_code import ResponseCode
 from reput.consume.subscription import subscribe
 from reput.errors import RequestRefused, StoreClosed
 from reput.filter import parse
+from reput.store.files import Clock
 from reput.store.topic_config_manager import TopicConfig
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -64,6 +66,16 @@ class Answer:
         if isinstance(self.result, Exception):
             raise self.result
         return self.result
+
+
+class StoppedClock(Clock):
+    """A clock that goes only when it is set on."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
 
 
 def test_a_pull_that_finds_something_does_not_wait(store, hold_service):
@@ -118,9 +130,14 @@ def test_a_pull_that_waited_in_vain_is_answered(hold_service):
 
 def test_what_was_not_wanted_is_not_looked_at_twice(store, hold_service):
     """A pull whose time is up says where to go on."""
+    hold_service.clock = clock = StoppedClock()
     answer = Answer()
-    hold_service.pull(request(wanted="TagA"), 0.2, answer)
+    hold_service.pull(request(wanted="TagA"), WAIT_S, answer)
+    (held,) = hold_service.held["orders", 0]
     store.put(reput.Message("orders", b"a", tags="TagB"))
+    wait_until(lambda: held.next_offset == 1)
+    clock.seconds += WAIT_S
+    hold_service.look_again(("orders", 0))
     result = answer.wait()
     assert (result.status.value, result.code) == ("NO_MATCHED_MESSAGE", ResponseCode.PULL_RETRY_IMMEDIATELY)
     assert result.next_begin_offset == 1

@@ -13,7 +13,7 @@ import pytest
 from reput.consume.loop_arrivals import LoopArrivals
 from reput.errors import DispatcherError
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:

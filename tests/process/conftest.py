@@ -21,7 +21,7 @@ from reput.process.status import DispatcherRow
 from reput.ring import RingMemory, RingWriter
 from reput.settings import load_settings
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 
 @pytest.fixture

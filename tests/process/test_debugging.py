@@ -10,7 +10,7 @@ import reput
 from process.contract.written_dispatchers import TOPIC_COUNT
 from process.probe_plugin import PluginFolder
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from reput.errors import ConfigError, DispatcherError, RingError, WaitTimeout
 from reput.process.control_socket import connect_observer, control_socket_path, group_status, request
 from reput.process.group import ProcessGroup
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 pytestmark = pytest.mark.processes
 

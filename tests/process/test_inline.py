@@ -13,7 +13,7 @@ from reput.process.dead_letters import DeadLetters
 from reput.process.states import State
 from reput.store.topic_deletions import TopicDeletion, TopicDeletions
 
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 
 
 def state_of(group, name):

@@ -20,7 +20,7 @@ from reput.process.rebuild import rebuild_in_place
 from reput.settings import Settings
 from reput.store.check import check_store
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 pytestmark = pytest.mark.processes
 

@@ -153,6 +153,21 @@ def test_files_that_go_while_the_beginning_is_searched_hide_none_that_stay(queue
     assert queue.queue.min(low * RECORD_SIZE, end) == low
 
 
+def test_a_queue_that_goes_while_its_beginning_is_searched_has_nothing_left(queue, monkeypatch):
+    """Its topic is deleted; whoever asked just then is not met by an error."""
+    queue.write(0, [unit(0), unit(1)])
+    listed = queue.queue.begins
+
+    def begins():
+        found = listed()
+        for begin in found:
+            (queue.directory / file_name(begin)).unlink()
+        return found
+
+    monkeypatch.setattr(queue.queue, "begins", begins)
+    assert queue.queue.min(RECORD_SIZE, 2) == 2
+
+
 def test_a_queue_may_begin_with_a_later_file(queue):
     """The files before went with the log."""
     queue.write(UNITS_PER_FILE, [unit(number) for number in range(8, 12)])

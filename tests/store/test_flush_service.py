@@ -14,7 +14,7 @@ from reput.settings import Settings
 from reput.store.message import Message
 from reput.store.message_store import MessageStore
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 
 class Listener:

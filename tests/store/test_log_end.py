@@ -97,3 +97,13 @@ def test_forcing_the_log_changes_nothing(tmp_path: Path):
     before = {path: path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
     force_log(Segments(store / "commitlog"), 0, log.end)
     assert {path: path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()} == before
+
+
+def test_what_retention_took_meanwhile_needs_no_forcing(tmp_path: Path):
+    """It takes only what is on disk."""
+    log = filled_log(tmp_path, 60)
+    store = log.save()
+    segments = Segments(store / "commitlog")
+    assert len(segments.list) > 1
+    segments.list[0].path.unlink()
+    force_log(segments, 0, log.end)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 import reput
+from reput.errors import NotAStore
 from reput.filter import BloomFilter, ConsumerFilter, ExpressionMessageFilter, parse
-from reput.store.message_reader import GetMessageStatus
+from reput.store.consume_queue import ConsumeQueue
+from reput.store.message_reader import BoundaryType, GetMessageStatus
 from reput.store.open_files import DirectoryStamp
 
 
@@ -73,6 +78,66 @@ def test_a_segment_goes_before_that_is_said(tmp_path, is_open):
         assert offset == (0 if is_open else int(second.name))
         store.writer.commit_log_offset_min = int(second.name)
         assert store.get("orders", 0, 0, 1).status is GetMessageStatus.OFFSET_TOO_SMALL
+
+
+@pytest.mark.parametrize("asked", ["key", "time"])
+def test_a_segment_that_goes_in_the_middle_of_a_query_takes_its_messages_along(tmp_path, asked):
+    """By key those are found that the log still has; of a time, its message's place is the answer."""
+    with reput.open(tmp_path / "store", mode="inline", mapped_file_size_commit_log=4096) as store:
+        for _ in range(9):
+            last = store.put(reput.Message("orders", bytes(1000), keys=["k"]))
+        for view in ("consume_queue", "index"):
+            store.wait_for(view, last.next_commit_log_offset, timeout=60)
+        first, second, *_ = sorted((store.directory / "commitlog").iterdir())
+        # Whoever looks before he reads has looked by now.
+        assert store.reader.log().offset_min == 0
+        first.unlink()
+        if asked == "key":
+            assert store.query("orders", "k")[0].commit_log_offset == int(second.name)
+        else:
+            assert store.reader.offset_by_time("orders", 0, 0) == 0
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+def test_a_queue_file_that_goes_while_files_are_looked_at_is_left_out(tmp_path, monkeypatch, gone):
+    """A message is still found by its time, as RocketMQ 4 does it."""
+    path = tmp_path / "store"
+    with reput.open(path, mode="inline", dispatchers=["consume_queue"], mapped_file_size_consume_queue=40) as store:
+        for _ in range(6):
+            last = store.put(reput.Message("orders", b"x"))
+    begins = ConsumeQueue.begins
+
+    def list_and_remove(queue: ConsumeQueue) -> list[int]:
+        found = begins(queue)
+        for begin in found[:gone]:
+            (queue.directory / f"{begin:020d}").unlink()
+        return found
+
+    with reput.open(path, read_only=True, mapped_file_size_consume_queue=40) as store:
+        store.queue_range("orders")
+        monkeypatch.setattr(ConsumeQueue, "begins", list_and_remove)
+        nearest = store.reader.offset_by_time("orders", 0, last.store_timestamp + 3_600_000, BoundaryType.NEAREST)
+        assert nearest == 5
+
+
+def test_a_log_that_could_not_be_listed_is_listed_again(tmp_path, monkeypatch):
+    """What was known of it before does not pass for what is there now."""
+    with open_small(tmp_path) as store:
+        first, second, *_ = fill_segments(store)
+    with reput.open(tmp_path / "store", read_only=True) as opened:
+        assert opened.reader.log().offset_min == 0
+        first.unlink()
+        # Long enough ago for the directory's time to be taken at its word.
+        os.utime(first.parent, ns=(0, time.time_ns() - 10**10))
+
+        def no_more_files(path: object) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+        with monkeypatch.context() as refused:
+            refused.setattr(os, "scandir", no_more_files)
+            with pytest.raises(NotAStore, match="Too many open files"):
+                opened.reader.log()
+        assert opened.reader.log().offset_min == int(second.name)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:10911", "[::1]:10911"])

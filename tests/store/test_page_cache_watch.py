@@ -12,7 +12,7 @@ from reput.store.message import Message
 from reput.store.page_cache_watch import PageCacheWatch
 from small_store import ManualClock, open_store
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 class Log:

@@ -18,7 +18,7 @@ from reput.store.segments import Segments
 from small_store import SEGMENT_SIZE, START_MS, ManualClock, message_of_size, records, small_settings
 
 HOUR_MS = 3_600_000
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 EVERY_HOUR = ";".join(map(str, range(24)))
 # Three of them fill a segment but for its blank.
 RECORD_SIZE = 1300

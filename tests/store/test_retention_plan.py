@@ -9,7 +9,8 @@ import pytest
 
 from reput.settings import Settings
 from reput.store.disk_space import DiskLevel
-from reput.store.retention_plan import KeptSegment, SegmentFate, Situation, next_time, plan_retention
+from reput.store.retention_plan import KeptSegment, SegmentFate, Situation, kept_segments, next_time, plan_retention
+from reput.store.segments import Segments
 
 HOUR_MS = 3_600_000
 SIZE = 4096
@@ -178,3 +179,12 @@ def test_hours_are_local(monkeypatch, zone):
         assert due == now or time.localtime((due - 1) / 1000).tm_hour != 4
         assert due - now <= 25 * HOUR_MS
         now += 7 * HOUR_MS // 2
+
+
+def test_a_segment_that_went_since_they_were_listed_is_left_out(tmp_path):
+    """Whoever asks what goes meets retention at its work."""
+    for number in range(3):
+        (tmp_path / f"{number * SIZE:020d}").write_bytes(bytes(SIZE))
+    listed = Segments(tmp_path).list
+    listed[0].path.unlink()
+    assert [segment.begin for segment in kept_segments(listed)] == [SIZE, 2 * SIZE]

@@ -10,7 +10,7 @@ import pytest
 
 from reput.store.wait_group import WaitGroup
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 def refuse(*_: object) -> int:

@@ -239,7 +239,7 @@ class ConsumeQueue:
             begins: list[int] = []
             real = None
             # The builder may remove files while they are searched, and one that is missing looks like the end.
-            while real is None and (found := self.begins()) != begins:
+            while real is None and (found := self.begins()) and found != begins:
                 begins = found
                 real = self.search_min(commit_log_offset_min, begins[0] // UNIT_SIZE, end)
             self.known_min = end if real is None else real

@@ -164,6 +164,9 @@ def force_log(segments: Segments, begin: int, until: int) -> None:
                 os.fdatasync(descriptor)
             finally:
                 os.close(descriptor)
+        except FileNotFoundError:
+            # Retention took it, and only takes what is on disk.
+            continue
         except OSError as error:
             raise StoreError(
                 f"the log could not be forced to disk: path={segment.path} error={error.strerror}"

@@ -9,6 +9,7 @@ Source: RocketMQ store, DefaultMessageStore.getMessage, queryMessage and getOffs
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from typing import overload
 
 import msgspec
 
-from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange
+from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange, StoreError
 from reput.filter import MessageFilter, TagMessageFilter, parse_tags
 from reput.settings import Settings
 from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue, Unit, holds_unit_of, is_garbage
@@ -294,6 +295,7 @@ class MessageReader:
 
     def log(self) -> Segments:
         """Return the segments, as the directory has them now."""
+        begin = -1
         # A system call for each directory would be half of what a read costs.
         if self.log_begin is None:
             if self.segments is not None and not self.log_stamp.changed():
@@ -302,8 +304,13 @@ class MessageReader:
             begin = self.log_begin()
             if self.segments is not None and begin == self.known_log_begin:
                 return self.segments
-            self.known_log_begin = begin
-        self.segments = Segments(self.directory / "commitlog")
+        try:
+            self.segments = Segments(self.directory / "commitlog")
+        except StoreError:
+            # What was listed before must not pass for what is there now.
+            self.log_stamp.forget()
+            raise
+        self.known_log_begin = begin
         self.files.forget(self.log_directory)
         return self.segments
 
@@ -561,19 +568,26 @@ class MessageReader:
         return record if record is not None and record.message_id == message_id.upper() else None
 
     def record_at(self, commit_log_offset: int) -> Record | None:
-        """Return the record that begins at this offset, None if the log does not hold it.
+        """Return the record that begins at this offset, None if it was before the log's first byte or is now.
 
         Raises:
             DamagedStore: the bytes there are no record.
+            OffsetOutOfRange: the log does not reach so far.
         """
         try:
-            data = self.read_log(commit_log_offset, FIRST_READ_SIZE)
+            try:
+                data = self.read_log(commit_log_offset, FIRST_READ_SIZE)
+            except OffsetOutOfRange:
+                # Near the end of its segment.
+                data = self.read_log(commit_log_offset, 4)
+            size = int.from_bytes(data[:4], "big")
+            if size > len(data):
+                data = self.read_log(commit_log_offset, size)
         except OffsetOutOfRange:
-            # Near the end of its segment.
-            data = self.read_log(commit_log_offset, 4)
-        size = int.from_bytes(data[:4], "big")
-        if size > len(data):
-            data = self.read_log(commit_log_offset, size)
+            # Retention may have taken it since somebody saw that the log has it.
+            if self.segments is not None and commit_log_offset < self.segments.offset_min:
+                return None
+            raise
         return decode_record(data[:size])
 
 
@@ -775,8 +789,10 @@ class QueueReader:
         for begin in self.units.begins():
             first = begin // UNIT_SIZE
             if first < end:
-                changed_ns = os.stat(self.units.prefix + file_name(begin)).st_mtime_ns
-                files.append(QueueFile(first, min(first + per_file, end), changed_ns // 1_000_000))
+                # Retention, or the deletion of the topic, may take a file while it is looked at.
+                with contextlib.suppress(FileNotFoundError):
+                    changed_ns = os.stat(self.units.prefix + file_name(begin)).st_mtime_ns
+                    files.append(QueueFile(first, min(first + per_file, end), changed_ns // 1_000_000))
         return files
 
     def known_store_timestamp(self, queue_offset: int) -> int | None:

@@ -79,10 +79,13 @@ class SegmentFate(msgspec.Struct, frozen=True):
 
 
 def kept_segments(segments: Sequence[Segment]) -> list[KeptSegment]:
-    """Return what the file system says of *segments*."""
+    """Return what the file system says of *segments*, without those that went since they were listed."""
     kept = []
     for segment in segments:
-        status = segment.path.stat()
+        try:
+            status = segment.path.stat()
+        except FileNotFoundError:
+            continue
         taken = status.st_blocks * 512
         modified = status.st_mtime_ns // 1_000_000
         kept.append(KeptSegment(segment.path, segment.begin, segment.end, taken, modified))

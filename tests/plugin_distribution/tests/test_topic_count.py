@@ -14,7 +14,7 @@ import pytest
 import reput
 
 DISPATCHERS = ["consume_queue", "topic_count"]
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 
 @pytest.fixture(params=["processes", "inline"])
