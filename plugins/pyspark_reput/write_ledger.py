@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyspark_reput.row_messages import messages_of
 from reput.errors import ConfigError, MessageIllegal
 from reput.settings import Settings, load_settings
+from reput.store.files import Files
 from reput.store.identity import is_store, read_identity
 from reput.store.log_scan import LogScan
 from reput.store.message_store import MessageStore
@@ -79,6 +80,7 @@ class WriteLedger:
                 self.complete(writer, last, self.count_put(writer, last))
                 last = self.read()[self.write_id]
             if last is None or last.batch < batch:
+                self.force_names(files)
                 begun = Written(batch, writer.appended, files, done=False)
                 self.keep(begun)
                 self.complete(writer, begun, 0)
@@ -87,6 +89,12 @@ class WriteLedger:
             writer.close(views_complete=False)
         # No task of this write runs now: what is there was left by attempts that failed.
         shutil.rmtree(self.staging, ignore_errors=True)
+
+    def force_names(self, files: list[str]) -> None:
+        """Have the staged files found after a power cut, before the ledger counts on them."""
+        if files:
+            for folder in (self.staging, *self.staging.parents[:3]):
+                Files().force_directory(folder)
 
     def mark(self, batch: int) -> str:
         """Return what each row of a batch has as its property."""

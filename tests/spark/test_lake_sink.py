@@ -19,7 +19,9 @@ pytest.importorskip("pyspark")
 from deltalake import DeltaTable
 
 from reput.errors import DispatcherError
+from reput.store import files
 from reput.store.epochs import read_epochs
+from reput.store.files import Files
 from reput.table import LogTable, TableOptions
 from reput_plugins.spark_export import lake_sink, parquet_files
 from reput_plugins.spark_export.lake import Lake
@@ -97,8 +99,9 @@ STEPS: list[tuple[Any, str, int]] = [
     (parquet_files.PartitionFile, "write", 1),
     (parquet_files.PartitionFile, "finish", 1),
     (parquet_files.PartitionFile, "finish", 2),
-    (parquet_files, "force_to_disk", 1),
-    (parquet_files, "force_to_disk", 4),
+    (files.WrittenFile, "force", 1),
+    (files.WrittenFile, "force", 4),
+    (Files, "force_directory", 1),
     (lake_sink, "write_range", 2),
     (Lake, "committed", 1),
     (DeltaTable, "create_write_transaction", 1),

@@ -13,6 +13,7 @@ import reput.table
 from reput.errors import ConfigError, MessageIllegal, StoreLocked
 from reput.settings import Settings
 from reput.store.check import check_store
+from reput.store.files import Files
 from reput.store.message_store import MessageStore
 from written_log import START_MS, WrittenLog
 
@@ -126,6 +127,36 @@ def test_a_commit_that_was_killed_is_completed(tmp_path: Path, monkeypatch: pyte
     stage("next.arrow", [b"5"])
     WriteLedger(store, "w", None).add(1, ["next.arrow"])
     assert bodies_in(store) == [*bodies, b"5"]
+
+
+def test_staged_rows_are_found_after_a_power_cut_where_the_ledger_counts_on_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Their names are forced before the ledger says that they are being put."""
+    from pyspark_reput.write_ledger import WriteLedger, make_store, stage_rows
+
+    store = tmp_path / "store"
+    make_store(store)
+    stage_rows(
+        store, "w", "first.arrow", iter([pa.RecordBatch.from_pylist([{"topic": "t", "body": b"1"}], SCHEMA)]), None
+    )
+    happened: list[object] = []
+    force, keep = Files.force_directory, WriteLedger.keep
+
+    def force_directory(self: Files, path: Path) -> None:
+        force(self, path)
+        happened.append(path)
+
+    def note(self: WriteLedger, written: Any) -> None:
+        happened.append("ledger")
+        keep(self, written)
+
+    monkeypatch.setattr(Files, "force_directory", force_directory)
+    monkeypatch.setattr(WriteLedger, "keep", note)
+    WriteLedger(store, "w", None).add(0, ["first.arrow"])
+    before = happened[: happened.index("ledger")]
+    writes = store / "reput" / "spark_writes"
+    assert {writes / "w", writes, writes.parent, store} <= set(before)
 
 
 def test_a_store_that_somebody_has_open_is_not_written(tmp_path: Path):

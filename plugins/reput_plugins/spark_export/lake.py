@@ -21,9 +21,10 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from reput.errors import ConfigError, DispatcherError, StoreError
 from reput.store.epochs import Epochs
+from reput.store.files import Files
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, one_line
-from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, WrittenFile, force_to_disk
+from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, WrittenFile
 
 __all__ = ["Commit", "Lake", "lake_errors"]
 
@@ -255,9 +256,7 @@ class Lake:
             return
         directory = self.location.folder / "_delta_log"
         newest = max((name for name in os.listdir(directory) if name.endswith(".json")), default=None)
-        if newest is not None:
-            force_to_disk(directory / newest)
-        force_to_disk(directory)
+        Files().force_together([] if newest is None else [directory / newest], [directory])
 
     def last_commit(self, table: DeltaTable, until: int) -> Commit | None:
         """Return what the transaction added that brought *table* to *until*."""

@@ -13,11 +13,9 @@ import contextlib
 import hashlib
 import itertools
 import json
-import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from reput.store.files import Files
 from reput.table import LogTable, RowFormat, TableOptions
 from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_parts import TOPIC, RecordParts
@@ -45,7 +44,6 @@ EPOCH_DAY = date(1970, 1, 1).toordinal()
 DAY_MIN, DAY_MAX = date.min.toordinal() - EPOCH_DAY, date.max.toordinal() - EPOCH_DAY
 # What a worker holds back before it writes row groups.
 BUFFERED_BYTES_MAX = 64 << 20
-FORCES_AT_ONCE = 8
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 1
 # Columns whose values seldom repeat gain nothing from a dictionary, and the body would fill it first.
 DICTIONARY_COLUMNS = ["queueId", "tags", "bornHost", "storeHost", "brokerName", "flag", "sysFlag", "reconsumeTimes"]
@@ -159,9 +157,11 @@ class PartitionWriters:
     def finish(self) -> list[WrittenFile]:
         """Write the rest, and return the files, which are on disk then."""
         written = [file.finish() for file in self.files.values()]
-        # Side by side, because a disk writes many small files in the time of one.
-        force_all([file.path for file in self.files.values() if file.path is not None])
-        force_all(sorted({folder for file in self.files.values() for folder in file.changed_folders}))
+        # Together, because a disk writes many small files in the time of one.
+        Files().force_together(
+            [file.path for file in self.files.values() if file.path is not None],
+            sorted({folder for file in self.files.values() for folder in file.changed_folders}),
+        )
         return written
 
     def abandon(self) -> None:
@@ -292,22 +292,3 @@ def make_folders(path: Path) -> list[Path]:
         changed += [topic, topic.parent]
         day.mkdir(parents=True, exist_ok=True)
     return changed
-
-
-def force_all(paths: Sequence[Path]) -> None:
-    """Force files or folders to disk."""
-    if len(paths) < 2:
-        for path in paths:
-            force_to_disk(path)
-        return
-    with ThreadPoolExecutor(min(len(paths), FORCES_AT_ONCE)) as pool:
-        list(pool.map(force_to_disk, paths))
-
-
-def force_to_disk(path: os.PathLike[str]) -> None:
-    """Force a file or folder to disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
