@@ -153,4 +153,5 @@ def test_frames_gather_where_they_come_in_numbers_or_nobody_looks(store, monkeyp
         store.put()
     assert member.loop.do_work() == 1
     assert (member.loop.gather_ms > 0) is gathers
+    assert member.loop.is_awaited is not gathers
     assert member.loop.is_current()

@@ -117,6 +117,7 @@ class DispatcherLoop:
     Attributes:
         cursor: up to where the view is dispatched.
         gather_ms: milliseconds for which frames may gather before `do_work` is called again.
+        is_awaited: the last frames were few, and somebody waits for the view.
         finished: a requested stop is done; the loop must not be called any more.
     """
 
@@ -181,6 +182,7 @@ class DispatcherLoop:
         self.damage: str | None = None
         self.resume_at = 0.0
         self.gather_ms = 0
+        self.is_awaited = False
         self.dirty = False
         # A flush is being prepared in steps, with batches in between; since when its time limit runs.
         self.preparing = False
@@ -633,7 +635,8 @@ class DispatcherLoop:
         if end > begin:
             cursor = Cursor(self.cursor.store_id, epoch, end, store_timestamp)
             self.dispatch(dispatcher, DispatchBatch(begin, cursor, parts), ordinal)
-            if row_count < GATHER_ROWS_MIN and self.cell.is_asked_for():
+            self.is_awaited = row_count < GATHER_ROWS_MIN and self.cell.is_asked_for()
+            if self.is_awaited:
                 # Who waits for the view may be waiting for this very processor.
                 os.sched_yield()
             elif row_count < GATHER_ROWS_MAX:

@@ -27,6 +27,7 @@ from reput.process.log_pipe import LogLine, PipeHandler, install
 from reput.process.parent_death import die_with_parent
 from reput.process.plugin import Plugin, convert_options, load_plugin
 from reput.process.states import Phase
+from reput.process.turns import Turns
 from reput.ring import Cell, RingMemory, RingReader
 from reput_hooks import DispatcherDescription
 
@@ -190,9 +191,11 @@ class DispatcherProcess:
         loop.do_work()
         self.take_back_process()
         announce_running(self.log, self.entry.name)
+        turns = Turns()
         do_work, waiting, park = loop.do_work, loop.waiting, reader.park
         while not loop.finished:
             work = do_work()
+            turns.set_short(loop.is_awaited)
             if loop.gather_ms:
                 reader.rest(loop.gather_ms)
             elif not work or loop.is_current():
