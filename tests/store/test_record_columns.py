@@ -8,6 +8,8 @@ from golden_sets import CLEAN_SETS
 from reput.store import record_columns
 from reput.store.log_walk import LogWalk
 from reput.store.segments import Segments
+from small_store import SEGMENT_SIZE
+from written_log import WrittenLog
 
 
 def queues_of(columns):
@@ -35,3 +37,14 @@ def test_queues_are_those_of_each_record(golden_read_only, monkeypatch, name, co
         assert queues_of(columns) == expected
         half = len(columns) // 2
         assert queues_of(columns.until(half)) == expected[:half]
+
+
+def test_topics_of_one_number_that_share_no_queue_id_are_told_apart(tmp_path, monkeypatch):
+    """What is told apart by its queue id has its own topic all the same."""
+    log = WrittenLog(tmp_path / "store", SEGMENT_SIZE)
+    written = [(b"one", 0), (b"two", 1), (b"one", 0), (b"two", 2)]
+    for topic, queue_id in written:
+        log.append(b"", topic=topic, queue_id=queue_id)
+    monkeypatch.setattr(record_columns, "WEIGHTS", record_columns.WEIGHTS * 0)
+    (columns,) = columns_of(log.save())
+    assert queues_of(columns) == written

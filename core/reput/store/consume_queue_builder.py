@@ -197,6 +197,12 @@ class ConsumeQueueBuilder:
         for queue_index, units in units_by_queue(rows):
             name = names[queue_index]
             queue = self.queues.get(name)
+            if queue is None:
+                # Its first unit makes the queue, and says where it begins.
+                self.take(name, *next(units.rows()), touched)
+                if len(units) == 1:
+                    continue
+                queue, units = self.queues.get(name), units.without_first()
             if (
                 queue is not None
                 and units.consecutive

@@ -50,6 +50,21 @@ class QueueUnits(NamedTuple):
         for unit, queue_offset in zip(UNIT.iter_unpack(self.data), queue_offsets, strict=True):
             yield *unit, queue_offset
 
+    def without_first(self) -> QueueUnits:
+        """Return all but the first unit, of several."""
+        commit_log_offset, record_size, _ = UNIT.unpack_from(self.data, UNIT_SIZE)
+        queue_offsets = None if self.queue_offsets is None else self.queue_offsets[1:]
+        return QueueUnits(
+            self.data[UNIT_SIZE:],
+            commit_log_offset,
+            record_size,
+            self.queue_offset + 1 if queue_offsets is None else int(queue_offsets[0]),
+            self.last,
+            self.max_physic_offset,
+            self.consecutive,
+            queue_offsets,
+        )
+
 
 def units_by_queue(rows: Array) -> Iterator[tuple[int, QueueUnits]]:
     """Yield (queue index, units) of each queue in *rows*, which are rows of a `DispatchBatch`."""

@@ -1,10 +1,7 @@
 """The keys of a batch and their hashes, thousands at a time with numpy.
 
 Java's String.hashCode of ``topic#key`` is a polynomial in 31, so it falls apart into the hash of ``topic#``, shifted by
-the key's length, and that of the key. The latter is a difference of two running sums over all texts of the batch:
-
-    sum[k]    = Σ text[i] / 31^i   over i < k             1/31 exists modulo 2^32, because 31 is odd
-    hash[a:b] = (sum[b] - sum[a]) * 31^(b-1)
+the key's length, and that of the key, see `string_hashes`.
 
 Source: RocketMQ store, IndexService.buildIndex and IndexFile.indexKeyHashMethod.
 """
@@ -17,24 +14,23 @@ from typing import Any
 import numpy as np
 
 from reput.filter.string_hash import string_hash
+from reput.store.string_hashes import StringHashes
 
 __all__ = ["KeyHashes"]
 
 SPACE = 32
-INVERSE_OF_31 = pow(31, -1, 1 << 32)
 HASH_MAX = 0x7FFFFFFF
 
 Array = np.ndarray[Any, Any]
 
 
 class KeyHashes:
-    """Hashes the keys of one batch after the other; keeps the powers of 31 and the hashes of the topics."""
+    """Hashes the keys of one batch after the other; keeps the hashes of the topics."""
 
     topics_max = 100_000
 
     def __init__(self) -> None:
-        self.powers = np.ones(1, np.uint32)
-        self.inverse_powers = np.ones(1, np.uint32)
+        self.hashes = StringHashes()
         self.topics: dict[str, int] = {}
 
     def find(self, rows: Array, queues: Sequence[tuple[str, int]], texts: bytes) -> tuple[Array, Array]:
@@ -44,36 +40,13 @@ class KeyHashes:
         spaces separate them.
         """
         row, begin, size = key_places(rows, texts)
-        units = size
-        hashes = self.hash_ascii(texts, begin, size)
-        if not texts.isascii():
-            units = size.copy()
-            self.hash_others(texts, begin, units, hashes)
-        self.extend_powers(int(units.max()) + 1 if len(units) else 0)
+        hashes, units = self.hashes.find(texts, begin, size)
         prefix = np.array([self.hash_topic(topic) for topic, _ in queues], np.uint32)
-        hashes += prefix[rows["queue_index"][row]] * self.powers[units]
+        # No text has more units than bytes, so there are powers enough.
+        hashes += prefix[rows["queue_index"][row]] * self.hashes.powers[units]
         positive = np.abs(hashes.view(np.int32).astype(np.int64))
         positive[positive > HASH_MAX] = 0
         return row, positive
-
-    def hash_ascii(self, texts: bytes, begin: Array, size: Array) -> Array:
-        """Return the hash of each place of *texts*, as if every byte were a character."""
-        self.extend_powers(len(texts) + 1)
-        sums = np.zeros(len(texts) + 1, np.uint32)
-        np.cumsum(np.frombuffer(texts, np.uint8) * self.inverse_powers[: len(texts)], dtype=np.uint32, out=sums[1:])
-        end = begin + size
-        # An empty key has the hash 0, whatever its place is multiplied with.
-        hashes: Array = (sums[end] - sums[begin]) * self.powers[np.maximum(end - 1, 0)]
-        return hashes
-
-    def hash_others(self, texts: bytes, begin: Array, units: Array, hashes: Array) -> None:
-        """Put right the hashes and the numbers of UTF-16 units of keys that are not ASCII."""
-        others = np.concatenate(([0], np.cumsum(np.frombuffer(texts, np.uint8) > 127)))
-        for number in np.flatnonzero(others[begin + units] > others[begin]).tolist():
-            at = int(begin[number])
-            key = texts[at : at + int(units[number])].decode("utf-8", "replace")
-            hashes[number] = string_hash(key) & 0xFFFFFFFF
-            units[number] = len(key.encode("utf-16-le", "surrogatepass")) // 2
 
     def hash_topic(self, topic: str) -> int:
         """Return the hash of ``topic#``, as unsigned 32 bits."""
@@ -83,20 +56,6 @@ class KeyHashes:
                 self.topics.clear()
             known = self.topics[topic] = string_hash(topic + "#") & 0xFFFFFFFF
         return known
-
-    def extend_powers(self, count: int) -> None:
-        """Have the first *count* powers of 31 and of its inverse."""
-        if count > len(self.powers):
-            count = max(count, 2 * len(self.powers))
-            self.powers = powers_of(31, count)
-            self.inverse_powers = powers_of(INVERSE_OF_31, count)
-
-
-def powers_of(number: int, count: int) -> Array:
-    """Return the first *count* powers of *number* modulo 2**32."""
-    factors = np.full(count, number, np.uint32)
-    factors[0] = 1
-    return np.cumprod(factors, dtype=np.uint32)
 
 
 def key_places(rows: Array, texts: bytes) -> tuple[Array, Array, Array]:

@@ -17,11 +17,12 @@ import msgspec
 import numpy as np
 
 from reput.errors import DamagedStore, OffsetOutOfRange
-from reput.filter.string_hash import string_hash
+from reput.store.byte_runs import WORD_SIZE, join_runs
 from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
 from reput.store.record import decode_record
 from reput.store.record_columns import RecordColumns, locate_records
 from reput.store.segments import Segments, disk_cannot_read
+from reput.store.string_hashes import StringHashes
 from reput_hooks import DispatchColumns, Record
 from reput_hooks.dispatch import ROW_FIELDS
 
@@ -31,6 +32,8 @@ CHUNK_SIZE = 4 << 20
 ROW_DTYPE = np.dtype(list(ROW_FIELDS))
 PROPERTY_END = 2
 NAME_END = 1
+# Of a name's last four letters.
+TAIL_BITS = 32
 
 Array = np.ndarray[Any, Any]
 
@@ -68,7 +71,7 @@ class LogScan:
         self.verify = verify
         self.descriptor = -1
         self.open_path: Path | None = None
-        self.tags_codes = TagsCodes()
+        self.hashes = StringHashes()
 
     @property
     def offset_min(self) -> int:
@@ -182,8 +185,6 @@ class LogScan:
         rows = np.zeros(count, ROW_DTYPE)
         if not count:
             return DispatchColumns([], b"", b"")
-        # Slices of bytes are bytes, without a call for each.
-        data = columns.data if isinstance(columns.data, bytes) else bytes(columns.data)
         header = columns.header
         rows["commit_log_offset"] = header["commit_log_offset"]
         rows["queue_offset"] = header["queue_offset"]
@@ -193,13 +194,11 @@ class LogScan:
         rows["sys_flag"] = header["sys_flag"]
 
         stored_queues, rows["queue_index"] = columns.queues()
-        queues = [(topic.decode("utf-8", "replace"), queue_id) for topic, queue_id in stored_queues]
+        topics = {topic: topic.decode("utf-8", "replace") for topic, _ in stored_queues}
+        queues = [(topics[topic], queue_id) for topic, queue_id in stored_queues]
 
-        properties = [data[at:end] for at, end in spans(columns.properties_at, columns.properties_size)]
-        found = FoundProperties(properties)
-        tags_codes = self.tags_codes
-        blob = found.blob
-        rows["tags_code"] = [tags_codes[blob[at:end]] for at, end in spans(*found.value(b"TAGS"))]
+        found = FoundProperties(columns)
+        rows["tags_code"] = self.tags_codes(found)
         self.set_deliver_times(rows, queues, found)
 
         uniq_at, uniq_size = found.value(b"UNIQ_KEY")
@@ -213,23 +212,29 @@ class LogScan:
         rows["properties_size"] = columns.properties_size if self.needs_properties else -1
         rows["texts_size"] = np.maximum(uniq_size, 0) + np.maximum(keys_size, 0)
         if multi or self.needs_properties:
-            texts = []
-            uniq, keys = list(spans(uniq_at, uniq_size)), list(spans(keys_at, keys_size))
+            pieces = []
             for number in range(count):
-                text = blob[slice(*uniq[number])] + blob[slice(*keys[number])]
+                text = found.text(uniq_at, uniq_size, number) + found.text(keys_at, keys_size, number)
                 if number in multi:
                     rows["multi_dispatch_size"][number] = len(multi[number])
                     text += multi[number]
                 if self.needs_properties:
-                    text += properties[number]
+                    text += columns.properties_bytes(number)
                 rows["texts_size"][number] = len(text)
-                texts.append(text)
+                pieces.append(text)
+            texts = b"".join(pieces)
         else:
-            at = np.empty(2 * count, np.int64)
-            size = np.empty(2 * count, np.int64)
-            at[0::2], at[1::2], size[0::2], size[1::2] = uniq_at, keys_at, uniq_size, keys_size
-            texts = [blob[start:end] for start, end in spans(at, size)]
-        return DispatchColumns(queues, rows.tobytes(), b"".join(texts))
+            at, size = np.column_stack((uniq_at, keys_at)), np.column_stack((uniq_size, keys_size))
+            joined, _ = join_runs(found.bytes, at.ravel(), size.ravel())
+            texts = joined[WORD_SIZE:].tobytes()
+        return DispatchColumns(queues, rows.tobytes(), texts)
+
+    def tags_codes(self, found: FoundProperties) -> Array:
+        """Return the hash of each record's tag, 0 without one."""
+        at, size = found.value(b"TAGS")
+        joined, begin = join_runs(found.bytes, at, size)
+        hashes, _ = self.hashes.find(joined[WORD_SIZE:].tobytes(), begin - WORD_SIZE, size)
+        return hashes.view(np.int32)
 
     def set_deliver_times(self, rows: Array, queues: Sequence[tuple[str, int]], found: FoundProperties) -> None:
         """A delayed record's tags code is the time when it is due."""
@@ -238,22 +243,17 @@ class LogScan:
             return
         at, size = found.value(b"DELAY")
         for number in np.flatnonzero(np.isin(rows["queue_index"], delayed) & (size > 0)).tolist():
-            level = found.blob[at[number] : at[number] + size[number]].decode("utf-8", "replace")
+            level = found.text(at, size, number).decode("utf-8", "replace")
             due = self.delay_levels.deliver_timestamp(level, int(rows["store_timestamp"][number]))
             if due is not None:
                 rows["tags_code"][number] = due
 
     def multi_dispatch(self, found: FoundProperties) -> dict[int, bytes]:
         """Return the further queues of the records that have some: ``names 0x02 offsets``."""
-        if b"INNER_MULTI_DISPATCH\x01" not in found.blob:
-            return {}
         names_at, names_size = found.value(b"INNER_MULTI_DISPATCH")
         offsets_at, offsets_size = found.value(b"INNER_MULTI_QUEUE_OFFSET")
-        blob = found.blob
         return {
-            number: blob[names_at[number] : names_at[number] + names_size[number]]
-            + b"\x02"
-            + blob[offsets_at[number] : offsets_at[number] + offsets_size[number]]
+            number: found.text(names_at, names_size, number) + b"\x02" + found.text(offsets_at, offsets_size, number)
             for number in np.flatnonzero((names_size > 0) & (offsets_size > 0)).tolist()
         }
 
@@ -271,62 +271,52 @@ def verified(columns: RecordColumns) -> RecordColumns:
     return columns if bad is None else columns.until(bad)
 
 
-def spans(at: Array, size: Array) -> zip[tuple[int, int]]:
-    """Return (begin, end) of each place, as plain integers."""
-    return zip(at.tolist(), (at + size).tolist(), strict=True)
-
-
-class TagsCodes(dict[bytes, int]):
-    """The tags code of each tag met so far; 0 for no tag."""
-
-    limit = 100_000
-
-    def __missing__(self, tags: bytes) -> int:
-        if len(self) >= self.limit:
-            self.clear()
-        code = self[tags] = string_hash(tags.decode("utf-8", "replace")) if tags else 0
-        return code
-
-
 class FoundProperties:
     """Single properties of many records, found all at once.
 
-    ``blob`` is every properties string behind a separator, so that each name in it follows one and each value ends
+    ``bytes`` is every properties string behind a separator, so that each name in it follows one and each value ends
     at one. A name counts only between a separator and the first 0x01 behind it, as in RocketMQ's reader; a property
     with an empty value does not count, and of two equal names the later holds.
     """
 
-    def __init__(self, properties: Sequence[bytes]) -> None:
-        self.blob = b"\x02" + b"\x02".join(properties) + b"\x02"
-        sizes = np.fromiter(map(len, properties), np.int64, len(properties))
-        self.starts = np.cumsum(sizes + 1) - sizes
-        self.bytes = np.frombuffer(self.blob, np.uint8)
-        self.name_ends = np.flatnonzero(self.bytes == NAME_END)
-        self.value_ends = np.flatnonzero(self.bytes == PROPERTY_END)
+    def __init__(self, columns: RecordColumns) -> None:
+        self.record_count = len(columns)
+        # A run without bytes behind the last brings its separator.
+        joined, starts = join_runs(
+            np.frombuffer(columns.data, np.uint8),
+            np.append(columns.properties_at, 0),
+            np.append(columns.properties_size, 0),
+            gap=1,
+        )
+        joined[:WORD_SIZE] = joined[starts - 1] = PROPERTY_END
+        self.bytes = joined
+        # Below 1 the difference wraps.
+        marks = np.flatnonzero(joined - np.uint8(NAME_END) <= PROPERTY_END - NAME_END)
+        is_end = joined[marks] == PROPERTY_END
+        before = np.flatnonzero(is_end[:-1] & ~is_end[1:])
+        name_end = marks[before + 1]
+        value_end = marks[is_end][np.cumsum(is_end)[before]]
+        filled = value_end - name_end > 1
+        before, self.name_end = before[filled], name_end[filled]
+        self.value_size = value_end[filled] - self.name_end - 1
+        # Words compare faster than bytes: its size and its last four letters tell a name from nearly all others.
+        words = np.ndarray((len(joined) - 3,), np.dtype("<u4"), joined, strides=(1,))
+        self.name_number = (self.name_end - marks[before] - 1 << TAIL_BITS) + words[self.name_end - 4]
+        self.record = np.searchsorted(starts, self.name_end, "right") - 1
 
     def value(self, name: bytes) -> tuple[Array, Array]:
-        """Return where each record's value of *name* lies in ``blob``, and its size; size 0 where it has none."""
-        at = np.zeros(len(self.starts), np.int64)
-        size = np.zeros(len(self.starts), np.int64)
-        ends = self.name_ends[self.name_ends > len(name)]
-        # Words compare faster than bytes: the last four of the name sort out nearly all.
-        ends = ends[self.words(ends - 4) == int.from_bytes(name[-4:], "little")]
-        ends = ends[self.bytes[ends - len(name) - 1] == PROPERTY_END]
-        for start in range(len(name) - 4):
-            ends = ends[self.bytes[ends - len(name) + start] == name[start]]
-        if len(ends):
-            value_end = self.value_ends[np.searchsorted(self.value_ends, ends)]
-            value_size = value_end - ends - 1
-            filled = value_size > 0
-            ends, value_size = ends[filled], value_size[filled]
-            record = np.searchsorted(self.starts, ends, "right") - 1
-            at[record] = ends + 1
-            size[record] = value_size
+        """Return where each record's value of *name* lies in ``bytes``, and its size; size 0 where it has none."""
+        at = np.zeros(self.record_count, np.int64)
+        size = np.zeros(self.record_count, np.int64)
+        tail = int.from_bytes(name[-4:], "little")
+        found = np.flatnonzero(self.name_number == (len(name) << TAIL_BITS) + tail)
+        for number, letter in enumerate(name[:-4]):
+            found = found[self.bytes[self.name_end[found] - len(name) + number] == letter]
+        record = self.record[found]
+        at[record] = self.name_end[found] + 1
+        size[record] = self.value_size[found]
         return at, size
 
-    def words(self, at: Array) -> Array:
-        """Return the four bytes from each place as one little-endian number."""
-        if len(self.bytes) < 4:
-            return np.empty(0, np.uint32)
-        words = np.ndarray((len(self.bytes) - 3,), np.dtype("<u4"), self.blob, strides=(1,))
-        return words[at]
+    def text(self, at: Array, size: Array, number: int) -> bytes:
+        """Return the value of one record, of what `value` returned."""
+        return bytes(self.bytes[at[number] : at[number] + size[number]])

@@ -174,25 +174,28 @@ class RecordColumns:
         """
         if self.known_queues is None:
             buffer = np.frombuffer(self.data, np.uint8)
-            numbers = self.header["queue_id"].astype(np.uint64)
+            topic_numbers = np.zeros(len(self), np.uint64)
             runs = []
-            for size in np.unique(self.topic_size).tolist():
+            for size in np.flatnonzero(np.bincount(self.topic_size)).tolist():
                 chosen = np.flatnonzero(self.topic_size == size)
                 letters = take(buffer, self.topic_at[chosen], size)
-                numbers[chosen] += letters @ WEIGHTS[:size] + WEIGHTS[-1:] * np.uint64(size)
+                topic_numbers[chosen] = letters @ WEIGHTS[:size] + WEIGHTS[-1:] * np.uint64(size)
                 runs.append((chosen, letters))
+            numbers = topic_numbers + self.header["queue_id"].astype(np.uint64)
             _, first, queue_index = np.unique(numbers, return_index=True, return_inverse=True)
-            same = self.header["queue_id"] == self.header["queue_id"][first][queue_index]
-            same &= self.topic_size == self.topic_size[first][queue_index]
+            # A topic has many queues.
+            _, first_of_topic, topic_index = np.unique(topic_numbers[first], return_index=True, return_inverse=True)
+            first_of_topic = first[first_of_topic]
+            like = first_of_topic[topic_index][queue_index]
+            same = (self.header["queue_id"] == self.header["queue_id"][first][queue_index]).all()
+            same &= (self.topic_size == self.topic_size[like]).all()
             for chosen, letters in runs:
-                others = take(buffer, self.topic_at[first][queue_index][chosen], letters.shape[1])
-                same[chosen] &= (letters == others).all(axis=1)
-            if same.all():
-                at = self.topic_at[first]
-                places = zip(at.tolist(), (at + self.topic_size[first]).tolist(), strict=True)
-                topics = [bytes(self.data[begin:end]) for begin, end in places]
+                same &= (letters == take(buffer, self.topic_at[like[chosen]], letters.shape[1])).all()
+            if same:
+                topics = [self.topic_bytes(number) for number in first_of_topic.tolist()]
+                queue_topics = map(topics.__getitem__, topic_index.tolist())
                 queue_ids = self.header["queue_id"][first].tolist()
-                self.known_queues = list(zip(topics, queue_ids, strict=True)), queue_index
+                self.known_queues = list(zip(queue_topics, queue_ids, strict=True)), queue_index
             else:
                 self.known_queues = self.queues_one_by_one()
         return self.known_queues
