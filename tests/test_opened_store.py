@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import reput
@@ -195,6 +197,59 @@ def test_a_store_of_rocketmq_is_carried_on(golden, mode):
         catch_up(store)
         assert store.queue_range(topic, 0) == (0, 341)
         assert [record.body for record in store.query(topic, "new-key")] == [b"new"]
+
+
+def lose_topic(queues: Path) -> None:
+    """A whole directory of queues is deleted."""
+    shutil.rmtree(queues / "Meadow_orders-12")
+
+
+def lose_queue(queues: Path) -> None:
+    shutil.rmtree(queues / "Cobalt_codec-12" / "0")
+
+
+def lose_oldest_file(queues: Path) -> None:
+    (queues / "Meadow_orders-12" / "0" / f"{0:020d}").unlink()
+
+
+def lose_newest_file(queues: Path) -> None:
+    (queues / "Meadow_orders-12" / "0" / f"{6000:020d}").unlink()
+
+
+def lose_a_unit(queues: Path) -> None:
+    """In a file that is not the queue's last, where nobody looks at every unit."""
+    with (queues / "Meadow_orders-12" / "0" / f"{0:020d}").open("r+b") as file:
+        file.seek(40)
+        file.write(bytes(20))
+
+
+@pytest.mark.parametrize("lose", [lose_topic, lose_queue, lose_oldest_file, lose_newest_file, lose_a_unit])
+def test_what_queues_of_rocketmq_have_lost_comes_again(golden, lose):
+    """RocketMQ would serve an empty or a shorter queue. Its log was read when the store was found, and tells better."""
+    folder = golden("basic-5.3")
+    lines = [msgspec.json.decode(line) for line in (folder / "listing.jsonl").read_bytes().splitlines()]
+    lose(folder / "store" / "consumequeue")
+    with reput.open(folder / "store", mode="inline", mapped_file_size_consume_queue=6000) as store:
+        assert isinstance(store, reput.Store)
+        catch_up(store)
+        for line in lines:
+            found = store.get(line["topic"], line["queueId"], line["queueOffset"], 1)
+            assert [record.commit_log_offset for record in found] == [line["physicalOffset"]]
+
+
+def test_a_topic_that_rocketmq_deleted_stays_deleted(golden):
+    """Its records are in the log still, but neither a queue nor the stored configuration knows it."""
+    root = golden("basic-5.3") / "store"
+    lose_topic(root / "consumequeue")
+    path = root / "config" / "topics.json"
+    topics = msgspec.json.decode(path.read_bytes())
+    del topics["topicConfigTable"]["Meadow_orders-12"]
+    path.write_bytes(msgspec.json.encode(topics))
+    with reput.open(root, mode="inline", mapped_file_size_consume_queue=6000) as store:
+        assert isinstance(store, reput.Store)
+        catch_up(store)
+        assert store.queue_range("Meadow_orders-12", 0) == (0, 0)
+        assert store.queue_range("Orchid_events-12", 0)[1] > 0
 
 
 def test_what_is_wrong_is_refused_by_name(tmp_path):

@@ -45,7 +45,10 @@ class RetryLater(Exception):
 
 
 class RebuildNeeded(Exception):
-    """Raised when a view cannot be brought back to an earlier position: the host builds it again from the log."""
+    """Raised when a view cannot be brought back to an earlier position: the host builds it again from the log.
+
+    Its text, or that of the error it comes from, stands in the dispatcher's status until the view has caught up.
+    """
 
 
 class DispatcherDescription(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from reput.settings import Settings
 from reput.store.check import check_store
 from reput.store.message import Message
 from reput.store.message_store import MessageStore
+from reput_hooks import RebuildNeeded
 from simulation.simulated_machine import HeldThreads
 from small_store import (
     SEGMENT_SIZE,
@@ -217,7 +218,7 @@ def rebuild(name: str) -> Callable[[ScriptedStore], None]:
         member = store.member(name)
         assert member.loop is not None
         try:
-            member.loop.rebuild()
+            member.loop.rebuild(RebuildNeeded())
         except Killed:
             store.faults["dispatcher killed in a file call"] += 1
             store.end_dispatcher(member)

@@ -369,6 +369,21 @@ def test_keys_that_a_killed_rocketmq_lost_come_back(name, golden, broker_propert
     assert index_bytes(store) == before
 
 
+@pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "batch-4.9"])
+def test_the_newest_file_comes_again_when_it_is_gone(name, golden, broker_properties):
+    """Keys of the last record in a full file may have stood in the next one."""
+    store = golden(name) / "store"
+    settings = load_settings(broker_properties(name)).settings
+    adopt(store)
+    before = index_bytes(store)
+    max((store / FOLDER).iterdir()).unlink()
+    dispatcher = IndexDispatcher(Context("index", store, store, settings))
+    for batch in batches_from(store, dispatcher.start(), 10):
+        dispatcher.dispatch(batch)
+    dispatcher.flush()
+    assert index_bytes(store) == before
+
+
 def test_a_last_file_that_is_not_whole_is_built_again(golden, broker_properties):
     """RocketMQ 4.9 leaves forcing it to the system, so a machine may have lost pages of it after a clean end."""
     store = golden("basic-4.9") / "store"

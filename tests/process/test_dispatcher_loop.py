@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import msgspec
 import pytest
 
@@ -155,3 +157,21 @@ def test_frames_gather_where_they_come_in_numbers_or_nobody_looks(store, monkeyp
     assert (member.loop.gather_ms > 0) is gathers
     assert member.loop.is_awaited is not gathers
     assert member.loop.is_current()
+
+
+def test_a_view_that_is_built_again_says_why_until_it_has_caught_up(store):
+    """Its files are gone. Whoever looks at the status learns what the view is behind for, and then that it is over."""
+    member = store.member("consume_queue")
+    while member.cell.progress != store.store.appended:
+        store.work(member, 1)
+    store.clock.advance(10.0)
+    store.work(member, 5)
+    shutil.rmtree(store.directory / "consumequeue")
+    store.kill_and_open()
+    member = store.member("consume_queue")
+    store.work(member, 1)
+    assert "the view is built again from the log: consume queue is gone" in str(member.cell.error)
+    for _ in range(8):
+        store.work(member, 2)
+    assert member.cell.progress == store.store.appended
+    assert member.cell.error is None

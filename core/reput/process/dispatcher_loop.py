@@ -192,6 +192,8 @@ class DispatcherLoop:
         self.drain_target: int | None = None
         # The view was emptied, and nothing of it was flushed since.
         self.rebuilt = False
+        # Why the view is being built again, until it has caught up; None: it is not.
+        self.built_again: str | None = None
         # Everything is dispatched, and this is until when it is waited for that it can be flushed.
         self.end_by: float | None = None
         self.finished = False
@@ -210,8 +212,8 @@ class DispatcherLoop:
                 return self.start_when_due()
             try:
                 return self.step(self.dispatcher)
-            except RebuildNeeded:
-                self.rebuild()
+            except RebuildNeeded as error:
+                self.rebuild(error)
         except RetryLater as reason:
             self.begin_again(reason)
         return 1
@@ -355,11 +357,11 @@ class DispatcherLoop:
                     f"commit_log_offset={cursor.commit_log_offset}",
                 )
             self.settle(self.dispatcher, cursor)
-        except RebuildNeeded:
-            self.rebuild()
+        except RebuildNeeded as error:
+            self.rebuild(error)
         self.shortage = None
         self.shortage_delay = 0.0
-        self.cell.set_error(None)
+        self.cell.set_error(self.built_again)
         self.cell.set_phase(Phase.IDLE)
         if self.dead_letters.give_up_replay():
             self.logger.error("dead letters were being replayed when the dispatcher ended; they are left as they are")
@@ -403,8 +405,8 @@ class DispatcherLoop:
         self.cell.raise_generation()
         self.cell.set_progress(self.cursor.commit_log_offset, self.ordinal)
 
-    def rebuild(self) -> None:
-        """Empty the view and begin with the log.
+    def rebuild(self, needed: RebuildNeeded) -> None:
+        """Empty the view and begin with the log. Until it has caught up, its status says why.
 
         Raises:
             DispatcherError: nothing was flushed since that was done before: it would go on so for ever.
@@ -413,6 +415,8 @@ class DispatcherLoop:
             raise self.rebuilt_in_vain()
         self.rebuilt = True
         self.logger.warning("the view is emptied and built again: commit_log_offset=%d", self.cursor.commit_log_offset)
+        reason = str(needed.__cause__ or needed)
+        self.built_again = "the view is built again from the log" + (f": {reason}" if reason else "")
         self.cell.set_phase(Phase.START)
         self.cell.forget_progress()
         if self.dispatcher is not None:
@@ -433,6 +437,7 @@ class DispatcherLoop:
             )
         self.settle(self.dispatcher, None)
         self.dirty = True
+        self.cell.set_error(self.built_again)
         self.cell.set_phase(Phase.IDLE)
 
     def rebuilt_in_vain(self) -> DispatcherError:
@@ -525,6 +530,9 @@ class DispatcherLoop:
         if self.joined is not None and begin >= self.joined:
             self.following = True
             self.log_feed.close()
+            if self.built_again is not None:
+                self.built_again = None
+                self.cell.set_error(None)
             return self.follow(dispatcher)
         if deletions:
             bound = min(bound, deletions[0].commit_log_offset)

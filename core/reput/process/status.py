@@ -38,7 +38,7 @@ class DispatcherRow(msgspec.Struct, frozen=True):
         backstop_count: back-stop wake-ups that found work; each is a bug of reput's.
         rss_bytes: anonymous resident memory of the process.
         rebuild_progress: how far the view is that is being built anew beside this one; None: none is.
-        error: the last one; None: there was none since the last start that succeeded.
+        error: the last one; None: there was none since the last start that succeeded. While a view is built again, why.
     """
 
     name: str

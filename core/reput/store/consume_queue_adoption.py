@@ -2,25 +2,33 @@
 
 RocketMQ cuts a queue without zeroing, so behind its end may lie old units that look like good ones. The end is
 therefore the last unit whose record in the log says the same: topic, queue, queue offset, size and tag.
+
+Files may have gone since: a queue's newest or oldest, or all of it. What the log had of each queue when reput found the
+store tells that; see `queue_spans`. RocketMQ would serve such a queue as an empty or a shorter one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.filter.string_hash import string_hash
-from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE, holds_unit_of
-from reput.store.consume_queue_builder import QueueTable, queue_directories
+from reput.store.batch_topics import BatchTopics
+from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, Unit, holds_unit_of
+from reput.store.consume_queue_builder import ConsumeQueueBuilder, QueueTable, queue_directories
 from reput.store.consume_queue_ext import is_address
 from reput.store.consume_queue_files import QueueEnd, queue_file_begins
 from reput.store.consume_queue_units import UNIT_DTYPE
 from reput.store.delay_level import SCHEDULE_TOPIC
 from reput.store.file_name import file_name
+from reput.store.queue_spans import QueueSpan, read_found_queues
 from reput.store.record import decode_record
 from reput.store.segments import Segments
+from reput.store.topic_config_manager import TopicConfigManager
 
 __all__ = ["adopt_queues"]
 
@@ -29,12 +37,13 @@ def adopt_queues(directory: Path, store_directory: Path, file_size: int) -> tupl
     """Return how far each queue below *directory* reaches, and up to where no record lacks its unit; 0: nobody knows.
 
     RocketMQ dispatches in the order of the log, so whatever lies before the last unit of all queues has its unit, too.
-    Only where a queue has units that disagree with the log is it asked to go on from that queue's own end.
+    Only where a queue has units that disagree with the log, or lacks its last ones, is it asked to go on from that
+    queue's own end.
 
     Nothing is changed. Queues without a unit are left out.
 
     Raises:
-        DamagedStore: a file is missing inside of a queue.
+        DamagedStore: a queue is missing, or a file of it other than the last ones.
     """
     segments = Segments(store_directory / "commitlog")
     table: QueueTable = {}
@@ -48,7 +57,57 @@ def adopt_queues(directory: Path, store_directory: Path, file_size: int) -> tupl
             table.setdefault(topic, {})[queue_id] = known
         if not agrees:
             doubtful_from.append(end)
+    # Without any queue there is nothing to take over, and all of them are built anyway.
+    for topic, queue_id, span in spans_with_units(store_directory, table) if complete_to else ():
+        known = table.get(topic, {}).get(queue_id)
+        if known is None or not has_unit(directory, topic, queue_id, span.first, file_size):
+            raise DamagedStore(
+                f"the log has messages of which the consume queue lacks the first: topic={topic!r} "
+                f"queue_id={queue_id} queue_offset={span.first}"
+            )
+        if known.end < span.end * UNIT_SIZE:
+            doubtful_from.append(known.max_physic_offset)
     return table, min([complete_to, *doubtful_from])
+
+
+def spans_with_units(store_directory: Path, table: QueueTable) -> Iterator[tuple[str, int, QueueSpan]]:
+    """Yield (topic, queue id, span) of the queues that the log had, and of which RocketMQ had units therefore.
+
+    One that was deleted with its topic has none: neither has *table* a queue of that topic, nor does the stored
+    configuration know it any more. The records stay in the log, and nobody wants them.
+    """
+    found = read_found_queues(store_directory)
+    if not found:
+        return
+    has_batch_queue = BatchTopics(store_directory).has
+    topics = TopicConfigManager(store_directory)
+    # Where it cannot be read, whatever was deleted comes again, which is better than to lose what was not.
+    with suppress(DamagedStore):
+        topics.load()
+    described = set(topics.entries)
+    for topic, queues in found.items():
+        if ConsumeQueueBuilder.refusal(topic) is not None or has_batch_queue(topic):
+            continue
+        is_deleted = bool(described) and topic not in described and topic not in table
+        for queue_id, span in queues.items():
+            if not is_deleted or span.by_other_topics:
+                yield topic, queue_id, span
+
+
+def has_unit(directory: Path, topic: str, queue_id: int, queue_offset: int, file_size: int) -> bool:
+    """Tell whether a queue has the unit of a record at this queue offset."""
+    at = queue_offset * UNIT_SIZE
+    path = directory / topic / str(queue_id) / file_name(at - at % file_size)
+    try:
+        with path.open("rb") as file:
+            file.seek(at % file_size)
+            data = file.read(UNIT_SIZE)
+    except FileNotFoundError:
+        return False
+    if len(data) < UNIT_SIZE:
+        return False
+    unit: Unit = UNIT.unpack(data)
+    return unit[1] not in (0, PRE_BLANK_SIZE)
 
 
 class QueueLog:
@@ -77,7 +136,11 @@ class QueueLog:
 
 
 def find_end(directory: Path, file_size: int, log: QueueLog) -> tuple[QueueEnd | None, bool]:
-    """Return how far one queue reaches, None if it has no unit; and whether none disagrees with the log."""
+    """Return how far one queue reaches, None if it has no unit; and whether none disagrees with the log.
+
+    Raises:
+        DamagedStore: a file is missing, or has something else than units before the queue's end.
+    """
     agrees = True
     begins = queue_file_begins(directory)
     # As many as there are: a file of a strange name may be any number of files away.
@@ -95,8 +158,25 @@ def find_end(directory: Path, file_size: int, log: QueueLog) -> tuple[QueueEnd |
         if len(real):
             last = int(real[-1])
             offset, size, _ = units[last].tolist()
+            require_units(directory, [earlier for earlier in begins if earlier < begin], offset)
             return QueueEnd(begins[0], begin + (last + 1) * UNIT_SIZE, offset, offset + size), agrees
     return None, agrees
+
+
+def require_units(directory: Path, begins: list[int], before: int) -> None:
+    """Refuse files of a queue, all but its last, that have something else than units, which ascend, below *before*.
+
+    Raises:
+        DamagedStore: one has.
+    """
+    for begin in reversed(begins):
+        units = np.fromfile(directory / file_name(begin), UNIT_DTYPE)
+        offsets = units["commit_log_offset"][units["record_size"] != PRE_BLANK_SIZE].astype(np.int64)
+        ascending = np.append(offsets[1:], before) > offsets
+        if not (ascending.all() and (units["record_size"] > 0).all() and (offsets >= 0).all()):
+            raise DamagedStore(f"consume queue has something else than units: path={directory / file_name(begin)}")
+        if len(offsets):
+            before = int(offsets[0])
 
 
 def agreeing_count(units: list[tuple[int, int, int]], first: int, log: QueueLog) -> int:

@@ -42,6 +42,8 @@ def adopt_index(builder: IndexBuilder, store_directory: Path) -> tuple[IndexStat
                 complete_to = max(complete_to, header.end_offset + record_at(scan, header.end_offset).record_size)
         if not paths:
             return nothing
+        if is_full(builder, paths[-1].name):
+            return whole_part(builder, paths, scan)
         return IndexState([path.name for path in paths], read_header(paths[-1])), complete_to
     except (DamagedStore, OffsetOutOfRange):
         return nothing
@@ -63,6 +65,15 @@ def is_whole(builder: IndexBuilder, name: str, is_last: bool) -> bool:
     file = builder.map(name)
     try:
         return file.is_consistent() if is_last else file.ends_as(file.header)
+    finally:
+        file.close()
+
+
+def is_full(builder: IndexBuilder, name: str) -> bool:
+    """Tell whether a file has no room. Then one may have followed it, which is gone."""
+    file = builder.map(name)
+    try:
+        return file.room == 0
     finally:
         file.close()
 

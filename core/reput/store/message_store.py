@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from struct import Struct
+from typing import TYPE_CHECKING
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -100,6 +101,9 @@ from reput.store.store_checkpoint import (
 from reput.store.store_lock import StoreLock, Writer, process_start_time
 from reput.store.topic_deletions import TopicDeletion, TopicDeletions
 from reput_hooks.dispatch import ROW
+
+if TYPE_CHECKING:
+    from reput.store.queue_spans import QueueSpan
 
 __all__ = ["MessageStore", "Prepared"]
 
@@ -388,6 +392,7 @@ class MessageStore:
         """Find the end of the log and the next queue offsets, and open the log there."""
         log_directory = self.directory / "commitlog"
         self.was_cut = False
+        self.found_queues: dict[str, dict[int, QueueSpan]] | None = None
         if segments is None:
             self.files.make_directory(log_directory)
             self.epochs = Epochs(self.store_id, [Epoch(1, 0, self.clock.now_ms())])
@@ -425,6 +430,7 @@ class MessageStore:
             self.epochs = recovered.epochs.with_mark(make_mark(segments, recovered.end), clean=False)
             self.queue_offsets = recovered.queue_offsets
             self.ordinal = recovered.ordinal
+            self.found_queues = recovered.found_queues
             self.store_timestamp = recovered.store_timestamp
             notice = self.notice
             if notice is not None:
@@ -486,6 +492,11 @@ class MessageStore:
         if identity is None:
             # With an identity but without the name of its log, a store is refused as one whose log was taken away.
             self.files.force_directory(self.directory)
+            if self.adopted_clean and self.found_queues is not None:
+                # Before the store is called ours: the log will not be read whole again.
+                from reput.store.queue_spans import FOUND_QUEUES
+
+                self.files.replace(self.own / FOUND_QUEUES, seal(self.found_queues))
             sizes = {name: getattr(self.settings, name) for name in FILE_SIZE_SETTINGS}
             self.files.replace(
                 self.own / "store.json", seal(StoreIdentity(LAYOUT_VERSION, self.store_id, sizes, self.adopted_clean))

@@ -30,6 +30,7 @@ from reput.store.topic_deletions import TopicDeletions, last_deletions, move_del
 if TYPE_CHECKING:
     from reput.store.check_report import LogRange
     from reput.store.log_walk import Extent
+    from reput.store.queue_spans import QueueSpan
 
 __all__ = ["DamageList", "DamagedRange", "RecoveredLog", "read_damage", "recover"]
 
@@ -61,6 +62,7 @@ class RecoveredLog(msgspec.Struct):
         known_durable: up to here the log is known to be on disk; what lies between and *end* is only readable.
         lost: why the log ends before the last byte that is not zero; None: it does not.
         garbled: records whose fields those around them contradict. They can be read, and the log goes on behind them.
+        found_queues: what the log has of each queue, of a store that reput never wrote.
     """
 
     end: int
@@ -73,6 +75,7 @@ class RecoveredLog(msgspec.Struct):
     damage: DamageList
     common_end: int
     garbled: list[LogRange] = []
+    found_queues: dict[str, dict[int, QueueSpan]] | None = None
 
 
 def read_damage(store_directory: Path) -> DamageList:
@@ -98,6 +101,7 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
     from reput.store.check_fields import FieldsCheck
     from reput.store.log_tail import find_unforced, judge_tail, known_durable
     from reput.store.log_walk import LogWalk
+    from reput.store.queue_spans import QueueSpans
 
     ours_before = (store_directory / "reput" / "epochs").exists()
     aborted = (store_directory / "abort").exists()
@@ -127,9 +131,14 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
     damage = [damaged for damaged in known.values() if begin is not None and damaged.end <= begin]
     tail: Extent | None = None
     fields = FieldsCheck(segments.offset_min if begin is None else begin, now_ms, walk.queue_offsets.queues)
+    # A repair may have left files of ours; the store is so only once it has a name.
+    is_new = begin is None and not (store_directory / "reput" / "store.json").exists()
+    spans = QueueSpans() if is_new else None
     for extent in walk.walk(begin):
         if extent.columns is not None:
             fields.take(extent.columns)
+            if spans is not None:
+                spans.take(extent.columns)
         elif extent.kind == "damage":
             fields.pass_damage(extent.end)
             damage.append(
@@ -163,6 +172,7 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
         DamageList(damage),
         end if common is None else min(end, common),
         fields.finish(),
+        spans.queues if spans is not None else None,
     )
 
 

@@ -24,6 +24,7 @@ from reput.process.inline import InlineCell, InlineReader, InlineRing
 from reput.process.plugin import convert_options, load_plugin
 from reput.process.publisher import FramePublisher
 from reput.settings import Settings
+from reput_hooks import RebuildNeeded
 from reput_hooks.sample import Sample
 
 __all__ = ["Subject", "Trial"]
@@ -161,7 +162,7 @@ class Trial:
 
     def rebuild(self) -> None:
         """Have the view emptied and built again."""
-        self.running.loop.rebuild()
+        self.running.loop.rebuild(RebuildNeeded())
         self.work()
 
     def end(self) -> None:
