@@ -22,8 +22,10 @@ from reput.errors import (
     StoreLocked,
     StoreReadOnly,
 )
+from reput.filter.string_hash import string_hash
+from reput.store import message_store
 from reput.store.log_scan import LogScan
-from reput.store.message import Message, MessageExtBrokerInner, PutMessageStatus
+from reput.store.message import Message, MessageExtBrokerInner, PutMessageStatus, message_properties
 from reput.store.record import encode_address
 from reput.store.store_lock import StoreLock
 from reput.store.topic_config_manager import TopicConfig, TopicConfigManager
@@ -312,6 +314,7 @@ def test_topics_up_to_their_limits_are_stored(store):
         ({"delay_level": -1}, "delay level"),
         ({"keys": [1]}, "keys"),
         ({"tags": 5}, "tags"),
+        ({"tags": ["a"]}, "tags"),
         ({"properties": {"a": None}}, "text"),
         ({"properties": ["ab"]}, "no names with values: type=list"),
         ({"properties": 5, "delay_level": 1}, "no names with values: type=int"),
@@ -329,6 +332,30 @@ def test_a_message_that_breaks_a_limit_is_refused(store, fields, words):
         store.put_batch([Message("orders", b"good"), Message("orders", b"", **fields)])
     assert store.appended == 0
     assert store.put(Message("orders", b"x")).queue_offset == 0
+
+
+def test_tags_that_were_met_before_change_nothing(tmp_path):
+    """The first message with some tags is looked at as a whole, the next has the same properties and the same row."""
+    store = open_store(tmp_path / "store", mapped_file_size_commit_log=1 << 16)
+    for tags in (None, "", "paid", "bezahlt ✓", "a\x01b", "\u3000", "x" * 2000):
+        for keys in (None, "", "k1 k2", ["k1", "k2"], [], ("k1",), ["schlüssel"], "a\x01b", "x" * 5000):
+            message = Message("orders", b"", tags=tags, keys=keys)
+            first, second = store.prepare(message), store.prepare(message)
+            properties, *_ = message_properties(message)
+            assert first == second
+            assert first.after_body == b"\x06orders" + len(properties).to_bytes(2, "big") + properties
+            assert first.tags_code == string_hash(tags or "")
+            assert first.texts == (keys if isinstance(keys, str) else " ".join(keys or ())).encode()
+            assert first.keys_size == (len(first.texts) or (-1 if properties else 0))
+    store.close(views_complete=True)
+
+
+def test_the_tags_that_are_known_have_a_limit(store, monkeypatch):
+    """Whoever gives each message tags of its own fills no memory."""
+    monkeypatch.setattr(message_store, "TAGS_KNOWN_MAX", 10)
+    codes = [store.prepare(Message("orders", b"", tags=f"tag-{number}")).tags_code for number in range(50)]
+    assert codes == [string_hash(f"tag-{number}") for number in range(50)]
+    assert len(store.known_tags) <= 12
 
 
 def test_properties_up_to_their_limit_are_stored(tmp_path):

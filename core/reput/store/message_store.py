@@ -71,6 +71,7 @@ from reput.store.multi_dispatch import (
 )
 from reput.store.page_cache_watch import PageCacheWatch
 from reput.store.pooled_commit_log import PooledCommitLog
+from reput.store.properties import PROPERTIES_SIZE_MAX
 from reput.store.publisher import CommittedPublisher, NobodyListens, Publisher
 from reput.store.put_statistics import PutStatistics, PutTotals
 from reput.store.queue_offsets import QueueOffsets, QueueOffsetsSnapshot
@@ -110,9 +111,16 @@ __all__ = ["MessageStore", "Prepared"]
 logger = logging.getLogger("reput.store")
 
 PROPERTIES_SIZE = Struct(">h")
+# Looked up once: an enum's attribute costs as much as the result that it stands in.
+PUT_OK = PutMessageStatus.PUT_OK
+pack_row = ROW.pack
 INT_MAX = 2**31 - 1
 INT_MIN = -(2**31)
-TAGS_CODES_MAX = 100_000
+TAGS_KNOWN_MAX = 20_000
+# Characters, of four bytes at most. Whatever is longer is looked at as a whole.
+PLAIN_KEYS_MAX = 4096
+PLAIN_TAGS_MAX = 1024
+assert 4 * (PLAIN_KEYS_MAX + PLAIN_TAGS_MAX) + 16 < PROPERTIES_SIZE_MAX
 # RocketMQ allows a record this much beyond the largest body.
 RECORD_OVERHEAD_MAX = 65536
 SNAPSHOT_INTERVAL_S = 10.0
@@ -144,6 +152,16 @@ class Topic:
         long = len(data) > TOPIC_SIZE_MAX_V1
         self.magic_code = MESSAGE_MAGIC_CODE_V2 if long else MESSAGE_MAGIC_CODE
         self.field = len(data).to_bytes(2 if long else 1, "big") + data
+
+
+class TagsField(msgspec.Struct, frozen=True, gc=False):
+    """What tags make of a record: their code, and the property as it is stored."""
+
+    code: int
+    data: bytes
+
+
+NO_TAGS = TagsField(0, b"")
 
 
 class RecordHead(msgspec.Struct, frozen=True):
@@ -191,6 +209,11 @@ class Prepared(msgspec.Struct, gc=False):
     further: tuple[str, ...] = ()
     multi_dispatch_size: int = -1
     further_offsets: Sequence[tuple[dict[int, int], int, int]] = ()
+
+    def take_further_offsets(self) -> None:
+        """Have the next message in the further queues come behind this one. Under the put lock."""
+        for table, queue_id, queue_offset in self.further_offsets:
+            table[queue_id] = queue_offset + 1
 
 
 class MessageStore:
@@ -298,7 +321,8 @@ class MessageStore:
         # What it cannot read the dispatcher of the consume queue complains about.
         self.batch_topics = BatchTopics(self.directory)
         self.light_queues = {name for name in self.queue_offsets.queues if name.startswith(LMQ_PREFIX)}
-        self.tags_codes: dict[str | None, int] = {None: 0, "": 0}
+        # Tags that were checked: they have no control character.
+        self.known_tags: dict[str | None, TagsField] = {None: NO_TAGS}
         # Told the delay level and the deliver time (ms) of each delayed message, under the put lock.
         self.on_delayed: Callable[[int, int], None] = lambda level, deliver_timestamp: None
         self.closed: str | None = None
@@ -614,57 +638,44 @@ class MessageStore:
         Raises:
             MessageIllegal: it breaks a limit.
         """
-        flag, queue_id = message.flag, message.queue_id
+        flag, queue_id, given = message.flag, message.queue_id, message.properties
         if type(flag) is not int or not INT_MIN <= flag <= INT_MAX:
             raise MessageIllegal(f"flag is not a number of 32 bits: flag={flag!r}")
         if type(queue_id) is not int or not 0 <= queue_id <= INT_MAX:
             raise MessageIllegal(f"queue_id is not a number from 0 to {INT_MAX}: queue_id={queue_id!r}")
-        if type(message.properties) is not dict:
-            check_properties(message.properties)
+        if given is not None and type(given) is not dict:
+            check_properties(given)
         if message.delay_level:
             message = self.delayed(message)
-            queue_id = message.queue_id
-        if message.properties and QUEUE_OFFSETS_NAME in message.properties:
+            queue_id, given = message.queue_id, message.properties
+        if given and QUEUE_OFFSETS_NAME in given:
             # Of a message that is put again; its offsets are others now, and without multi-dispatch it has none.
-            properties_left = {name: text for name, text in message.properties.items() if name != QUEUE_OFFSETS_NAME}
-            message = msgspec.structs.replace(message, properties=properties_left)
+            given = {name: text for name, text in given.items() if name != QUEUE_OFFSETS_NAME}
+            message = msgspec.structs.replace(message, properties=given)
         topic = self.topics.get(message.topic) or self.topic(message.topic)
         head = self.head if type(message) is Message else self.head_of(message)
         body = message.body
         if type(body) is not bytes:
             body = plain_bytes(body)
-        properties, tags, keys, uniq_key = message_properties(message)
+        properties, tags_code, texts, uniq_key_size, keys_size = self.properties_of(message)
         size = len(body)
         if size > self.body_size_max:
             raise MessageIllegal(f"body is too long: body_size={size} max_message_size={self.body_size_max}")
         if self.appends_crc:
             # Room for the CRC of the record; its digits are known once the offsets are.
             properties += bytes(CRC_PROPERTY_SIZE)
-            if len(properties) > 32767:
+            if len(properties) > PROPERTIES_SIZE_MAX:
                 raise MessageIllegal(f"properties are too long with their CRC: properties_size={len(properties)}")
         further: tuple[str, ...] = ()
         if self.multi_dispatch:
-            further = named_queues(topic.name, message.properties, len(properties))
+            further = named_queues(topic.name, given, len(properties))
         after_body = topic.field + PROPERTIES_SIZE.pack(len(properties)) + properties
         record_size = head.record_size_min + size + len(after_body)
-        if record_size + offsets_size_max(further) > self.record_size_max:
+        if record_size + (offsets_size_max(further) if further else 0) > self.record_size_max:
             raise MessageIllegal(
                 f"record is too long: record_size={record_size} record_size_max={self.record_size_max}"
             )
-        tags_code = self.tags_codes.get(tags)
-        if tags_code is None:
-            tags_code = self.new_tags_code(tags)
-        texts = b""
-        uniq_key_size = keys_size = properties_size = -1
-        if uniq_key:
-            texts = uniq_key.encode()
-            uniq_key_size = len(texts)
-        if keys:
-            data = keys.encode()
-            keys_size = len(data)
-            texts += data
-        elif not properties:
-            keys_size = 0
+        properties_size = -1
         if self.needs_properties:
             texts += properties
             properties_size = len(properties)
@@ -729,12 +740,55 @@ class MessageStore:
             further_offsets=further_offsets,
         )
 
-    def new_tags_code(self, tags: str | None) -> int:
-        """Return the code of a tag that was not met lately."""
-        if len(self.tags_codes) > TAGS_CODES_MAX:
-            self.tags_codes = {None: 0, "": 0}
-        code = self.tags_codes[tags] = string_hash(tags or "")
-        return code
+    def properties_of(self, message: Message) -> tuple[bytes, int, bytes, int, int]:
+        """Return the properties string of *message*; its tags code, its unique key and keys, and the sizes of these.
+
+        Raises:
+            MessageIllegal: as `message_properties`.
+        """
+        # Nearly every message has no more than keys, and tags that were met before. What is printable has no separator,
+        # no zero byte and no lone surrogate in it.
+        try:
+            keys = message.keys
+            known = None if message.properties else self.known_tags.get(message.tags)
+            if known is not None:
+                if keys is None:
+                    return known.data, known.code, b"", -1, -1 if known.data else 0
+                if type(keys) is list or type(keys) is str or type(keys) is tuple:
+                    text = keys if type(keys) is str else " ".join(keys)
+                    if text.isprintable() and len(text) <= PLAIN_KEYS_MAX:
+                        texts = text.encode()
+                        return b"KEYS\x01" + texts + b"\x02" + known.data, known.code, texts, -1, len(texts) or -1
+        except TypeError:
+            # Tags or keys are no text: what follows says so.
+            pass
+        return self.any_properties_of(message)
+
+    def any_properties_of(self, message: Message) -> tuple[bytes, int, bytes, int, int]:
+        """Return what `properties_of` promises, for any message."""
+        properties, tags, keys, uniq_key = message_properties(message)
+        texts = b""
+        uniq_key_size = keys_size = -1
+        if uniq_key:
+            texts = uniq_key.encode()
+            uniq_key_size = len(texts)
+        if keys:
+            data = keys.encode()
+            keys_size = len(data)
+            texts += data
+        elif not properties:
+            keys_size = 0
+        known = self.known_tags.get(tags) or self.learn_tags(tags or "")
+        return properties, known.code, texts, uniq_key_size, keys_size
+
+    def learn_tags(self, tags: str) -> TagsField:
+        """Return what these tags, which were checked, make of a record; keep it if they are ordinary."""
+        if len(self.known_tags) > TAGS_KNOWN_MAX:
+            self.known_tags = {None: NO_TAGS}
+        field = TagsField(string_hash(tags), f"TAGS\x01{tags}\x02".encode())
+        if len(tags) <= PLAIN_TAGS_MAX and tags.isprintable():
+            self.known_tags[tags] = field
+        return field
 
     def delayed(self, message: Message) -> Message:
         """Return *message* as the schedule topic keeps it until it is due.
@@ -803,31 +857,67 @@ class MessageStore:
                 raise self.refusal()
             if prepared.further:
                 prepared = self.with_queue_offsets(prepared)
+            topic, head, queue_id = prepared.topic, prepared.head, prepared.queue_id
+            record_size, body, after_body = prepared.record_size, prepared.body, prepared.after_body
+            texts, tags_code = prepared.texts, prepared.tags_code
+            sys_flag, born_timestamp, store_host = head.sys_flag, head.born_timestamp, head.store_host
+            prepared_transaction_offset = head.prepared_transaction_offset
             commit_log = self.commit_log
             before = commit_log.appended
-            begin = commit_log.room(prepared.record_size)
+            begin = commit_log.room(record_size)
             timestamp = self.now()
-            header, after_body, row, queue_offset = self.place(prepared, begin, timestamp, 0)
-            end = commit_log.append(header[:4], b"".join((header[4:], prepared.body, after_body)))
+            queue_offset = topic.offsets.get(queue_id, 0)
+            header = head.pack(
+                record_size,
+                topic.magic_code,
+                prepared.crc,
+                queue_id,
+                prepared.flag,
+                queue_offset,
+                begin,
+                sys_flag,
+                timestamp if born_timestamp is None else born_timestamp,
+                head.born_host,
+                timestamp,
+                store_host,
+                head.reconsume_times,
+                prepared_transaction_offset,
+                len(body),
+            )
+            if self.appends_crc:
+                after_body = with_record_crc(header, body, after_body)
+            end = commit_log.append(header[:4], b"".join((header[4:], body, after_body)))
+            topic.offsets[queue_id] = queue_offset + 1
+            topic.put_size += record_size
+            if prepared.further_offsets:
+                prepared.take_further_offsets()
+            if prepared.deliver_after >= 0:
+                tags_code = timestamp + prepared.deliver_after
+                self.on_delayed(queue_id + 1, tags_code)
+            row = pack_row(
+                begin,
+                queue_offset,
+                tags_code,
+                timestamp,
+                prepared_transaction_offset,
+                record_size,
+                0,
+                sys_flag,
+                len(texts),
+                prepared.uniq_key_size,
+                prepared.keys_size,
+                prepared.multi_dispatch_size,
+                prepared.properties_size,
+            )
             self.ordinal += 1
-            queue_id = prepared.queue_id
-            queues = prepared.topic.queues.get(queue_id)
+            queues = topic.queues.get(queue_id)
             if queues is None:
-                queues = prepared.topic.queues[queue_id] = [(prepared.topic.name, queue_id)]
-            self.publisher.publish(before, end, timestamp, self.ordinal, queues, row, prepared.texts)
+                queues = topic.queues[queue_id] = [(topic.name, queue_id)]
+            self.publisher.publish(before, end, timestamp, self.ordinal, queues, row, texts)
         taken = self.monotonic() - called
         if taken > self.put_statistics.threshold and not self.sync_flush:
             self.put_statistics.note(taken, 1)
-        return PutMessageResult(
-            PutMessageStatus.PUT_OK,
-            begin,
-            end,
-            prepared.record_size,
-            queue_id,
-            queue_offset,
-            timestamp,
-            prepared.head.store_host,
-        )
+        return PutMessageResult(PUT_OK, begin, end, record_size, queue_id, queue_offset, timestamp, store_host)
 
     def put_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
         """Store *messages* one behind the other: one lock, one publication, one wait for the disk with SYNC_FLUSH.
@@ -956,99 +1046,89 @@ class MessageStore:
 
     def put_run(self, run: list[Prepared], size: int, timestamp: int) -> list[PutMessageResult]:
         """Append *run*, which takes *size* bytes, into one segment and publish it as one frame."""
-        before = self.commit_log.appended
-        at = self.commit_log.room(size)
-        place, status = self.place, PutMessageStatus.PUT_OK
+        commit_log = self.commit_log
+        before = commit_log.appended
+        at = commit_log.room(size)
         results: list[PutMessageResult] = []
         number_of: dict[tuple[str, int], int] = {}
         pieces: list[bytes] = []
         rows: list[bytes] = []
         texts: list[bytes] = []
-        last_topic, last_queue_id, queue_index = None, -1, 0
+        topic = run[0].topic
+        queue_id, queue_index, queue_offset = -1, 0, 0
         for prepared in run:
-            queue_id = prepared.queue_id
-            if queue_id != last_queue_id or prepared.topic is not last_topic:
-                last_topic, last_queue_id = prepared.topic, queue_id
-                queue_index = number_of.setdefault((prepared.topic.name, queue_id), len(number_of))
-            header, after_body, row, queue_offset = place(prepared, at, timestamp, queue_index)
-            pieces += (header, prepared.body, after_body)
-            rows.append(row)
-            texts.append(prepared.texts)
+            if prepared.queue_id != queue_id or prepared.topic is not topic:
+                if queue_id >= 0:
+                    topic.offsets[queue_id] = queue_offset
+                topic, queue_id = prepared.topic, prepared.queue_id
+                queue_offset = topic.offsets.get(queue_id, 0)
+                queue_index = number_of.setdefault((topic.name, queue_id), len(number_of))
+            head = prepared.head
             record_size = prepared.record_size
-            end = at + record_size
-            results.append(
-                PutMessageResult(
-                    status, at, end, record_size, queue_id, queue_offset, timestamp, prepared.head.store_host
+            body = prepared.body
+            after_body = prepared.after_body
+            sys_flag = head.sys_flag
+            born_timestamp = head.born_timestamp
+            prepared_transaction_offset = head.prepared_transaction_offset
+            store_host = head.store_host
+            header = head.pack(
+                record_size,
+                topic.magic_code,
+                prepared.crc,
+                queue_id,
+                prepared.flag,
+                queue_offset,
+                at,
+                sys_flag,
+                timestamp if born_timestamp is None else born_timestamp,
+                head.born_host,
+                timestamp,
+                store_host,
+                head.reconsume_times,
+                prepared_transaction_offset,
+                len(body),
+            )
+            if self.appends_crc:
+                after_body = with_record_crc(header, body, after_body)
+            pieces += (header, body, after_body)
+            topic.put_size += record_size
+            if prepared.further_offsets:
+                prepared.take_further_offsets()
+            tags_code = prepared.tags_code
+            if prepared.deliver_after >= 0:
+                tags_code = timestamp + prepared.deliver_after
+                self.on_delayed(queue_id + 1, tags_code)
+            own_texts = prepared.texts
+            texts.append(own_texts)
+            rows.append(
+                pack_row(
+                    at,
+                    queue_offset,
+                    tags_code,
+                    timestamp,
+                    prepared_transaction_offset,
+                    record_size,
+                    queue_index,
+                    sys_flag,
+                    len(own_texts),
+                    prepared.uniq_key_size,
+                    prepared.keys_size,
+                    prepared.multi_dispatch_size,
+                    prepared.properties_size,
                 )
             )
+            end = at + record_size
+            results.append(
+                PutMessageResult(PUT_OK, at, end, record_size, queue_id, queue_offset, timestamp, store_host)
+            )
             at = end
+            queue_offset += 1
+        topic.offsets[queue_id] = queue_offset
         records = memoryview(b"".join(pieces))
-        self.commit_log.append(records[:4], records[4:])
+        commit_log.append(records[:4], records[4:])
         self.ordinal += len(run)
         self.publisher.publish(before, at, timestamp, self.ordinal, list(number_of), b"".join(rows), b"".join(texts))
         return results
-
-    def place(self, prepared: Prepared, at: int, timestamp: int, queue_index: int) -> tuple[bytes, bytes, bytes, int]:
-        """Give one record its place at *at*. Under the put lock.
-
-        Returns:
-            what stands before the body, what stands behind it, its row, its queue offset.
-        """
-        queue_id = prepared.queue_id
-        topic = prepared.topic
-        offsets = topic.offsets
-        queue_offset = offsets.get(queue_id, 0)
-        record_size = prepared.record_size
-        head = prepared.head
-        sys_flag = head.sys_flag
-        prepared_transaction_offset = head.prepared_transaction_offset
-        born_timestamp = head.born_timestamp
-        header = head.pack(
-            record_size,
-            topic.magic_code,
-            prepared.crc,
-            queue_id,
-            prepared.flag,
-            queue_offset,
-            at,
-            sys_flag,
-            timestamp if born_timestamp is None else born_timestamp,
-            head.born_host,
-            timestamp,
-            head.store_host,
-            head.reconsume_times,
-            prepared_transaction_offset,
-            len(prepared.body),
-        )
-        after_body = prepared.after_body
-        if self.appends_crc:
-            after_body = after_body[:-CRC_PROPERTY_SIZE]
-            crc = crc32(after_body, crc32(prepared.body, crc32(header))) & 0x7FFFFFFF
-            after_body += crc_property(crc)
-        offsets[queue_id] = queue_offset + 1
-        topic.put_size += record_size
-        for table, further_queue_id, further_offset in prepared.further_offsets:
-            table[further_queue_id] = further_offset + 1
-        tags_code = prepared.tags_code
-        if prepared.deliver_after >= 0:
-            tags_code = timestamp + prepared.deliver_after
-            self.on_delayed(queue_id + 1, tags_code)
-        row = ROW.pack(
-            at,
-            queue_offset,
-            tags_code,
-            timestamp,
-            prepared_transaction_offset,
-            record_size,
-            queue_index,
-            sys_flag,
-            len(prepared.texts),
-            prepared.uniq_key_size,
-            prepared.keys_size,
-            prepared.multi_dispatch_size,
-            prepared.properties_size,
-        )
-        return header, after_body, row, queue_offset
 
     def now(self) -> int:
         """Return the store time of the next record, which never goes back within a log. Under the put lock."""
@@ -1296,6 +1376,13 @@ def record_head(
 def headers(born_host_size: int, store_host_size: int) -> Struct:
     """Return fields 1 to 15 of a record whose hosts have these sizes."""
     return Struct(f">iIIiiqqiq{born_host_size}sq{store_host_size}siqi")
+
+
+def with_record_crc(header: bytes, body: bytes, after_body: bytes) -> bytes:
+    """Return *after_body* with the CRC of the whole record in the room that was left for it."""
+    after_body = after_body[:-CRC_PROPERTY_SIZE]
+    crc = crc32(after_body, crc32(body, crc32(header))) & 0x7FFFFFFF
+    return after_body + crc_property(crc)
 
 
 def plain_bytes(body: object) -> bytes:
