@@ -29,8 +29,9 @@ from typing import NamedTuple
 from reput.errors import DamagedStore, DispatcherError, OffsetOutOfRange, RingClosed, RingLapped, StoreError
 from reput.process.dead_letters import DeadLetter, DeadLetters
 from reput.process.feed import FrameReader, LoopCell, Predecessor, Waiting
-from reput.process.frame import BATCH, DELETE_TOPIC, EXPIRE, Frame, cut_columns, decode_frame
+from reput.process.frame import BATCH, DELETE_TOPIC, EXPIRE, Frame, cut_columns
 from reput.process.gaps import Gap, Gaps
+from reput.process.joined_frames import decode_frames
 from reput.process.log_feed import LogFeed
 from reput.process.states import ABSENT, Phase
 from reput.process.view_folders import ViewFolders
@@ -60,7 +61,7 @@ BATCH_ROWS_MAX = 2048
 # takes notice of the view; more are a backlog, which goes on.
 GATHER_ROWS_MIN = 3
 GATHER_ROWS_MAX = 1024
-GATHER_MS = 2
+GATHER_MS = 4
 # Frames that were read but lie beyond the bound. Whoever has more outstanding reads the log, when its time comes.
 PENDING_SIZE_MAX = 8 << 20
 # Bytes of the log that are left when the loop joins the ring; few enough that the ring holds what comes meanwhile.
@@ -588,9 +589,9 @@ class DispatcherLoop:
                 return 1
             except RingClosed:
                 frames = []
-            for frame in frames:
-                self.pending_size += len(frame)
-                pending.append(decode_frame(frame))
+            self.pending_size += sum(map(len, frames))
+            # Each frame says for itself whether it has the properties.
+            pending.extend(decode_frames(frames, 0 if self.needs_properties else self.bound()))
         if not pending:
             return 0
         work = self.dispatch_pending(dispatcher)
