@@ -68,7 +68,7 @@ def measure_consume(
                 everything = seconds_for(consumer, count)
             with store.consumer("few", "bench", "yes") as consumer:
                 few = seconds_for(consumer, -(-count // WANTED_ONE_IN))
-            received = asyncio.run(put_to_received(store, body, wake_ups))
+            received, from_return = asyncio.run(put_to_received(store, body, wake_ups))
             memory, woken_first, woken = held_pulls(store, body, wake_ups)
         with reput.open(scratch / "delays", dispatchers=["consume_queue"], message_delay_level=DELAY_LEVELS) as store:
             late = delivered_late(store, body, delayed)
@@ -79,7 +79,10 @@ def measure_consume(
                 "body_size": body_size,
                 "consumed_per_s": round(count / everything),
                 "units_passed_by_tag_per_s": round(count / few),
-                "put_to_received": percentiles(received),
+                "put_to_received": {
+                    **percentiles(received),
+                    **{f"from_return_{name}": value for name, value in percentiles(from_return).items()},
+                },
                 "held_pulls": WAITING_QUEUES * WAITING_EACH,
                 "bytes_per_held_pull": memory,
                 "put_to_woken": percentiles(woken),
@@ -101,26 +104,34 @@ def seconds_for(consumer: Consumer, count: int) -> float:
     return time.perf_counter() - begin
 
 
-async def put_to_received(store: reput.Store, body: bytes, count: int) -> list[float]:
-    """Return how long each of *count* messages took to another task, at a steady rate of puts."""
-    begun: list[float] = []
-    taken: list[float] = []
+async def put_to_received(store: reput.Store, body: bytes, count: int) -> tuple[list[float], list[float]]:
+    """Return how long each of *count* messages took to another task, at a steady rate of puts.
+
+    From the put's call, and from its return: a dispatcher that gets the putting thread's processor works before that.
+    """
+    called: list[float] = []
+    returned: list[float] = []
+    received: list[float] = []
     async with store.consumer("live", "live") as consumer:
 
         async def receive() -> None:
-            for number in range(count):
+            for _ in range(count):
                 record = await consumer.receive_async(WAIT_S)
                 assert record is not None
-                taken.append(time.perf_counter() - begun[number])
+                received.append(time.perf_counter())
                 consumer.acknowledge(record)
 
         task = asyncio.create_task(receive())
         for _ in range(count):
             await asyncio.sleep(1 / PUTS_PER_S)
-            begun.append(time.perf_counter())
+            called.append(time.perf_counter())
             store.put(reput.Message("live", body))
+            returned.append(time.perf_counter())
         await asyncio.wait_for(task, WAIT_S)
-    return taken
+    return (
+        [at - before for at, before in zip(received, called, strict=True)],
+        [at - before for at, before in zip(received, returned, strict=True)],
+    )
 
 
 def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[float], list[float]]:

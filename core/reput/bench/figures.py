@@ -171,6 +171,7 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_least("one consumer", "consumed_per_s", "1/s", 300_000),
         at_least("units passed by a tag of 1 in 100", "units_passed_by_tag_per_s", "1/s", 3_000_000),
         at_most("put to received in another task, p50", "put_to_received.p50_us", "µs", 150),
+        at_most("put's return to received in another task, p50", "put_to_received.from_return_p50_us", "µs"),
         at_most("put to received in another task, p99", "put_to_received.p99_us", "µs", 1000),
         at_most("put to woken among 10,000 pulls, p99", "put_to_woken.p99_us", "µs", 1000),
         at_most("first put to a queue to woken, p50", "put_to_woken_by_first.p50_us", "µs"),
