@@ -59,6 +59,8 @@ __all__ = [
 
 TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 RUN_SIZE_MAX = 1 << 20
+# A commit-log offset that no unit has, whatever is in it.
+NOWHERE = -(1 << 64)
 UNIT_COUNT_MAX = 800
 # Of a tags code that is a hash, and neither the address of an ext unit nor a time.
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
@@ -607,6 +609,8 @@ class QueueReader:
         self.log_min = 0
         # As a record has it, its size before it: one byte in V1, two in V2.
         self.topic_fields = (bytes([len(name) & 0xFF]) + name, (len(name) & 0xFFFF).to_bytes(2, "big") + name)
+        # Of a record in V1, what lies behind the body: topic with its size, and the size of the properties.
+        self.unpack_tail = Struct(f">{len(self.topic_fields[0])}sh").unpack_from
 
     def forget(self) -> None:
         """Take nothing for granted that was read so far, in the middle of a read, too."""
@@ -685,8 +689,8 @@ class QueueReader:
         Neighbours are read at once. Records that the log no longer has, or never had, are missing.
 
         Args:
-            places, body_ends: the places of those that were checked as a whole and have hosts of IPv4, and where in
-                each one's bytes its body ends, are appended to them.
+            places, body_ends: of neighbours that were all checked as a whole and have hosts of IPv4, the places, and
+                where in each one's bytes its body ends, are appended to them.
 
         Raises:
             DamagedStore: one of *chosen* is no unit.
@@ -694,17 +698,18 @@ class QueueReader:
         records: list[bytes] = []
         log_min = self.log_min
         run: list[Place] = []
-        begin = end = 0
+        begin = end = NOWHERE
         for place in chosen:
-            _, (offset, size, _) = place
+            offset, size, _ = place[1]
             if offset != end or end + size - begin > RUN_SIZE_MAX:
                 if run:
                     self.read_run(run, begin, end, records, places, body_ends)
                     run = []
+                # A pre-blank unit comes here for its size.
+                if offset < log_min or size == PRE_BLANK_SIZE:
+                    end = NOWHERE
+                    continue
                 begin = offset
-            if offset < log_min or size == PRE_BLANK_SIZE:
-                begin = end = 0
-                continue
             run.append(place)
             end = offset + size
         if run:
@@ -747,15 +752,17 @@ class QueueReader:
                     first, size, _ = place[1]
                     self.read_run([place], first, first + size, records, places, body_ends)
             return
-        unpack_head, unpack_properties_size = HEAD_V4.unpack_from, PROPERTIES_SIZE.unpack_from
-        own_queue_id, topic_field = self.queue_id, self.topic_fields[0]
+        unpack_head, unpack_tail = HEAD_V4.unpack_from, self.unpack_tail
+        own_queue_id, own_topic_field = self.queue_id, self.topic_fields[0]
+        head_size = HEAD_V4.size
         # Of a record without body and properties.
-        least = HEAD_V4.size + len(topic_field) + PROPERTIES_SIZE.size
-        properties_at = HEAD_V4.size + len(topic_field)
+        least = head_size + len(own_topic_field) + PROPERTIES_SIZE.size
+        append = records.append
+        ends: list[int] = []
         at = 0
         # Two unpacks and one copy per record.
-        for place in run:
-            queue_offset, (unit_offset, unit_size, _) = place
+        for queue_offset, unit in run:
+            unit_offset, unit_size, _ = unit
             following = at + unit_size
             try:
                 size, magic_code, queue_id, own_queue_offset, offset, sys_flag, body_size = unpack_head(data, at)
@@ -767,20 +774,23 @@ class QueueReader:
                     and queue_id == own_queue_id
                     and body_size >= 0
                     and not sys_flag & HOSTS_V6_FLAGS
-                    and least + body_size + unpack_properties_size(data, at + properties_at + body_size)[0] == size
-                    and data.startswith(topic_field, at + HEAD_V4.size + body_size)
                 ):
-                    records.append(data[at:following])
-                    places.append(place)
-                    body_ends.append(HEAD_V4.size + body_size)
-                    at = following
-                    continue
+                    body_end = head_size + body_size
+                    topic_field, properties_size = unpack_tail(data, at + body_end)
+                    if topic_field == own_topic_field and least + body_size + properties_size == size:
+                        append(data[at:following])
+                        ends.append(body_end)
+                        at = following
+                        continue
             except StructError:
                 pass
             # Of another kind, or another's.
-            if self.is_record(data, at, queue_offset, place[1]):
-                records.append(data[at:following])
+            if self.is_record(data, at, queue_offset, unit):
+                append(data[at:following])
             at = following
+        if len(ends) == len(run):
+            places += run
+            body_ends += ends
 
     def written_files(self, end: int) -> list[QueueFile]:
         """Return the files that hold units before *end*, and when each was written last."""
