@@ -9,6 +9,7 @@ import pytest
 
 import reput
 from reput.errors import ConfigError, StoreClosed
+from reput.process.control_socket import request
 from reput.process.rebuild import rebuild
 from reput.settings import Settings, load_settings
 from reput.store.check import check_store
@@ -68,6 +69,41 @@ def test_a_deleted_topic_has_no_messages_and_its_name_begins_anew(tmp_path):
     assert views(tmp_path) == {"consume_queue": "equal", "index": "equal"}
     with reput.open(tmp_path, read_only=True) as store:
         assert bodies(store, "orders") == [b"orders 0", b"orders 1"]
+
+
+@pytest.mark.processes
+def test_nothing_of_a_deleted_topic_is_read_while_its_view_is_paused(tmp_path):
+    """Its queues still have the old messages, under offsets that new ones have by now; whoever reads, gets none."""
+    with reput.open(tmp_path, **SMALL) as store, reput.open(tmp_path, read_only=True) as beside:
+        put(store, "orders", 5)
+        put(store, "bills", 2)
+        assert len(bodies(store, "orders")) == len(bodies(beside, "orders")) == 5
+        request(tmp_path, "pause", "consume_queue")
+        store.delete_topic("orders", 0.01)
+        for _ in range(2):
+            for reader in (store, beside):
+                assert bodies(reader, "orders") == []
+                assert reader.queue_range("orders") == (0, 0)
+                assert sorted(reader.topics()) == ["bills"]
+                assert len(bodies(reader, "bills")) == 2
+            new = store.put(reput.Message("orders", b"new"))
+        assert new.queue_offset == 1
+        request(tmp_path, "resume", "consume_queue")
+        store.wait_for("consume_queue", store.appended, WAIT_S)
+        assert bodies(store, "orders") == bodies(beside, "orders") == [b"new", b"new"]
+
+
+def test_nothing_of_a_deleted_topic_is_read_where_its_view_ended_before(tmp_path):
+    """The store was closed before the dispatcher came to the deletion, and nobody runs it now."""
+    with open_inline(tmp_path) as store:
+        put(store, "orders", 5)
+    writer = reput.store.message_store.MessageStore(tmp_path, load_settings(**SMALL).settings)
+    writer.delete_topic("orders")
+    for number in range(2):
+        writer.put(reput.Message("orders", b"new %d" % number))
+    writer.close(views_complete=False)
+    with reput.open(tmp_path, read_only=True) as store:
+        assert bodies(store, "orders") == []
 
 
 def test_no_rebuild_brings_a_deleted_topic_back(tmp_path):

@@ -356,7 +356,12 @@ class Store(Reading):
     def new_reader(self) -> MessageReader:
         """Return a reader of this store, for one thread at a time."""
         return MessageReader(
-            self.directory, self.settings, self.readable_up_to, self.generation, self.commit_log_offset_min
+            self.directory,
+            self.settings,
+            self.readable_up_to,
+            self.generation,
+            self.commit_log_offset_min,
+            lambda: self.writer.deleted_at,
         )
 
     def start_group(self, mode: Mode) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
 from pathlib import Path
@@ -45,6 +45,7 @@ from reput.store.record import (
 )
 from reput.store.segments import Segments
 from reput.store.tags_code_search import find_tags_codes
+from reput.store.topic_deletions import LastDeletions
 from reput_hooks import Record
 
 __all__ = [
@@ -242,6 +243,7 @@ class MessageReader:
         progress: Callable[[str], int],
         generation: Callable[[str], int] = lambda view: 0,
         log_begin: Callable[[], int] | None = None,
+        deletions: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         """Read the store in *store_directory*.
 
@@ -251,6 +253,7 @@ class MessageReader:
                 files of it were removed that may be open here.
             log_begin: gives the commit-log offset of the first byte that the log still has; beside the store's writer,
                 in whose process *generation* never lags behind. None: directories are asked instead, at each read.
+            deletions: gives where in the log each topic was deleted last; None: a file is asked instead.
         """
         self.directory = store_directory
         self.settings = settings
@@ -259,6 +262,7 @@ class MessageReader:
         self.generations: dict[str, int] = {}
         self.files = OpenFiles()
         self.log_begin = log_begin
+        self.deletions = deletions or LastDeletions(store_directory)
         # What `log_begin` said when the segments were listed.
         self.known_log_begin = -1
         self.segments: Segments | None = None
@@ -351,8 +355,10 @@ class MessageReader:
     def topics(self) -> dict[str, list[int]]:
         """Return the queue ids of every topic that has a consume queue."""
         found: dict[str, list[int]] = {}
+        progress, deletions = self.progress("consume_queue"), self.deletions()
         for topic, queue_id, _ in queue_directories(self.directory / "consumequeue"):
-            found.setdefault(topic, []).append(queue_id)
+            if deletions.get(topic, -1) < progress:
+                found.setdefault(topic, []).append(queue_id)
         return {topic: sorted(queue_ids) for topic, queue_ids in found.items()}
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
@@ -607,6 +613,9 @@ class QueueReader:
         name = topic.encode("utf-8", "replace")
         # Commit-log offset of the first record that is still there, as of the last `range`.
         self.log_min = 0
+        # Where the topic was deleted last. The view may not have come so far, and what it has from before is not this
+        # topic's any more, though queue offsets are the same.
+        self.deleted_at = -1
         # As a record has it, its size before it: one byte in V1, two in V2.
         self.topic_fields = (bytes([len(name) & 0xFF]) + name, (len(name) & 0xFFFF).to_bytes(2, "big") + name)
         # Of a record in V1, what lies behind the body: topic with its size, and the size of the properties.
@@ -621,7 +630,14 @@ class QueueReader:
         """Return the first queue offset that can be read, and the one behind the last."""
         self.reader.agreed = None
         self.log_min = self.reader.log().offset_min
-        end = self.units.end(self.reader.progress("consume_queue"), self.agrees)
+        progress = self.reader.progress("consume_queue")
+        deleted_at = self.reader.deletions().get(self.topic, -1)
+        if deleted_at != self.deleted_at:
+            self.deleted_at = deleted_at
+            self.units.forget()
+        if progress <= deleted_at:
+            return 0, 0
+        end = self.units.end(progress, self.agrees)
         return self.units.min(self.log_min, end), end
 
     def garbled(self, queue_offset: int, what: str) -> DamagedStore:
@@ -634,6 +650,8 @@ class QueueReader:
 
     def agrees(self, queue_offset: int, unit: Unit) -> bool:
         """Tell whether the log has the record of a unit, or has it no more."""
+        if unit[0] < self.deleted_at:
+            return False
         if unit[0] < self.log_min:
             return True
         try:

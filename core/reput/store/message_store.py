@@ -100,7 +100,7 @@ from reput.store.store_checkpoint import (
     write_checkpoint,
 )
 from reput.store.store_lock import StoreLock, Writer, process_start_time
-from reput.store.topic_deletions import TopicDeletion, TopicDeletions
+from reput.store.topic_deletions import TopicDeletion, TopicDeletions, last_deletions
 from reput_hooks.dispatch import ROW
 
 if TYPE_CHECKING:
@@ -318,6 +318,8 @@ class MessageStore:
         self.commit_service: CommitService | None = None
         self.needs_properties = False
         self.topics: dict[str, Topic] = {}
+        # Topic → commit-log offset of its last deletion.
+        self.deleted_at = last_deletions(self.topic_deletions.following(0))
         # What it cannot read the dispatcher of the consume queue complains about.
         self.batch_topics = BatchTopics(self.directory)
         self.light_queues = {name for name in self.queue_offsets.queues if name.startswith(LMQ_PREFIX)}
@@ -1234,6 +1236,7 @@ class MessageStore:
             appended = self.commit_log.appended
             with tell_store_error(f"the deletion cannot be kept, so the topic is there still: topic={topic}"):
                 self.topic_deletions.add(TopicDeletion(self.clock.now_ms(), appended, topic))
+            self.deleted_at[topic] = appended
             # What was put before is still counted; the queues begin with 0 again.
             self.put_before[topic] = self.put_before.get(topic, 0) - self.queue_offsets.total(topic)
             self.queue_offsets.forget_topic(topic)

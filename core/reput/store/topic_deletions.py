@@ -9,7 +9,8 @@ begin with 0 again behind its deletion, as RocketMQ has it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from reput.store.files import Files
 from reput.store.json_lines import JsonLines
 
-__all__ = ["TopicDeletion", "TopicDeletions", "last_deletions", "move_deletion"]
+__all__ = ["LastDeletions", "TopicDeletion", "TopicDeletions", "last_deletions", "move_deletion"]
 
 
 class TopicDeletion(msgspec.Struct, frozen=True):
@@ -52,6 +53,32 @@ class TopicDeletions:
         if moved != kept:
             encode = msgspec.json.encode
             files.replace(self.lines.path, b"".join([encode(deletion) + b"\n" for deletion in moved]))
+
+
+class LastDeletions:
+    """Where each topic of one store was deleted last, for those who read beside its writer: the file is asked each time
+    whether it is another."""
+
+    def __init__(self, store_directory: Path) -> None:
+        self.deletions = TopicDeletions(store_directory)
+        self.stamp: tuple[int, int, int] | None = None
+        self.known: Mapping[str, int] = {}
+
+    def __call__(self) -> Mapping[str, int]:
+        """Return topic → commit-log offset.
+
+        Raises:
+            DamagedStore: a line of the file is none.
+        """
+        try:
+            found = os.stat(self.deletions.lines.path)
+        except FileNotFoundError:
+            return {}
+        stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+        if stamp != self.stamp:
+            self.known = last_deletions(self.deletions.following(0))
+            self.stamp = stamp
+        return self.known
 
 
 def move_deletion(deletion: TopicDeletion, commit_log_offset: int) -> TopicDeletion:
