@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from reput.filter.string_hash import string_hash
-from reput.store.string_hashes import StringHashes
+from reput.store.string_hashes import PIECE_SIZE, StringHashes
 
 TEXTS = ["", "a", "TagA", "标签", "", "键 😀", "x" * 300, "\ud800", "key-1"]
 
@@ -22,6 +22,16 @@ def test_each_text_has_the_hash_that_it_has_alone():
         texts = [text.decode("utf-8", "replace") for text in encoded[:count]]
         assert found.view(np.int32).tolist() == [string_hash(text) for text in texts]
         assert units.tolist() == [len(text.encode("utf-16-le")) // 2 for text in texts]
+
+
+def test_many_texts_are_hashed_in_pieces():
+    """Whatever lies across the bound of a piece."""
+    encoded = [b"x" * (number % 50) for number in range(6000)] + [b"y" * (PIECE_SIZE + 5), b"", "标签".encode()]
+    size = np.array([len(text) for text in encoded])
+    begin = np.cumsum(size) - size
+    found, units = StringHashes().find(b"".join(encoded), begin, size)
+    assert found.view(np.int32).tolist() == [string_hash(text.decode()) for text in encoded]
+    assert units.tolist() == [len(text.decode()) for text in encoded]
 
 
 def test_no_text_needs_more_powers_than_there_are():

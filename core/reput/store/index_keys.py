@@ -80,16 +80,24 @@ def key_places(rows: Array, texts: bytes) -> tuple[Array, Array, Array]:
 
 def split_at_spaces(texts: bytes, row: Array, begin: Array, end: Array) -> tuple[Array, Array, Array]:
     """Return row, begin and end of the parts of each run [begin, end) of *texts* that single spaces separate."""
-    spaces = np.flatnonzero(np.frombuffer(texts, np.uint8) == SPACE) if len(row) else np.empty(0, np.int64)
-    if len(spaces):
-        owner = np.searchsorted(begin, spaces, "right") - 1
-        spaces = spaces[(owner >= 0) & (spaces < end[owner])]
-    if len(spaces):
-        # Runs do not overlap, so the n-th begin and the n-th end belong together.
-        begin = np.sort(np.concatenate((begin, spaces + 1)))
-        part_end = np.sort(np.concatenate((end, spaces)))
-        row = row[np.searchsorted(end, part_end, "left")]
-        end = part_end
-        filled = end > begin
-        row, begin, end = row[filled], begin[filled], end[filled]
-    return row, begin, end
+    run_count = len(row)
+    spaces = np.flatnonzero(np.frombuffer(texts, np.uint8) == SPACE)
+    first_space = np.searchsorted(spaces, begin)
+    count = np.searchsorted(spaces, end) - first_space
+    total = int(count.sum())
+    if not total:
+        return row, begin, end
+    before = np.cumsum(count) - count
+    # What lies between the runs, such as a unique key, may have spaces, too.
+    spaces = spaces[np.arange(total) + np.repeat(first_space - before, count)]
+    # A run has a part more than spaces. Each space ends a part and begins the next.
+    first_part = np.arange(run_count) + before
+    at = np.arange(total) + np.repeat(np.arange(run_count), count)
+    part_begin, part_end = np.empty((2, run_count + total), np.int64)
+    part_begin[first_part] = begin
+    part_begin[at + 1] = spaces + 1
+    part_end[at] = spaces
+    part_end[first_part + count] = end
+    row = np.repeat(row, count + 1)
+    filled = part_end > part_begin
+    return (row, part_begin, part_end) if filled.all() else (row[filled], part_begin[filled], part_end[filled])

@@ -10,6 +10,7 @@ Source: java.lang.String.hashCode, as `reput.filter.string_hash`.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from reput.filter.string_hash import string_hash
 __all__ = ["StringHashes"]
 
 INVERSE_OF_31 = pow(31, -1, 1 << 32)
+PIECE_SIZE = 1 << 16
 
 Array = np.ndarray[Any, Any]
 
@@ -35,13 +37,25 @@ class StringHashes:
         self.inverse_powers = np.ones(1, np.uint32)
 
     def find(self, texts: bytes, begin: Array, size: Array) -> tuple[Array, Array]:
-        """Return for each run of *size* bytes from *begin* on its hash, as unsigned 32 bits, and its UTF-16 units."""
-        units = size
-        hashes = self.hash_ascii(texts, begin, size)
-        if not texts.isascii():
-            units = size.copy()
-            self.hash_others(texts, begin, units, hashes)
+        """Return for each run of *size* bytes from *begin* on its hash, as unsigned 32 bits, and its UTF-16 units.
+
+        The runs ascend. They are taken a piece of *texts* at a time, which bounds the sums and powers.
+        """
+        hashes = np.empty(len(begin), np.uint32)
+        units = size.copy()
+        bounds = [0, *np.searchsorted(begin, np.arange(PIECE_SIZE, len(texts), PIECE_SIZE)).tolist(), len(begin)]
+        for first, behind in pairwise(bounds):
+            if first < behind:
+                runs = slice(first, behind)
+                base, end = int(begin[first]), int(begin[behind - 1] + size[behind - 1])
+                self.find_in_piece(texts[base:end], begin[runs] - base, units[runs], hashes[runs])
         return hashes, units
+
+    def find_in_piece(self, texts: bytes, begin: Array, units: Array, hashes: Array) -> None:
+        """Set the hash of each run of *texts*, and its units, which are its bytes yet."""
+        hashes[:] = self.hash_ascii(texts, begin, units)
+        if not texts.isascii():
+            self.hash_others(texts, begin, units, hashes)
 
     def hash_ascii(self, texts: bytes, begin: Array, size: Array) -> Array:
         """Return the hash of each run of *texts*, as if every byte were a character."""
