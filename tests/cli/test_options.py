@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import typer
 
+from reput.cli.application import application
 from reput.cli.options import parse_time, settings_of
 from reput.errors import ConfigError
 
@@ -45,3 +49,30 @@ def test_a_wrong_setting_is_refused(golden_read_only):
     """By its name."""
     with pytest.raises(ConfigError, match="name=colour"):
         settings_of(golden_read_only("basic-4.9") / "store", None, ["colour=blue"])
+
+
+def leaves(command: Any, name: str = "reput") -> Iterator[tuple[str, Any]]:
+    """Yield the verbs below *command* with their names."""
+    if hasattr(command, "commands"):
+        for part, below in command.commands.items():
+            yield from leaves(below, f"{name} {part}")
+    else:
+        yield name, command
+
+
+def test_every_verb_on_a_store_takes_settings():
+    """So that a script may give the same to each of them."""
+    on_stores = {
+        name: {option for parameter in verb.params for option in parameter.opts}
+        for name, verb in leaves(typer.main.get_command(application))
+        if any(parameter.metavar in ("STORE", "TARGET") for parameter in verb.params)
+    }
+    assert {"reput repair", "reput doctor", "reput dispatcher pause", "reput topic list"} <= set(on_stores)
+    assert [name for name, options in on_stores.items() if not {"--config", "--set"} <= options] == []
+
+
+def test_a_setting_that_makes_no_difference_is_checked_all_the_same(tmp_path):
+    """A verb that has no use for settings refuses a wrong one, too, with or without a store."""
+    for arguments in (["doctor"], ["doctor", str(tmp_path)], ["dispatcher", "list", str(tmp_path)]):
+        with pytest.raises(ConfigError, match="nonsense"):
+            typer.main.get_command(application)([*arguments, "--set", "nonsense=1"], standalone_mode=False)

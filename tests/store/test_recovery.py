@@ -12,9 +12,13 @@ import pytest
 
 from faulty_files import Killed, KilledFiles, PowerCutFiles
 from golden_sets import CLEAN_SETS, read_lines
-from reput.errors import DamagedStore
+from reput.errors import ConfigError, DamagedStore
+from reput.settings import Settings
+from reput.store.check import check_store
+from reput.store.dump import dump_log
 from reput.store.message import Message
 from reput.store.recovery import recover
+from reput.store.repair import accept, cut
 from reput.store.segments import Segments
 from small_store import (
     SEGMENT_SIZE,
@@ -441,3 +445,46 @@ def test_a_store_that_was_closed_opens_without_numpy(tmp_path):
         [sys.executable, "-c", program, tmp_path / "store"], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("behind", [True, False], ids=["in the middle", "at the end"])
+def test_a_record_without_its_own_crc_is_damage_where_all_are_to_have_one(tmp_path, behind):
+    """It is whole, so it is no torn tail that could be cut; an operator decides, and the others stay readable."""
+    store = tmp_path / "store"
+    for appends in (True, False, True)[: 2 + behind]:
+        opened = open_store(store, files=UnforcedFiles(), enabled_append_prop_crc=appends)
+        # Across a segment's end.
+        results = [opened.put(Message("orders", b"x" * 300)) for _ in range(6)]
+        if not appends:
+            begin, end = results[0].commit_log_offset, results[-1].next_commit_log_offset
+        drop(opened)
+    demanding = Settings(force_verify_prop_crc=True)
+    with pytest.raises(DamagedStore, match=f"from={begin} .*force_verify_prop_crc"):
+        open_store(store, force_verify_prop_crc=True)
+    assert check_store(store, Settings()).damage == []
+    damage = check_store(store, demanding).damage
+    assert (damage[0].begin, damage[-1].end) == (begin, end)
+    rows = dump_log(store, demand_crc=True)
+    assert next(row.begin for row in rows if getattr(row, "kind", "") == "damage") == begin
+    if behind:
+        for part in damage:
+            accept(store, part.begin, part.end, demand_crc=True)
+    else:
+        with pytest.raises(ConfigError, match="does not go on"):
+            accept(store, damage[-1].begin, damage[-1].end, demand_crc=True)
+        assert cut(store, begin, demand_crc=True).kept
+    opened = open_store(store, files=UnforcedFiles(), force_verify_prop_crc=True)
+    assert opened.appended == (results[-1].next_commit_log_offset if behind else begin)
+    drop(opened)
+
+
+def test_a_log_whose_records_all_carry_their_crc_is_recovered_as_any_other(tmp_path):
+    """A torn one at its end is cut, though all are to carry one."""
+    store = tmp_path / "store"
+    opened = open_store(store, files=UnforcedFiles(), enabled_append_prop_crc=True)
+    results = [opened.put(Message("orders", b"x" * 300)) for _ in range(20)]
+    drop(opened)
+    overwrite(store, results[-1].next_commit_log_offset - 40, bytes(40))
+    opened = open_store(store, files=UnforcedFiles(), force_verify_prop_crc=True)
+    assert opened.appended == results[-1].commit_log_offset
+    drop(opened)

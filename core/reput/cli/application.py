@@ -27,7 +27,7 @@ from reput.cli import (
     status,
     topic,
 )
-from reput.cli.options import epilog
+from reput.cli.options import epilog, takes_settings
 
 __all__ = ["application"]
 
@@ -76,7 +76,7 @@ for name, verb, example in (
     ("repair", repair.repair, repair.EXAMPLE),
     ("status", status.status, status.EXAMPLE),
     ("export", export.export, export.EXAMPLE),
-    ("doctor", doctor.doctor, doctor.EXAMPLE),
+    ("doctor", takes_settings(doctor.doctor), doctor.EXAMPLE),
 ):
     application.command(name, epilog=epilog(example))(verb)
 

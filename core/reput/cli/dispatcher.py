@@ -19,6 +19,7 @@ from reput.cli.options import (
     StoreArgument,
     epilog,
     settings_of,
+    takes_settings,
 )
 from reput.cli.output import BODY_PREVIEW_SIZE, Printer, print_table, write_line
 from reput.cli.rows import Body, record_row, record_text, time_text
@@ -159,12 +160,12 @@ def debug_dispatcher(
 
 def register(application: typer.Typer) -> None:
     """Add the verbs to *application*, all alike."""
-    application.command("list", epilog=epilog(LIST_EXAMPLE))(list_dispatchers)
+    application.command("list", epilog=epilog(LIST_EXAMPLE))(takes_settings(list_dispatchers))
     application.command("debug", epilog=epilog(DEBUG_EXAMPLE))(debug_dispatcher)
-    application.command("dead-letters", epilog=epilog(DEAD_LETTERS_EXAMPLE))(dead_letters)
+    application.command("dead-letters", epilog=epilog(DEAD_LETTERS_EXAMPLE))(takes_settings(dead_letters))
     for verb, what in VERBS.items():
         example = f"reput dispatcher {verb} --help"
-        application.command(verb, help=what, epilog=epilog(example))(command(verb))
+        application.command(verb, help=what, epilog=epilog(example))(takes_settings(command(verb)))
 
 
 def command(verb: Verb) -> Callable[[Path, str], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -70,7 +70,11 @@ def dump(
         refuse_together("--view", {"--from": begin, "--until": until, "--body": body})
         return dump_units(store, view, settings, topic, queue_id, count, output_format)
     refuse_together("a dump of the log", {"--queue-id": queue_id})
-    return dump_records(store, begin, until, topic, count, body, output_format)
+    from reput.store.dump import dump_log
+
+    demand_crc = settings.force_verify_prop_crc
+    rows = dump_log(store, begin=begin, until=until, topic=topic, count=count, demand_crc=demand_crc)
+    return dump_records(rows, body, output_format)
 
 
 def refuse_together(what: str, options: Mapping[str, object]) -> None:
@@ -84,21 +88,11 @@ def refuse_together(what: str, options: Mapping[str, object]) -> None:
             raise typer.BadParameter(f"{name} does not go with {what}")
 
 
-def dump_records(
-    store: Path,
-    begin: int | None,
-    until: int | None,
-    topic: str | None,
-    count: int | None,
-    body: Body | None,
-    output_format: OutputFormat,
-) -> int:
+def dump_records(rows: Iterable[Record | Extent], body: Body | None, output_format: OutputFormat) -> int:
     """Print the log, and return the exit code."""
-    from reput.store.dump import dump_log
-
     printer = DumpPrinter(output_format, body)
     is_damaged = False
-    for found in dump_log(store, begin=begin, until=until, topic=topic, count=count):
+    for found in rows:
         if isinstance(found, Record):
             printer.record(found, kind="record")
         else:

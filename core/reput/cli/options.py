@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import functools
+import inspect
 import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -33,8 +35,11 @@ __all__ = [
     "parse_time",
     "refuse_address",
     "settings_of",
+    "takes_settings",
     "whole_number",
 ]
+
+Result = TypeVar("Result")
 
 TIMESTAMP_MAX = 2**63 - 1
 ADDRESS = re.compile(r"[^/]+:[0-9]+")
@@ -127,6 +132,29 @@ def settings_of(store: Path, config: Path | None, assignments: list[str] | None)
     if loaded.unused:
         print(f"reput: settings that only RocketMQ uses: {', '.join(loaded.unused)}", file=sys.stderr)
     return loaded
+
+
+def takes_settings(verb: Callable[..., Result]) -> Callable[..., Result]:
+    """Return *verb*, a command on a STORE to which settings make no difference, with the options for them.
+
+    All verbs on a STORE take them, so that a script may give them to each; what is wrong in them is refused.
+    """
+
+    @functools.wraps(verb)
+    def run(*arguments: Any, config: Path | None, assignments: list[str] | None, **others: Any) -> Result:
+        store = inspect.signature(verb).bind(*arguments, **others).arguments.get("store")
+        settings_of(store or Path(), config, assignments)
+        return verb(*arguments, **others)
+
+    # Typer makes options of these.
+    signature = inspect.signature(verb, eval_str=True)
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in (("config", ConfigOption), ("assignments", SetOption))
+    ]
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
+    run.__annotations__ = {part.name: part.annotation for part in (*signature.parameters.values(), *added)}
+    return run
 
 
 def refuse_address(store: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from reput.cli.options import FormatOption, OutputFormat, StoreArgument
+from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, StoreArgument, settings_of
 from reput.cli.output import Printer
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def repair(
         typer.Option("--accept", metavar="FROM..UNTIL", help="Give up this damaged range; the log goes on behind it."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be lost.")] = False,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Cut a damaged log, or accept its damage, so that it can be written again. See `reput check` for the offsets.
@@ -41,11 +43,12 @@ def repair(
         raise typer.BadParameter("takes one of the two: --cut-at O, or --accept FROM..UNTIL")
     from reput.store.repair import accept, cut, plan_accept, plan_cut
 
+    demand_crc = settings_of(store, config, assignments).settings.force_verify_prop_crc
     if cut_at is not None:
-        row = cut_row((plan_cut if dry_run else cut)(store, cut_at))
+        row = cut_row((plan_cut if dry_run else cut)(store, cut_at, demand_crc=demand_crc))
     else:
         begin, end = parse_range(accepted or "")
-        row = accept_row((plan_accept if dry_run else accept)(store, begin, end))
+        row = accept_row((plan_accept if dry_run else accept)(store, begin, end, demand_crc=demand_crc))
     text = cut_text if cut_at is not None else accept_text
     Printer(output_format, text).row({**row, "done": not dry_run})
 

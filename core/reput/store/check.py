@@ -98,7 +98,8 @@ class StoreCheck:
         unclean = self.writer is None and not self.clean_shutdown
         self.live_end = None if self.writer is None else find_log_end(store_directory, self.segments)
         unforced_from = find_unforced(store_directory, Clock().boot_id()) if self.writer is None else None
-        self.walk = LogWalk(self.segments, unclean=unclean, unforced_from=unforced_from)
+        demand_crc = settings.force_verify_prop_crc
+        self.walk = LogWalk(self.segments, unclean=unclean, unforced_from=unforced_from, demand_crc=demand_crc)
         if verifier is not None:
             end = find_log_end(store_directory, self.segments) if self.live_end is None else self.live_end
             self.walk = VerifiedWalk(
@@ -106,6 +107,7 @@ class StoreCheck:
                 verifier(self.segments.offset_min, end),
                 unclean=unclean,
                 unforced_from=unforced_from,
+                demand_crc=demand_crc,
             )
         self.scan = LogScan(store_directory, delay_levels=DelayLevels(settings.message_delay_level))
         self.damaged: Ranges = []

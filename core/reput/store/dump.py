@@ -34,6 +34,7 @@ def dump_log(
     until: int | None = None,
     topic: str | None = None,
     count: int | None = None,
+    demand_crc: bool = False,
 ) -> Iterator[Record | Extent]:
     """Yield the records of a store, and extents of the kinds "blank", "damage" and "stale" where there are none.
 
@@ -42,6 +43,7 @@ def dump_log(
         until: commit-log offset; rows that begin there or behind are left out.
         topic: records of other topics are left out, and blanks.
         count: so many records at most.
+        demand_crc: a record that does not carry the CRC of the whole of it is none.
 
     Raises:
         NotAStore: the directory holds no commit log.
@@ -53,7 +55,7 @@ def dump_log(
     first = segments.offset_min if begin is None else begin
     last = min(until if until is not None else 1 << 63, live_end if live_end is not None else 1 << 63)
     left = count
-    for row in rows(store_directory, segments, first, live_end):
+    for row in rows(store_directory, segments, first, live_end, demand_crc):
         if isinstance(row, Record):
             if row.commit_log_offset >= last:
                 return
@@ -68,13 +70,16 @@ def dump_log(
             yield row
 
 
-def rows(store_directory: Path, segments: Segments, first: int, live_end: int | None) -> Iterator[Record | Extent]:
+def rows(
+    store_directory: Path, segments: Segments, first: int, live_end: int | None, demand_crc: bool
+) -> Iterator[Record | Extent]:
     """Yield everything from the segment on that *first* lies in; up to *live_end*, if the store is being written."""
     if live_end is None:
         unforced_from = find_unforced(store_directory, Clock().boot_id())
-        walk = LogWalk(segments, unclean=(store_directory / "abort").exists(), unforced_from=unforced_from)
+        unclean = (store_directory / "abort").exists()
+        walk = LogWalk(segments, unclean=unclean, unforced_from=unforced_from, demand_crc=demand_crc)
     else:
-        walk = LogWalk(segments)
+        walk = LogWalk(segments, demand_crc=demand_crc)
     tail: Extent | None = None
     begin = good_begin(walk, first)
     if live_end is not None and live_end <= begin:

@@ -13,6 +13,8 @@ whether the log goes on there:
     and the power was cut                     the pages behind the last forced byte, so records may be whole behind one
                                               that is lost. That is the *tail*, too
 
+Where every record is to carry its own CRC, those that carry none are damage, at the log's end, too: nothing tore them.
+
 One walker, read-only. The same walk serves recovery, `reput check` and `reput dump`.
 """
 
@@ -45,6 +47,7 @@ __all__ = ["Extent", "LogWalk"]
 MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2))
 MAGIC_AT = 4
 SIZE_AND_MAGIC_SIZE = 8
+WITHOUT_CRC = "records carry no CRC of their own, which force_verify_prop_crc asks for"
 
 
 class Extent(msgspec.Struct, frozen=True):
@@ -82,6 +85,7 @@ class LogWalk(SegmentReader):
         unclean: bool = False,
         deletions: Sequence[TopicDeletion] = (),
         unforced_from: int | None = None,
+        demand_crc: bool = False,
     ) -> None:
         """
         Args:
@@ -94,6 +98,7 @@ class LogWalk(SegmentReader):
             deletions: behind that offset, in their order; queue offsets begin anew there.
             unforced_from: the power was cut, and what lies from this commit-log offset on is not known to have been on
                 disk; see `log_tail.find_unforced`. None: nothing is.
+            demand_crc: a record that does not carry the CRC of the whole of it is none.
         """
         super().__init__(segments)
         self.queue_offsets = queue_offsets or QueueOffsets()
@@ -102,6 +107,7 @@ class LogWalk(SegmentReader):
         self.unclean = unclean
         self.deletions = deque(deletions)
         self.unforced_from = unforced_from
+        self.demand_crc = demand_crc
         self.record_count = record_count
         self.last_record_offset: int | None = None
         self.log_end = segments.offset_min
@@ -111,6 +117,8 @@ class LogWalk(SegmentReader):
         at = self.log_end = self.segments.offset_min if begin is None else begin
         try:
             while (extent := self.next_extent(at)) is not None:
+                if self.demand_crc:
+                    extent = self.with_crcs(extent)
                 for part in self.parts(extent):
                     if part.columns is not None:
                         self.learn(part)
@@ -120,6 +128,30 @@ class LogWalk(SegmentReader):
                 at = extent.end
         finally:
             self.close()
+
+    def with_crcs(self, extent: Extent) -> Extent:
+        """Return the part of *extent* whose records carry a CRC of their own, or the damage of those that do not."""
+        begin = end = extent.begin
+        while extent.columns is not None:
+            lacks = extent.columns.without_crc()
+            if not lacks[0]:
+                break
+            count = int(lacks.argmin()) if not lacks.all() else len(lacks)
+            end = extent.begin + extent.columns.until(count).end
+            if count < len(lacks):
+                break
+            # One range for all that follow each other, however much is read at once.
+            following = self.next_extent(end)
+            if following is None or following.columns is None:
+                break
+            extent = following
+        if end > begin:
+            self.log_end = end
+            return Extent("damage", begin, end, WITHOUT_CRC)
+        if extent.columns is not None and lacks.any():
+            columns = extent.columns.until(int(lacks.argmax()))
+            return Extent("records", extent.begin, extent.begin + columns.end, columns=columns)
+        return extent
 
     def parts(self, extent: Extent) -> Iterator[Extent]:
         """Yield *extent*, up to a record that has zeros inside and is the log's last, or was not forced to disk."""

@@ -431,7 +431,14 @@ class MessageStore:
             from reput.store.cut_log import cut_behind
             from reput.store.recovery import recover
 
-            recovered = recover(self.directory, segments, self.store_id, self.clock.now_ms(), self.clock.boot_id())
+            recovered = recover(
+                self.directory,
+                segments,
+                self.store_id,
+                self.clock.now_ms(),
+                self.clock.boot_id(),
+                demand_crc=self.settings.force_verify_prop_crc,
+            )
             kept = cut_behind(self.directory, segments, recovered.end, self.files)
             self.was_cut = bool(kept)
             if kept:

@@ -248,6 +248,13 @@ class RecordColumns:
             wrong[number] |= fits != is_named
         return int(wrong.argmax()) if wrong.any() else None
 
+    def without_crc(self) -> Array:
+        """Tell of each record whether its properties do not end with the CRC of the record."""
+        lacks = np.ones(len(self), bool)
+        for number, is_named, _ in self.crc_places():
+            lacks[number] = not is_named
+        return lacks
+
     def crc_places(self) -> Iterator[tuple[int, bool, int]]:
         """Yield the records whose properties may end with the CRC of the record: number, whether its name is there, and
         where the property begins. Without the name there are as many digits."""

@@ -83,11 +83,20 @@ def read_damage(store_directory: Path) -> DamageList:
     return read_sealed(store_directory / "reput" / "damage", DamageList) or DamageList()
 
 
-def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: int, boot_id: str | None) -> RecoveredLog:
+def recover(
+    store_directory: Path,
+    segments: Segments,
+    store_id: str,
+    now_ms: int,
+    boot_id: str | None,
+    *,
+    demand_crc: bool = False,
+) -> RecoveredLog:
     """Find where the log of a store ends and what its next queue offsets are. Reads only.
 
     Args:
         boot_id: of the machine's present start.
+        demand_crc: a record that does not carry the CRC of the whole of it is none.
 
     Raises:
         DamagedStore: bytes before the end are no records, and no operator has accepted that.
@@ -113,7 +122,7 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
     if common is not None:
         deletions = [move_deletion(deletion, common) for deletion in deletions]
     unforced_from = find_unforced(store_directory, boot_id)
-    walk = LogWalk(segments, unclean=aborted, deletions=deletions, unforced_from=unforced_from)
+    walk = LogWalk(segments, unclean=aborted, deletions=deletions, unforced_from=unforced_from, demand_crc=demand_crc)
     if snapshot is not None and snapshot.epoch == epochs.epoch:
         mark = next((mark for mark in epochs.marks if mark.offset == snapshot.commit_log_offset), None)
         if mark is not None and mark_holds(segments, mark):
@@ -126,6 +135,7 @@ def recover(store_directory: Path, segments: Segments, store_id: str, now_ms: in
                 unclean=aborted,
                 deletions=[part for part in deletions if part.commit_log_offset >= snapshot.commit_log_offset],
                 unforced_from=unforced_from,
+                demand_crc=demand_crc,
             )
     known = {(damaged.begin, damaged.end): damaged for damaged in read_damage(store_directory).ranges}
     damage = [damaged for damaged in known.values() if begin is not None and damaged.end <= begin]

@@ -103,12 +103,15 @@ class AcceptPlan(msgspec.Struct, frozen=True):
     records_behind: int
 
 
-def plan_cut(store_directory: Path, cut_at: int, progress: Progress | None = None) -> CutPlan:
+def plan_cut(
+    store_directory: Path, cut_at: int, progress: Progress | None = None, *, demand_crc: bool = False
+) -> CutPlan:
     """Return what would be lost if the log ended at *cut_at*. Changes nothing.
 
     Args:
         cut_at: commit-log offset at which a record, a blank or a damaged range begins, or the log ends.
         progress: is told now and then how many bytes of the log were looked at.
+        demand_crc: a record that does not carry the CRC of the whole of it is none.
 
     Raises:
         NotAStore: the directory holds no commit log.
@@ -123,7 +126,7 @@ def plan_cut(store_directory: Path, cut_at: int, progress: Progress | None = Non
         )
     plan = CutPlan(cut_at, cut_at)
     reached = segments.offset_min
-    for extent in extents(store_directory, segments, progress):
+    for extent in extents(store_directory, segments, progress, demand_crc):
         reached = extent.end
         if extent.begin < cut_at < extent.end:
             refuse_inside(extent, cut_at)
@@ -158,6 +161,7 @@ def cut(
     *,
     files: Files | None = None,
     clock: Clock | None = None,
+    demand_crc: bool = False,
 ) -> CutPlan:
     """End the log at *cut_at*, keep a copy of every byte behind it, and return what was cut.
 
@@ -171,7 +175,7 @@ def cut(
     files, clock = files or Files(), clock or Clock()
     lock = StoreLock(store_directory)
     try:
-        plan = plan_cut(store_directory, cut_at, progress)
+        plan = plan_cut(store_directory, cut_at, progress, demand_crc=demand_crc)
         own = store_directory / "reput"
         files.make_directory(own)
         # First the epoch: whatever of the cut is done, no view keeps what was behind it.
@@ -187,7 +191,9 @@ def cut(
         lock.close()
 
 
-def plan_accept(store_directory: Path, begin: int, end: int, progress: Progress | None = None) -> AcceptPlan:
+def plan_accept(
+    store_directory: Path, begin: int, end: int, progress: Progress | None = None, *, demand_crc: bool = False
+) -> AcceptPlan:
     """Return what it means to accept the damaged range [begin, end). Changes nothing.
 
     Raises:
@@ -198,7 +204,7 @@ def plan_accept(store_directory: Path, begin: int, end: int, progress: Progress 
     found: list[Extent] = []
     reason: str | None = None
     records_behind = 0
-    for extent in extents(store_directory, Segments(store_directory / "commitlog"), progress):
+    for extent in extents(store_directory, Segments(store_directory / "commitlog"), progress, demand_crc):
         if extent.kind == "damage":
             found.append(extent)
             if (extent.begin, extent.end) == (begin, end):
@@ -216,7 +222,13 @@ def plan_accept(store_directory: Path, begin: int, end: int, progress: Progress 
 
 
 def accept(
-    store_directory: Path, begin: int, end: int, progress: Progress | None = None, *, files: Files | None = None
+    store_directory: Path,
+    begin: int,
+    end: int,
+    progress: Progress | None = None,
+    *,
+    files: Files | None = None,
+    demand_crc: bool = False,
 ) -> AcceptPlan:
     """Record that the damaged range [begin, end) is known: the store may be written again, behind the log's end.
 
@@ -228,7 +240,7 @@ def accept(
     files = files or Files()
     lock = StoreLock(store_directory)
     try:
-        plan = plan_accept(store_directory, begin, end, progress)
+        plan = plan_accept(store_directory, begin, end, progress, demand_crc=demand_crc)
         files.make_directory(store_directory / "reput")
         others = [known for known in read_damage(store_directory).ranges if (known.begin, known.end) != (begin, end)]
         ranges = sorted([*others, DamagedRange(begin, end, plan.reason, True)], key=lambda damaged: damaged.begin)
@@ -238,10 +250,11 @@ def accept(
         lock.close()
 
 
-def extents(store_directory: Path, segments: Segments, progress: Progress | None) -> Iterator[Extent]:
+def extents(store_directory: Path, segments: Segments, progress: Progress | None, demand_crc: bool) -> Iterator[Extent]:
     """Yield what the whole log consists of, its end judged."""
     unforced_from = find_unforced(store_directory, Clock().boot_id())
-    walk = LogWalk(segments, unclean=(store_directory / "abort").exists(), unforced_from=unforced_from)
+    unclean = (store_directory / "abort").exists()
+    walk = LogWalk(segments, unclean=unclean, unforced_from=unforced_from, demand_crc=demand_crc)
     tail: Extent | None = None
     for extent in walk.walk():
         if progress is not None:

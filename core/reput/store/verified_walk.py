@@ -61,9 +61,15 @@ class VerifiedWalk(LogWalk):
     """A walk over a log of which others have verified parts, which come in the order of the log."""
 
     def __init__(
-        self, segments: Segments, extents: Iterable[Extent], *, unclean: bool, unforced_from: int | None = None
+        self,
+        segments: Segments,
+        extents: Iterable[Extent],
+        *,
+        unclean: bool,
+        unforced_from: int | None = None,
+        demand_crc: bool = False,
     ) -> None:
-        super().__init__(segments, unclean=unclean, unforced_from=unforced_from)
+        super().__init__(segments, unclean=unclean, unforced_from=unforced_from, demand_crc=demand_crc)
         self.extents = iter(extents)
         self.ahead = next(self.extents, None)
 
