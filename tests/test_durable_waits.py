@@ -84,6 +84,26 @@ def test_whoever_comes_out_of_order_is_let_go_too():
     run(test)
 
 
+def test_whoever_waits_for_an_offset_far_ahead_keeps_nobody():
+    """Nobody may ever put up to there; the flusher is asked for those before, too, and once for each."""
+
+    async def test(log, waits):
+        later = asyncio.ensure_future(waits.wait(900))
+        await turns()
+        earlier = asyncio.ensure_future(waits.wait(200))
+        await turns()
+        waits.ask_for(200)
+        assert log.asked == [900, 200]
+        log.force(200)
+        await earlier
+        assert not later.done()
+        log.force(900)
+        await later
+        assert log.asked == [900, 200]
+
+    run(test)
+
+
 def test_who_was_cancelled_is_not_missed():
     """The others are let go."""
 

@@ -10,7 +10,7 @@ import pytest
 
 import reput
 from reput.errors import MessageIllegal, StoreFull, StoreReadOnly
-from reput.grouped_puts import FORCED_GROUPS, GROUP_COUNT_MAX
+from reput.grouped_puts import FORCED_GROUPS_MAX, GROUP_COUNT_MAX
 from reput_hooks import hookimpl
 
 LIMIT_S = 60.0
@@ -41,7 +41,7 @@ def bodies(store):
 def test_a_turn_of_the_loop_is_stored_in_the_order_of_its_puts(store):
     """Each result is that of a put of its own, and lies below what is durable when it is seen."""
     # The first groups are forced while the others of the turn are put.
-    count = (FORCED_GROUPS + 2) * GROUP_COUNT_MAX + 5
+    count = (FORCED_GROUPS_MAX + 2) * GROUP_COUNT_MAX + 5
 
     async def put(number):
         result = await store.aput(message(number))
@@ -58,6 +58,21 @@ def test_a_turn_of_the_loop_is_stored_in_the_order_of_its_puts(store):
     ]
     assert {result.status.value for result in results} == {"PUT_OK"}
     assert bodies(store) == [b"%d" % number for number in range(count)]
+
+
+def test_a_long_turn_is_forced_while_the_next_one_puts(store):
+    """The flusher begins before the loop goes on; a short turn costs the loop no such wait."""
+    begun = []
+    begin_flush = store.writer.begin_flush
+    store.writer.begin_flush = lambda patience: begun.append(store.appended) or begin_flush(patience)
+
+    async def main(count):
+        return await asyncio.gather(*(store.aput(message(number)) for number in range(count)))
+
+    run(main(GROUP_COUNT_MAX))
+    assert begun == []
+    results = run(main(GROUP_COUNT_MAX + 1))
+    assert begun == [results[-1].next_commit_log_offset]
 
 
 def test_large_messages_make_small_groups(store):

@@ -40,7 +40,9 @@ class DurableWaits:
         # By offset; the number tells two of the same offset apart.
         self.pending: list[tuple[int, int, Callable[[], None]]] = []
         self.numbers = count()
-        self.is_asked = False
+        # Offsets for which the flusher will call.
+        self.asked: set[int] = set()
+        self.is_to_ask = False
 
     async def wait(self, offset: int) -> None:
         """Return once the log is durable up to *offset*, or never will be."""
@@ -56,19 +58,34 @@ class DurableWaits:
 
     def call(self, offset: int, done: Callable[[], None]) -> None:
         """Have *done* called in the loop once the log is durable up to *offset*, or never will be."""
-        heapq.heappush(self.pending, (offset, next(self.numbers), done))
+        self.add(offset, done)
         self.ask_soon()
+
+    def add(self, offset: int, done: Callable[[], None]) -> None:
+        """As `call`, for who sees to it that the flusher is asked."""
+        heapq.heappush(self.pending, (offset, next(self.numbers), done))
 
     def ask_soon(self) -> None:
         """Have the flusher asked once whatever is ready in the loop has put, too: one force is then for all of it."""
-        if not self.is_asked:
-            self.is_asked = True
+        if not self.is_to_ask and self.is_unasked():
+            self.is_to_ask = True
             self.loop.call_soon(self.ask)
+
+    def is_unasked(self) -> bool:
+        """Whether somebody waits who may go before the flusher calls."""
+        return bool(self.pending) and (not self.asked or self.pending[0][0] < min(self.asked))
 
     def ask(self) -> None:
         """Have the flusher call when the first of those who wait can go."""
-        offset = self.pending[0][0]
-        self.log.call_when_durable(offset, lambda: self.wake(offset))
+        self.is_to_ask = False
+        if self.is_unasked():
+            self.ask_for(self.pending[0][0])
+
+    def ask_for(self, offset: int) -> None:
+        """Have the flusher call once the log is durable up to *offset*, or never will be."""
+        if offset not in self.asked:
+            self.asked.add(offset)
+            self.log.call_when_durable(offset, lambda: self.wake(offset))
 
     def wake(self, offset: int) -> None:
         """Called by the flusher's thread."""
@@ -82,6 +99,5 @@ class DurableWaits:
         pending = self.pending
         while pending and (pending[0][0] <= durable or durable < offset):
             heapq.heappop(pending)[2]()
-        self.is_asked = False
-        if pending:
-            self.ask_soon()
+        self.asked.discard(offset)
+        self.ask_soon()

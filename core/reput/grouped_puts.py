@@ -12,6 +12,7 @@ for itself alone.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import msgspec
 
@@ -24,9 +25,9 @@ __all__ = ["GroupedPuts"]
 # Other threads put in between, so one group holds the put lock for a fraction of a millisecond.
 GROUP_COUNT_MAX = 128
 GROUP_SIZE_MAX = 1 << 20
-# So many full groups are forced while the rest of the turn is put: half of a thousand tasks wait for the disk, and the
-# other half works.
-FORCED_GROUPS = 4
+# What is put in one turn is forced while the next turn puts: half of a thousand tasks wait for the disk, and the other
+# half works. A turn of more groups is stored, and forced, in parts; one of fewer than two is over soon.
+FORCED_GROUPS_MIN, FORCED_GROUPS_MAX = 2, 4
 BEGIN_PATIENCE_S = 0.001
 
 Stored = list[tuple[asyncio.Future[PutMessageResult], PutMessageResult]]
@@ -79,9 +80,8 @@ class GroupedPuts:
             groups.append(Group())
         group = groups[-1]
         if group.size >= GROUP_SIZE_MAX or len(group.futures) == GROUP_COUNT_MAX:
-            if len(groups) == FORCED_GROUPS:
+            if len(groups) == FORCED_GROUPS_MAX:
                 self.append()
-                self.writer.begin_flush(BEGIN_PATIENCE_S)
                 groups = self.groups
             group = Group()
             groups.append(group)
@@ -94,20 +94,29 @@ class GroupedPuts:
     def append(self) -> None:
         """Store what was put in this turn, in the order in which it was put."""
         groups, self.groups = self.groups, []
+        end = -1
         for group in groups:
             left = group.without_cancelled()
             if not left.futures:
                 continue
             try:
-                self.append_group(left)
+                end = self.append_group(left, end)
             except Exception as error:
                 # As with `put`, whoever asked is told; without this he would wait for ever.
                 for future in left.futures:
                     if not future.done():
                         future.set_exception(error)
+        if end >= 0 and len(groups) >= FORCED_GROUPS_MIN:
+            # Those that the force before has let go are ready: asked behind them, the flusher would begin so late that
+            # the loop waits for it.
+            self.waits.ask_for(end)
+            self.writer.begin_flush(BEGIN_PATIENCE_S)
+        elif end >= 0:
+            self.waits.ask_soon()
 
-    def append_group(self, group: Group) -> None:
-        """Store *group*, and answer whoever was refused; the others wait for the disk."""
+    def append_group(self, group: Group, end: int) -> int:
+        """Store *group*, and answer whoever was refused; the others wait for the disk. Return where the last one ends;
+        *end*, if there is none."""
         begin = self.writer.monotonic()
         outcomes = self.writer.append_each(group.messages, group.prepared)
         stored: Stored = []
@@ -119,7 +128,8 @@ class GroupedPuts:
         if stored:
             end = stored[-1][1].next_commit_log_offset
             timer = self.loop.call_later(self.timeout, self.give_up, stored)
-            self.waits.call(end, lambda: self.settle(end, stored, timer, begin))
+            self.waits.add(end, partial(self.settle, end, stored, timer, begin))
+        return end
 
     def settle(self, end: int, stored: Stored, timer: asyncio.TimerHandle, begin: float) -> None:
         """Answer all of a group, which is on disk now or never will be; it was stored at *begin*."""
