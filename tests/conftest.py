@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -31,6 +32,32 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # A slow machine is no failure: no example has a time limit.
 settings.register_profile("reput", deadline=None)
 settings.load_profile("reput")
+
+
+MEMORY = Path("/dev/shm")
+# Several times what the tests hold at once; what passed is removed.
+MEMORY_FREE_MIN = 6 << 30
+
+
+def memory_holds_the_tests() -> bool:
+    """Whether there is a file system in memory that has room for all tests, and lets their programs run."""
+    try:
+        status = os.statvfs(MEMORY)
+        (available,) = re.findall(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except (OSError, ValueError):
+        return False
+    free = min(status.f_bavail * status.f_frsize, int(available) << 10)
+    return free >= MEMORY_FREE_MIN and not status.f_flag & os.ST_NOEXEC and os.access(MEMORY, os.W_OK)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have stores of tests lie in memory where it has room, unless a place is named.
+
+    Half of the time went by in waiting for a disk, whose fullness and slowness were the tests' concern, too. What a
+    power cut or a disk does is tried with files that say so, in memory or not.
+    """
+    if config.option.basetemp is None and "PYTEST_DEBUG_TEMPROOT" not in os.environ and memory_holds_the_tests():
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
 
 
 HAS_SPARK = all(importlib.util.find_spec(name) for name in ("pyspark", "deltalake")) and shutil.which("java")

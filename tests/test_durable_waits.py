@@ -135,7 +135,9 @@ def test_a_thousand_puts_in_flight_are_on_disk_when_they_return(tmp_path):
     """Each result lies below what is durable then; a few forces do for all."""
 
     async def main():
-        with reput.open(tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH") as store:
+        with reput.open(
+            tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000
+        ) as store:
 
             async def put(number):
                 result = await store.aput(reput.Message("orders", str(number).encode()))
@@ -152,7 +154,9 @@ def test_a_store_that_is_closed_lets_nobody_wait(tmp_path):
     """What was put is on disk by then; what is put later is refused."""
 
     async def main():
-        store = reput.open(tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH")
+        store = reput.open(
+            tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000
+        )
         task = asyncio.ensure_future(store.aput(reput.Message("orders", b"x")))
         await turns(2)
         await asyncio.get_running_loop().run_in_executor(None, store.close)

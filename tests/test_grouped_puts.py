@@ -19,7 +19,9 @@ LIMIT_S = 60.0
 @pytest.fixture
 def store(tmp_path):
     """A store without views, whose puts wait for the disk."""
-    with reput.open(tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH") as opened:
+    with reput.open(
+        tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000
+    ) as opened:
         yield opened
 
 
@@ -223,7 +225,7 @@ def test_a_disk_that_does_not_answer_in_time_is_told(tmp_path):
 
 def test_a_failed_force_refuses_everybody_in_flight(tmp_path):
     """And whoever comes later; nothing is called safe."""
-    store = reput.open(tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH")
+    store = reput.open(tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000)
 
     def refuse():
         raise OSError(5, "Input/output error")
@@ -271,7 +273,14 @@ def test_hooks_see_each_of_the_messages(tmp_path):
         def reput_after_put(self, message, result):
             seen.append((message.body, result.queue_offset))
 
-    with reput.open(tmp_path, mode="inline", dispatchers=[], hooks=[Hooks()], flush_disk_type="SYNC_FLUSH") as hooked:
+    with reput.open(
+        tmp_path,
+        mode="inline",
+        dispatchers=[],
+        hooks=[Hooks()],
+        flush_disk_type="SYNC_FLUSH",
+        sync_flush_timeout=60_000,
+    ) as hooked:
 
         async def main():
             puts = (hooked.aput(message(number)) for number in range(3))

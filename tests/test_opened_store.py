@@ -341,7 +341,7 @@ def test_many_threads_put_at_once(tmp_path):
 
 def test_sync_flush_returns_when_the_message_is_on_disk(tmp_path):
     """put, put_batch and aput all wait for the disk."""
-    with open_tiny(tmp_path / "store", mode="inline", flush_disk_type="SYNC_FLUSH") as store:
+    with open_tiny(tmp_path / "store", mode="inline", flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000) as store:
         result = store.put(message(0))
         assert store.status().writer.durable >= result.next_commit_log_offset
         last = store.put_batch([message(1), message(2)])[-1]
@@ -376,7 +376,7 @@ def test_sync_flush_shows_nothing_that_the_disk_may_still_lose(tmp_path, mode, m
             store.queue_range("orders")[1],
         }
 
-    with open_tiny(tmp_path / "store", mode=mode, flush_disk_type="SYNC_FLUSH") as store:
+    with open_tiny(tmp_path / "store", mode=mode, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000) as store:
         first = store.put(message(0))
         catch_up(store)
         monkeypatch.setattr(Mapping, "force", force_slowly)
@@ -401,7 +401,7 @@ def test_sync_flush_shows_nothing_that_the_disk_may_still_lose(tmp_path, mode, m
 
 def test_sync_flush_tells_of_a_deletion_behind_which_nothing_is_put(tmp_path, mode):
     """There is nothing to be forced that it could wait for."""
-    with open_tiny(tmp_path / "store", mode=mode, flush_disk_type="SYNC_FLUSH") as store:
+    with open_tiny(tmp_path / "store", mode=mode, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000) as store:
         store.put(message(0))
         catch_up(store)
         store.delete_topic("orders", TIMEOUT)

@@ -113,7 +113,7 @@ def killed_store(directory: Path, marks: Marks) -> None:
 
 
 def append_roll_and_flush(directory: Path, marks: Marks) -> None:
-    store = opened(directory, flush_disk_type="SYNC_FLUSH")
+    store = opened(directory, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000)
     marks.counting = True
     put(store, marks, 24)
     await_views(store)

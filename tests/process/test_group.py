@@ -697,7 +697,7 @@ def test_two_groups_do_not_work_on_one_view(log, plugins, context, processes, mo
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(1), TIMEOUT)
-    second = ProcessGroup(context("probe"), running.memory)
+    second = ProcessGroup(context("probe"), running.memory, lock_timeout=0.2)
     with pytest.raises(DispatcherError, match="another process group"):
         second.start()
 

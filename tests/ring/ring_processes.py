@@ -37,14 +37,14 @@ def start_role(role: str, memory: RingMemory | None = None, **options: object) -
 def run_role(role: str, memory: RingMemory | None = None, **options: object) -> subprocess.CompletedProcess[str]:
     """Run the process *role* to its end."""
     with start_role(role, memory, **options) as process:
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=120)
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 def result_of(process: subprocess.Popen[str]) -> Any:
     """Wait for *process* and return what it printed."""
     with process:
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     return json.loads(stdout)
 

@@ -16,7 +16,7 @@ from reput.ring import Cell, ProgressWaiter, RingMemory, RingReader, RingWriter,
 from reput.ring import progress as progress_module
 from reput.ring.layout import ASKED_NS, AWAITED, CELL_WORDS, NEVER, RESTING
 
-SOON = 10.0  # seconds; what is woken comes at once, what is not fails the test
+SOON = 60.0  # seconds; what is woken comes at once, what is not fails the test
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 def until(condition: Callable[[], bool]) -> None:
     """Wait for *condition*, which another thread brings about."""
     ticker = threading.Event()
-    for _ in range(10_000):
+    for _ in range(60_000):
         if condition():
             return
         ticker.wait(0.001)
@@ -91,7 +91,8 @@ def test_a_thread_that_leads_and_leaves_is_followed_by_another(
     """The thread that polls may give up or be done; those that wait on are still woken, by the eventfd."""
     cell.set_progress(0, 0)
     leader = threads.submit(waiter.wait, 1, 50, 0.05)
-    until(lambda: memory.words[AWAITED + 1] == 50)
+    # On a busy machine it may have given up before it is seen to wait.
+    until(lambda: memory.words[AWAITED + 1] == 50 or leader.done())
     followers = [threads.submit(waiter.wait, 1, offset, SOON) for offset in (60, 70)]
     assert leader.result(SOON) is WaitOutcome.TIMEOUT
     for offset, follower in zip((60, 70), followers, strict=True):

@@ -209,7 +209,9 @@ def test_retention_waits_for_the_lake_and_what_it_took_is_a_gap(spark: Any, tmp_
     )
 
     def opened() -> Any:
-        return reput.open(store, config=configuration, mode="inline", flush_disk_type="SYNC_FLUSH")
+        return reput.open(
+            store, config=configuration, mode="inline", flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000
+        )
 
     def put(to: Any) -> list[int]:
         return [to.put(reput.Message("orders", b"x" * 300)).commit_log_offset for _ in range(30)]
@@ -287,7 +289,9 @@ def test_every_record_is_in_the_lake_once_whatever_is_killed(spark: Any, tmp_pat
         f'[dispatchers.spark_export]\nlake = "{tmp_path / "lake"}"\ninterval_ms = 100\n'
         '[spark]\nmaster = "local[2]"\n'
     )
-    with reput.open(tmp_path / "store", config=configuration, flush_disk_type="SYNC_FLUSH") as store:
+    with reput.open(
+        tmp_path / "store", config=configuration, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000
+    ) as store:
         end = 0
 
         def put(count: int) -> None:

@@ -96,6 +96,7 @@ def test_a_run_ends_while_a_writer_appends(spark: Any, tmp_path: Path):
         dispatchers=[],
         mode="inline",
         flush_disk_type="SYNC_FLUSH",
+        sync_flush_timeout=60_000,
         mapped_file_size_commit_log=65536,
     ) as store:
 

@@ -96,7 +96,8 @@ def test_a_full_segment_is_forced_without_being_asked_for(writer):
 def synchronous(tmp_path: Path) -> Iterator[MessageStore]:
     """A writer whose puts wait for the disk."""
     store = MessageStore(
-        tmp_path / "store", Settings(mapped_file_size_commit_log=1 << 20, flush_disk_type="SYNC_FLUSH")
+        tmp_path / "store",
+        Settings(mapped_file_size_commit_log=1 << 20, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000),
     )
     yield store
     store.close(views_complete=False)

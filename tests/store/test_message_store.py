@@ -624,7 +624,9 @@ def test_segments_keep_the_size_that_they_have(tmp_path):
 
 def test_sync_flush_acknowledges_what_is_on_disk(tmp_path):
     """When put returns, the durable offset is behind the record."""
-    opened = open_store(tmp_path / "store", flush_disk_type="SYNC_FLUSH", flush_interval_commit_log=100_000)
+    opened = open_store(
+        tmp_path / "store", flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000, flush_interval_commit_log=100_000
+    )
     published = Published()
     opened.attach(published, needs_properties=False)
     result = opened.put(Message("orders", b"x"))
@@ -647,7 +649,7 @@ def test_sync_flush_of_many_threads_shares_its_forces(tmp_path):
         entered.set()
         go_on.wait(30)
 
-    opened = open_store(tmp_path / "store", files=files, flush_disk_type="SYNC_FLUSH")
+    opened = open_store(tmp_path / "store", files=files, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000)
     files.before_force = before_force
     threads = [threading.Thread(target=opened.put, args=(Message("orders", b"x"),)) for _ in range(20)]
     threads[0].start()
@@ -679,7 +681,7 @@ def test_sync_flush_tells_when_the_disk_takes_too_long(tmp_path):
 def test_a_failed_force_turns_the_store_read_only(tmp_path):
     """No second try: the kernel forgets a failed write. The reason is told to whoever puts or asks."""
     files = FailingFiles()
-    opened = open_store(tmp_path / "store", files=files, flush_disk_type="SYNC_FLUSH")
+    opened = open_store(tmp_path / "store", files=files, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000)
     opened.put(Message("orders", b"kept"))
     files.force_error = errno.EIO
     with pytest.raises(StoreReadOnly, match="forced"):

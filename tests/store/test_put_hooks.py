@@ -94,7 +94,9 @@ class Append:
 def test_a_hook_before_a_put_replaces_the_message(tmp_path, audit):
     """Each hook sees what the one before it left; what is stored is what the last left, and that is told behind."""
     hooks = [audit, Append(b"2"), Append(b"1")]
-    with reput.open(tmp_path, mode="inline", dispatchers=[], hooks=hooks, flush_disk_type="SYNC_FLUSH") as store:
+    with reput.open(
+        tmp_path, mode="inline", dispatchers=[], hooks=hooks, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000
+    ) as store:
         store.put(reput.Message("orders", b"a"))
         store.put_batch([reput.Message("orders", b""), reput.Message("orders", b"b")])
         asyncio.run(store.aput(reput.Message("orders", b"c")))

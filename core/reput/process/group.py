@@ -25,6 +25,7 @@ from reput.process.channel import JsonChannel
 from reput.process.command import holding_signals, role_command
 from reput.process.configuration import Configuration, ConfigurationChange
 from reput.process.group_context import GroupContext
+from reput.process.group_lock import LOCK_TIMEOUT_S
 from reput.process.messages import MemberInfo, Notice, RebuiltView, Reply, Request, Setup, Verb
 from reput.process.states import State
 from reput.process.status import DispatcherRow, dispatcher_row
@@ -51,6 +52,7 @@ class ProcessGroup:
         context: the store, and which dispatchers run.
         memory: the ring, whose writer has said how far the log reaches.
         configuration: what to read again on SIGHUP; None: nothing but the installed plugins.
+        lock_timeout: seconds to wait for a former group that still holds the views.
         on_members: called by the watching thread whenever dispatchers have come or gone after `start`;
             `needs_properties` may have changed.
     """
@@ -61,11 +63,13 @@ class ProcessGroup:
         memory: RingMemory,
         *,
         configuration: Configuration | None = None,
+        lock_timeout: float = LOCK_TIMEOUT_S,
         on_members: Callable[[], None] | None = None,
     ) -> None:
         self.context = msgspec.structs.replace(context, store_directory=context.store_directory.resolve())
         self.memory = memory
         self.configuration = configuration
+        self.lock_timeout = lock_timeout
         self.on_members = on_members
         # Removes old segments and returns what becomes of each; whoever removes them sets it.
         self.on_clean: Callable[[], Sequence[msgspec.Struct]] | None = None
@@ -151,6 +155,7 @@ class ProcessGroup:
             path=[os.path.abspath(entry) for entry in sys.path if entry],
             started=self.started,
             again=again,
+            lock_timeout=self.lock_timeout,
         )
         with self.sending:
             channel.send(setup)

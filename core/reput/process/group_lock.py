@@ -12,7 +12,10 @@ import os
 import weakref
 from pathlib import Path
 
-__all__ = ["GroupLock"]
+__all__ = ["LOCK_TIMEOUT_S", "GroupLock"]
+
+# How long a group waits for one whose owner is gone: a killed dispatcher ends only when the disk has answered it.
+LOCK_TIMEOUT_S = 60.0
 
 withheld: weakref.WeakSet[GroupLock] = weakref.WeakSet()
 

@@ -21,7 +21,7 @@ from reput.process.backoff import Backoff
 from reput.process.catalogue import CatalogueEntry, select_dispatchers
 from reput.process.dispatcher_loop import DispatcherLoop, StartRefused, Stop
 from reput.process.group_context import GroupContext
-from reput.process.group_lock import GroupLock
+from reput.process.group_lock import LOCK_TIMEOUT_S, GroupLock
 from reput.process.hosted_loop import HostedLoop
 from reput.process.messages import RebuiltView
 from reput.process.order import enabled_predecessors, in_order
@@ -270,7 +270,7 @@ class InlineGroup:
         ring: InlineRing,
         *,
         now: Callable[[], float] = time.monotonic,
-        lock_timeout: float = 5.0,
+        lock_timeout: float = LOCK_TIMEOUT_S,
     ) -> None:
         self.context = context
         self.ring = ring
@@ -329,7 +329,7 @@ class InlineGroup:
             logger.exception("dispatcher cannot be imported: dispatcher=%s", member.name)
 
     def take_lock(self) -> None:
-        """Take the group's lock; a group that was killed gives it up within a second."""
+        """Take the group's lock; a group that was killed gives it up when its last process has ended."""
         deadline = self.now() + self.lock_timeout
         pause = threading.Event()
         while not self.lock.try_take():

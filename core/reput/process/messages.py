@@ -58,6 +58,7 @@ class Setup(msgspec.Struct, frozen=True):
         descriptors: of the ring's memory, inherited, as `RingMemory.descriptors`.
         path: further entries of `sys.path` for processes that are to be started.
         again: an earlier supervisor died; what it said in the cells goes on.
+        lock_timeout: seconds to wait for a former group that still holds the views.
     """
 
     context: GroupContext
@@ -67,6 +68,7 @@ class Setup(msgspec.Struct, frozen=True):
     path: list[str]
     started: int
     again: bool
+    lock_timeout: float
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -63,7 +63,6 @@ from reput.ring.layout import NAME_SIZE_MAX
 __all__ = ["Supervisor", "main"]
 
 LOCK_RETRY_S = 0.01
-LOCK_TIMEOUT_S = 5.0
 POLL_S_MAX = 60.0
 # How often the dispatchers' signs of life are looked at: a phase is ended at most so much later than it should be.
 LOOKS_PER_TIME_LIMIT = 8
@@ -176,7 +175,7 @@ class Supervisor:
 
     def take_lock(self) -> bool:
         """Take the group's lock, which a group that was killed gives up in a moment; False: the owner is gone, too."""
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        deadline = time.monotonic() + self.setup.lock_timeout
         while not self.lock.try_take():
             if self.finished:
                 return False
@@ -184,7 +183,7 @@ class Supervisor:
                 self.refuse(
                     DispatcherError(
                         "another process group works on the views of this store: "
-                        f"store={self.context.view_directory} timeout={LOCK_TIMEOUT_S}",
+                        f"store={self.context.view_directory} timeout={self.setup.lock_timeout}",
                         "It ends within a second of its owner; end it by hand if it does not.",
                     )
                 )
