@@ -18,6 +18,7 @@ import pytest
 import reput
 from reput.errors import (
     ConfigError,
+    DamagedStore,
     DispatcherError,
     MessageIllegal,
     NotAStore,
@@ -25,8 +26,11 @@ from reput.errors import (
     StoreLocked,
     WaitTimeout,
 )
+from reput.settings import Settings
+from reput.store.check import check_store
 from reput.store.files import Mapping
 from reput.store.message_reader import GetMessageStatus
+from reput.store.repair import accept
 
 TINY = {
     "mapped_file_size_commit_log": 4096,
@@ -197,6 +201,43 @@ def test_a_store_of_rocketmq_is_carried_on(golden, mode):
         catch_up(store)
         assert store.queue_range(topic, 0) == (0, 341)
         assert [record.body for record in store.query(topic, "new-key")] == [b"new"]
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_body_that_the_disk_has_changed_is_handed_out_to_nobody(tmp_path, read_only):
+    """A store that was closed is opened without a look at its older segments. Whoever comes upon the place is told."""
+    root = tmp_path / "store"
+    with open_tiny(root, mode="inline") as store:
+        results = [store.put(message(number)) for number in range(100)]
+        catch_up(store)
+    damaged = results[5]
+    segment = root / "commitlog" / f"{0:020d}"
+    data = bytearray(segment.read_bytes())
+    data[damaged.commit_log_offset + 88] ^= 1
+    segment.write_bytes(data)
+    [found] = check_store(root, Settings(**TINY)).damage
+    assert (found.begin, found.end) == (damaged.commit_log_offset, damaged.next_commit_log_offset)
+    where = f"body does not have its CRC: .*commit_log_offset={damaged.commit_log_offset}"
+    with reput.open(root, mode="inline", read_only=read_only, **TINY) as store:
+        for fails in (
+            lambda: store.get("orders", 0, 5, 1),
+            lambda: store.get("orders", 0, 0, 32),
+            lambda: store.get("orders", 0, 0, 32, tags="t2"),
+            lambda: store.query("orders", "k5"),
+            lambda: store.query("orders", damaged.message_id),
+        ):
+            with pytest.raises(DamagedStore, match=where):
+                fails()
+        with pytest.raises(DamagedStore, match=f"a CRC does not fit: from={damaged.commit_log_offset}"):
+            list(store.records())
+        assert len(store.get("orders", 0, 0, 5)) == 5
+        assert len(store.get("orders", 0, 6, 94)) == 94
+        assert [record.queue_offset for record in store.query("orders", "k6")] == [6]
+    accept(root, damaged.commit_log_offset, damaged.next_commit_log_offset)
+    with reput.open(root, read_only=True, **TINY) as store:
+        assert [record.queue_offset for record in store.get("orders", 0, 4, 3)] == [4, 6, 7]
+        assert store.query("orders", "k5") == []
+        assert len(list(store.records())) == 99
 
 
 def lose_topic(queues: Path) -> None:

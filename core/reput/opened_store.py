@@ -242,7 +242,7 @@ class Reading:
         from reput.store.record import decode_record
         from reput.store.recovery import read_damage
 
-        scan = LogScan(self.directory, passed_over=read_damage(self.directory).accepted())
+        scan = LogScan(self.directory, passed_over=read_damage(self.directory).accepted(), verify=True)
         try:
             wanted = max(commit_log_offset, scan.offset_min)
             segment = scan.segments.find(wanted)
@@ -362,6 +362,7 @@ class Store(Reading):
             self.generation,
             self.commit_log_offset_min,
             lambda: self.writer.deleted_at,
+            self.writer.opened_at,
         )
 
     def start_group(self, mode: Mode) -> None:

@@ -21,6 +21,7 @@ from struct import error as StructError
 from typing import overload
 
 import msgspec
+from isal.isal_zlib import crc32
 
 from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange, StoreError
 from reput.filter import MessageFilter, TagMessageFilter, parse_tags
@@ -38,6 +39,7 @@ from reput.store.record import (
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
     STORE_HOST_V6_FLAG,
+    body_crc,
     checked_record,
     decode_message_id,
     decode_record,
@@ -72,6 +74,9 @@ Place = tuple[int, Unit]
 # Of a record: size, magic code, queue id, queue offset, commit-log offset, sys flag.
 HEAD = Struct(">iI4xi4xqqi")
 BODY_SIZE = Struct(">i")
+# Of a record: body CRC, sys flag.
+BODY_CRC = Struct(">8xI24xi")
+NOT_ITS_CRC = "a message's body does not have its CRC"
 # The same, and the body's size, of a record with hosts of IPv4.
 HEAD_V4 = Struct(">iI4xi4xqqi44xi")
 HOSTS_V6_FLAGS = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
@@ -244,6 +249,7 @@ class MessageReader:
         generation: Callable[[str], int] = lambda view: 0,
         log_begin: Callable[[], int] | None = None,
         deletions: Callable[[], Mapping[str, int]] | None = None,
+        own_from: int = 1 << 63,
     ) -> None:
         """Read the store in *store_directory*.
 
@@ -254,6 +260,8 @@ class MessageReader:
             log_begin: gives the commit-log offset of the first byte that the log still has; beside the store's writer,
                 in whose process *generation* never lags behind. None: directories are asked instead, at each read.
             deletions: gives where in the log each topic was deleted last; None: a file is asked instead.
+            own_from: commit-log offset from which on this very process has put all records. Bodies of others, which
+                have come from a disk, are compared with their CRC.
         """
         self.directory = store_directory
         self.settings = settings
@@ -262,6 +270,7 @@ class MessageReader:
         self.generations: dict[str, int] = {}
         self.files = OpenFiles()
         self.log_begin = log_begin
+        self.own_from = own_from
         self.deletions = deletions or LastDeletions(store_directory)
         # What `log_begin` said when the segments were listed.
         self.known_log_begin = -1
@@ -536,6 +545,8 @@ class MessageReader:
             record = self.record_at(commit_log_offset)
             if record is None or record.topic != topic or not (key in record.keys or record.uniq_key == key):
                 return False
+            if not self.has_whole_body(record):
+                return False
             records[commit_log_offset] = record
             return True
 
@@ -573,7 +584,26 @@ class MessageReader:
         except (DamagedStore, OffsetOutOfRange):
             # An id that clients give looks like one, and names any byte.
             return None
-        return record if record is not None and record.message_id == message_id.upper() else None
+        if record is None or record.message_id != message_id.upper() or not self.has_whole_body(record):
+            return None
+        return record
+
+    def has_whole_body(self, record: Record) -> bool:
+        """Tell whether the body of *record* has its CRC. It has not, if an operator has accepted that.
+
+        Raises:
+            DamagedStore: nobody has.
+        """
+        commit_log_offset = record.commit_log_offset
+        if commit_log_offset >= self.own_from or not record.body or body_crc(record.body) == record.body_crc:
+            return True
+        if self.is_accepted(commit_log_offset):
+            return False
+        raise DamagedStore(
+            f"{NOT_ITS_CRC}: topic={record.topic} queue_id={record.queue_id} queue_offset={record.queue_offset} "
+            f"commit_log_offset={commit_log_offset}",
+            "See `reput check STORE`; other messages can be read.",
+        )
 
     def record_at(self, commit_log_offset: int) -> Record | None:
         """Return the record that begins at this offset, None if it was before the log's first byte or is now.
@@ -672,13 +702,7 @@ class QueueReader:
         try:
             size, magic_code, queue_id, own_queue_offset, commit_log_offset, sys_flag = HEAD.unpack_from(data, at)
             if commit_log_offset != unit[0] or magic_code not in MAGIC_CODES:
-                if self.reader.is_accepted(unit[0]):
-                    return False
-                raise DamagedStore(
-                    f"the log has no record where the queue says: topic={self.topic} queue_id={self.queue_id} "
-                    f"queue_offset={queue_offset} commit_log_offset={unit[0]}",
-                    "See `reput check`.",
-                )
+                return self.pass_over("the log has no record where the queue says", queue_offset, unit[0])
             if size != unit[1]:
                 return False
             if queue_id == self.queue_id and own_queue_offset == queue_offset:
@@ -690,6 +714,29 @@ class QueueReader:
         except StructError:
             return False
         return holds_unit_of(decode_record(data[at : at + size]), self.topic, self.queue_id, queue_offset)
+
+    def pass_over(self, what: str, queue_offset: int, commit_log_offset: int) -> bool:
+        """Return False if an operator has accepted the damage that a read came upon.
+
+        Raises:
+            DamagedStore: nobody has.
+        """
+        if self.reader.is_accepted(commit_log_offset):
+            return False
+        raise DamagedStore(
+            f"{what}: topic={self.topic} queue_id={self.queue_id} queue_offset={queue_offset} "
+            f"commit_log_offset={commit_log_offset}",
+            "See `reput check STORE`; the messages behind it can be read.",
+        )
+
+    def passes_over_body(self, record: bytes) -> bool:
+        """Return False for a record whose body does not have its CRC, if an operator has accepted that.
+
+        Raises:
+            DamagedStore: nobody has.
+        """
+        _, _, _, queue_offset, commit_log_offset, _ = HEAD.unpack_from(record)
+        return self.pass_over(NOT_ITS_CRC, queue_offset, commit_log_offset)
 
     def may_be_wanted(self, unit: Unit, message_filter: MessageFilter) -> bool:
         """Ask a filter with what the queue knows of a message. What the ext files have lost counts as unknown."""
@@ -776,6 +823,7 @@ class QueueReader:
         # Of a record without body and properties.
         least = head_size + len(own_topic_field) + PROPERTIES_SIZE.size
         append = records.append
+        before = len(records)
         ends: list[int] = []
         at = 0
         # Two unpacks and one copy per record.
@@ -806,7 +854,10 @@ class QueueReader:
             if self.is_record(data, at, queue_offset, unit):
                 append(data[at:following])
             at = following
-        if len(ends) == len(run):
+        if begin < self.reader.own_from:
+            taken = records[before:]
+            records[before:] = [record for record in taken if body_fits(record) or self.passes_over_body(record)]
+        if len(ends) == len(run) == len(records) - before:
             places += run
             body_ends += ends
 
@@ -856,6 +907,15 @@ def choose(data: bytes, queue_offset: int, numbers: list[int] | None, count_max:
     places = [(queue_offset + number, unpack(data, number * UNIT_SIZE)) for number in chosen]
     passed = chosen[-1] + 1 if len(numbers) >= count_max else len(data) // UNIT_SIZE
     return places, queue_offset + passed
+
+
+def body_fits(record: bytes) -> bool:
+    """Tell whether the body of a whole record has the CRC that the record says; one without bytes has any."""
+    crc, sys_flag = BODY_CRC.unpack_from(record)
+    body_at = BODY_AT[sys_flag >> 4 & 3]
+    (size,) = BODY_SIZE.unpack_from(record, body_at - BODY_SIZE.size)
+    found: int = crc32(memoryview(record)[body_at : body_at + size])
+    return bool(size == 0 or found & 0x7FFFFFFF == crc)
 
 
 def matches_record(message_filter: MessageFilter, data: bytes) -> bool:

@@ -337,6 +337,8 @@ class MessageStore:
         # Tells up to which store time the views that RocketMQ reads are on disk, and up to which commit-log offset the
         # index is.
         self.durable_views: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        # What lies before it was there when the store was opened.
+        self.opened_at = self.commit_log.appended
         self.snapshot_at = self.clock.monotonic()
         self.snapshot_offset = self.commit_log.appended
         self.write_own_files(identity)
