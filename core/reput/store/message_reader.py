@@ -364,7 +364,7 @@ class MessageReader:
     def topics(self) -> dict[str, list[int]]:
         """Return the queue ids of every topic that has a consume queue."""
         found: dict[str, list[int]] = {}
-        progress, deletions = self.progress("consume_queue"), self.deletions()
+        progress, deletions = self.view_progress("consume_queue"), self.deletions()
         for topic, queue_id, _ in queue_directories(self.directory / "consumequeue"):
             if deletions.get(topic, -1) < progress:
                 found.setdefault(topic, []).append(queue_id)
