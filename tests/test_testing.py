@@ -29,7 +29,7 @@ def test_it(reput_store):
 def test_a_test_gets_an_empty_store_that_runs(reput_store):
     """As the module's own example does."""
     stored = reput_store.put(reput.Message("orders", b"one"))
-    reput_store.wait_for("consume_queue", stored.next_commit_log_offset, timeout=30)
+    reput_store.wait_for("consume_queue", stored.next_commit_log_offset, timeout=60)
     assert [record.body for record in reput_store.get("orders", 0, 0).records] == [b"one"]
 
 

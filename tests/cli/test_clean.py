@@ -58,7 +58,7 @@ def test_segments_go_and_the_views_follow(store):
     assert len(list((store / "commitlog").iterdir())) == 1
     assert run_reput("check", store).code == 0
     with reput.open(store, mode="inline", dispatchers=["consume_queue"], **SETTINGS) as opened:
-        opened.wait_for("consume_queue", opened.appended, 30.0)
+        opened.wait_for("consume_queue", opened.appended, 60.0)
         low, high = opened.queue_range("orders")
         assert (low > 0, high) == (True, 60)
         assert opened.put(reput.Message("orders", b"next")).queue_offset == 60
@@ -89,7 +89,7 @@ def test_what_a_dispatcher_does_not_have_stays(store):
 def test_a_store_that_is_open_is_cleaned_by_its_own_process(store):
     """By its own settings; the segments are gone when the command ends, and the store goes on."""
     with reput.open(store, dispatchers=["consume_queue"], **SETTINGS) as opened:
-        opened.wait_for("consume_queue", opened.appended, 30.0)
+        opened.wait_for("consume_queue", opened.appended, 60.0)
         ended = run_reput("clean", store, "--set", "fileReservedTime=1000", "--format", "json")
         assert ended.code == 0, ended.stderr
         rows = ended.rows()

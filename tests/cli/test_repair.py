@@ -50,7 +50,7 @@ def test_a_log_can_be_cut_before_its_damage(tmp_path):
     with reput.open(store, mode="inline") as opened:
         result = opened.put(reput.Message("orders", b"next"))
         assert (result.queue_offset, result.commit_log_offset) == (10, begin)
-        opened.wait_for("consume_queue", result.next_commit_log_offset, timeout=30)
+        opened.wait_for("consume_queue", result.next_commit_log_offset, timeout=60)
     assert run_reput("check", store).code == 0
 
 
@@ -68,12 +68,12 @@ def test_a_wrong_repair_is_refused(tmp_path, options):
 def test_a_dispatcher_is_paused_and_resumed_from_outside(tmp_path):
     """The group of a running program does what its operator says."""
     with reput.open(tmp_path / "store") as store:
-        store.wait_for("index", 0, timeout=30)
+        store.wait_for("index", 0, timeout=60)
         assert run_reput("dispatcher", "pause", tmp_path / "store", "index").code == 0
         result = store.put(reput.Message("orders", b"", keys=["k"]))
         assert [row.state for row in store.status().dispatchers if row.name == "index"] == ["PAUSED"]
         assert run_reput("dispatcher", "resume", tmp_path / "store", "index").code == 0
-        store.wait_for("index", result.next_commit_log_offset, timeout=30)
+        store.wait_for("index", result.next_commit_log_offset, timeout=60)
         unknown = run_reput("dispatcher", "pause", tmp_path / "store", "nobody")
         assert unknown.code == 3
         assert "nobody" in unknown.stderr

@@ -19,7 +19,7 @@ def main() -> None:
     store = reput.open(store_directory, dispatchers=dispatchers)
     end = store.put_batch([reput.Message("orders", b"first")])[-1].next_commit_log_offset
     for name in dispatchers:
-        store.wait_for(name, end, 30.0)
+        store.wait_for(name, end, 60.0)
     rows = store.status().dispatchers
     supervisor = next(
         int(pid)

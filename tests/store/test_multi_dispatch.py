@@ -38,7 +38,7 @@ def test_a_message_is_in_each_queue_that_it_names(opened):
     """A light queue is queue 0 of its name; of another name it is the message's queue id."""
     first = opened.put(to("%LMQ%a,other"))
     second = opened.put(to("%LMQ%a"))
-    opened.wait_for("consume_queue", second.next_commit_log_offset, timeout=10)
+    opened.wait_for("consume_queue", second.next_commit_log_offset, timeout=60)
     assert bodies_at(opened, "orders", 2) == [first.commit_log_offset, second.commit_log_offset]
     assert bodies_at(opened, "%LMQ%a") == [first.commit_log_offset, second.commit_log_offset]
     assert bodies_at(opened, "other", 2) == [first.commit_log_offset]
@@ -81,7 +81,7 @@ def test_the_light_queues_of_a_broker_come_out_the_same(golden_read_only, tmp_pa
             store.put(message)
             for name in properties[NAMES].split(","):
                 expected.setdefault(name, []).append(row["body"])
-        store.wait_for("consume_queue", store.appended, timeout=10)
+        store.wait_for("consume_queue", store.appended, timeout=60)
         assert [record.properties[OFFSETS] for record in store.records()] == [
             row["properties"][OFFSETS] for row in light
         ]
@@ -95,7 +95,7 @@ def test_what_comes_again_is_in_no_further_queue(opened, topic):
     """It is a copy of what is there already."""
     opened.put(reput.Message(topic, b"", properties={NAMES: "%LMQ%a"}))
     assert OFFSETS not in next(iter(opened.records())).properties
-    opened.wait_for("consume_queue", opened.appended, timeout=10)
+    opened.wait_for("consume_queue", opened.appended, timeout=60)
     assert opened.get("%LMQ%a", 0, 0).records == []
 
 

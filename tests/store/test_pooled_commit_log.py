@@ -96,7 +96,7 @@ def test_enough_pages_or_enough_time_have_it_committed(tmp_path):
     assert opened.committed == 100
     for _ in range(5):
         opened.put(message_of_size(1900))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while opened.committed != opened.appended and time.monotonic() < deadline:
         service.do_round()
     assert opened.committed == opened.appended
@@ -192,7 +192,7 @@ def test_a_commit_that_the_disk_refuses_makes_the_store_read_only(tmp_path):
     opened.attach(told, needs_properties=False)
     opened.put(Message("orders", b"one"))
     opened.commit_service.commit()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while opened.state == "RUNNING" and time.monotonic() < deadline:
         time.sleep(0.01)
     with pytest.raises(StoreReadOnly, match=r"could not be written from the transient pool.*Input/output error"):
@@ -248,7 +248,7 @@ def test_readers_and_views_see_what_is_committed(tmp_path):
         assert list(store.records()) == []
         assert store.get("orders", 0, 0).status != "FOUND"
         store.writer.commit_service.commit()
-        store.wait_for("consume_queue", result.next_commit_log_offset, 10.0)
+        store.wait_for("consume_queue", result.next_commit_log_offset, 60.0)
         assert [record.body for record in store.records()] == [b"one"]
         assert [record.body for record in store.get("orders", 0, 0)] == [b"one"]
         store.put(reput.Message("orders", b"two"))
@@ -262,7 +262,7 @@ def test_a_process_that_is_killed_keeps_what_it_had_committed(tmp_path):
         "import os, sys, time, reput\n"
         "store = reput.open(sys.argv[1], transient_store_pool_enable=True, mode='inline')\n"
         "end = store.put(reput.Message('orders', b'one')).next_commit_log_offset\n"
-        "store.wait_for('consume_queue', end, 20.0)\n"
+        "store.wait_for('consume_queue', end, 60.0)\n"
         "store.writer.commit_service.do_round = lambda: None\n"
         "store.put(reput.Message('orders', b'two'))\n"
         "os.kill(os.getpid(), 9)\n"

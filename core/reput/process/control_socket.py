@@ -40,7 +40,7 @@ __all__ = [
 
 PEER_CREDENTIALS = struct.Struct("iII")
 TIMEOUT_S = 10.0
-OWNER_TIMEOUT_S = 1.0
+OWNER_TIMEOUT_S = 3.0
 
 
 def control_socket_path(store_directory: Path) -> Path:
