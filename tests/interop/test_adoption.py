@@ -114,9 +114,9 @@ def test_messages_dispatched_to_several_queues_are_found_in_each(tmp_path, rocke
 
 @pytest.mark.parametrize("version", ["5.3.3"], indirect=True)
 def test_long_topics_and_record_crcs_are_read_by_both(tmp_path, rocketmq):
-    """Version 5.3 checks the CRC of the whole record in its recovery, and refuses a record without one."""
+    """Both check the CRC of the whole record in their recovery, and refuse a record without one."""
     directory = tmp_path / "store"
-    options = {**FILE_SIZES, "enabled_append_prop_crc": True}
+    options = {**FILE_SIZES, "enabled_append_prop_crc": True, "force_verify_prop_crc": True}
     verified = {"enabledAppendPropCRC": True, "forceVerifyPropCRC": True}
     topic = "%RETRY%" + "g" * 200
     with reput.open(directory, mode="inline", **options) as store:
