@@ -581,6 +581,31 @@ def test_what_a_deleted_topic_had_is_not_given_while_its_queues_go(store, monkey
         assert consumer.receive(0) is None
 
 
+def test_a_view_that_goes_back_before_it_is_read_keeps_no_consumer_waiting(store, monkeypatch):
+    """Its builder was killed when it had just shown the message; the next one shows it again."""
+    service = store.services.pull_service
+    pull, results = service.pull, []
+
+    def note(request):
+        results.append(pull(request))
+        return results[-1]
+
+    def read_later(request):
+        return results.pop() if results else pull(request)
+
+    with store.consumer("billing", "orders") as consumer:
+        put(store, "a")
+        assert bodies_of(consumer, 1) == ["a"]
+        monkeypatch.setattr(service, "pull", note)
+        assert consumer.receive(0) is None
+        del results[:-1]
+        assert results
+        monkeypatch.setattr(service, "pull", read_later)
+        put(store, "b")
+        assert bodies_of(consumer, 1) == ["b"]
+        assert not results
+
+
 @pytest.mark.processes
 def test_a_killed_dispatcher_holds_a_consumer_up_for_a_moment(directory):
     """Every message comes once, in its order, while the queue's builder dies again and again."""

@@ -154,6 +154,44 @@ def test_a_message_between_the_look_and_the_waiting_is_not_missed(store, hold_se
         thread.join()
 
 
+def test_a_view_that_goes_back_before_it_is_read_keeps_nobody_waiting(store, hold_service, monkeypatch):
+    """Its builder was killed when it had just shown the message; the next one shows it again."""
+    nothing = hold_service.pull_service.pull(request())
+    read = hold_service.pull_service.pull_again
+    went_back = []
+
+    def read_later(*arguments):
+        if not went_back:
+            went_back.append(True)
+            return nothing
+        return read(*arguments)
+
+    monkeypatch.setattr(hold_service.pull_service, "pull_again", read_later)
+    answer = Answer()
+    hold_service.pull(request(), WAIT_S, answer)
+    store.put(reput.Message("orders", b"a"))
+    assert [record.body for record in answer.wait().records] == [b"a"]
+    assert went_back
+
+
+def test_what_was_put_and_is_not_there_is_looked_for_once_or_until_its_view_is_there(store, hold_service, monkeypatch):
+    """A message without a unit keeps nobody busy; a view that went back again does not stop the looking."""
+    store.put(reput.Message("orders", b"a"))
+    store.wait_for("consume_queue", store.appended, WAIT_S)
+    looked = []
+    monkeypatch.setattr(hold_service, "look_again", looked.append)
+    queue, appended = ("orders", 0), store.appended
+    assert hold_service.look_again_if_due(queue, 1, -1) == -1
+    assert looked == []
+    assert hold_service.look_again_if_due(queue, 0, -1) == appended
+    assert looked == [queue]
+    assert hold_service.look_again_if_due(queue, 0, appended) == appended
+    assert looked == [queue]
+    monkeypatch.setattr(store, "readable_up_to", lambda view: 0)
+    assert hold_service.look_again_if_due(queue, 0, appended) == appended
+    assert looked == [queue, queue]
+
+
 def test_whoever_waits_is_refused_once_he_may_not_read_any_more(store, hold_service):
     """All checks are made again."""
     answer = Answer()

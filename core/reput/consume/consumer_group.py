@@ -359,6 +359,9 @@ class ConsumerGroup:
                     return True
                 case GetMessageStatus.OFFSET_OVERFLOW_ONE | GetMessageStatus.NO_MESSAGE_IN_QUEUE:
                     queue.has_more = False
+                    queue.looked_again_at = self.services.hold_service.look_again_if_due(
+                        (queue.topic, queue.queue_id), following, queue.looked_again_at
+                    )
                 case GetMessageStatus.OFFSET_TOO_SMALL | GetMessageStatus.OFFSET_OVERFLOW_BADLY:
                     logger.warning(
                         "the queue does not have what the group wants next: group=%s topic=%s queue_id=%d "

@@ -69,13 +69,14 @@ class GrowingStore(LoopStore, Protocol):
 class HeldPull:
     """One pull that waits. *done* gets its result, or what it is refused with, on the service's thread."""
 
-    __slots__ = ("deadline", "done", "next_offset", "request", "served")
+    __slots__ = ("deadline", "done", "looked_again_at", "next_offset", "request", "served")
 
     def __init__(self, request: PullRequest, next_offset: int, deadline: float, done: Callable[[Answer], None]) -> None:
         self.request = request
         self.next_offset = next_offset
         self.deadline = deadline
         self.done = done
+        self.looked_again_at = -1
         self.served = False
 
 
@@ -242,6 +243,26 @@ class HoldService:
         """Serve the waiters of *queue* once what is appended by now can be read."""
         self.arrivals.put((self.store.appended, queue))
 
+    def look_again_if_due(self, queue: Queue, next_offset: int, looked_again_at: int) -> int:
+        """Look again at a queue in which there was nothing at *next_offset*, though something was put there.
+
+        A view goes back where its builder was killed, perhaps between the telling and the reading, and comes as far
+        again perhaps before this look. What never gets a unit is not looked for over and over.
+
+        Args:
+            looked_again_at: where the log ended when that was last done for whoever asks, -1: never.
+
+        Returns:
+            *looked_again_at* for the next time.
+        """
+        appended = self.store.appended
+        if self.store.next_queue_offset(*queue) <= next_offset:
+            return looked_again_at
+        if looked_again_at == appended and self.store.readable_up_to(CONSUME_QUEUE) >= appended:
+            return looked_again_at
+        self.look_again(queue)
+        return appended
+
     @property
     def held_count(self) -> int:
         """Pulls that wait now."""
@@ -331,6 +352,9 @@ class HoldService:
                     break
                 held.next_offset = result.next_begin_offset
             if result.code is ResponseCode.PULL_NOT_FOUND:
+                held.looked_again_at = self.look_again_if_due(
+                    (held.request.topic, held.request.queue_id), held.next_offset, held.looked_again_at
+                )
                 return
         except (ReputError, OSError) as error:
             result = error

@@ -37,6 +37,7 @@ class SharedQueue:
         batch: messages that are read at once.
         committed: what the group's committed offset is, as far as this program knows.
         has_more: whether reading on may find something.
+        looked_again_at: the log's end when it was asked to be told again of a message that could not be read.
         owner, heir: the consumer it belongs to, and the one that gets it when nothing is in flight.
     """
 
@@ -48,6 +49,7 @@ class SharedQueue:
         "has_more",
         "heir",
         "in_flight",
+        "looked_again_at",
         "next_position",
         "owner",
         "position",
@@ -70,6 +72,7 @@ class SharedQueue:
         self.done: set[int] = set()
         self.committed = committed
         self.has_more = True
+        self.looked_again_at = -1
         self.owner: Consumer | None = None
         self.heir: Consumer | None = None
 
