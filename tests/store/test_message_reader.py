@@ -105,12 +105,14 @@ def test_a_queue_file_that_goes_while_files_are_looked_at_is_left_out(tmp_path, 
     with reput.open(path, mode="inline", dispatchers=["consume_queue"], mapped_file_size_consume_queue=40) as store:
         for _ in range(6):
             last = store.put(reput.Message("orders", b"x"))
-    begins = ConsumeQueue.begins
+    begins, removed = ConsumeQueue.begins, []
 
     def list_and_remove(queue: ConsumeQueue) -> list[int]:
         found = begins(queue)
-        for begin in found[:gone]:
-            (queue.directory / f"{begin:020d}").unlink()
+        if not removed:
+            removed.extend(queue.directory / f"{begin:020d}" for begin in found[:gone])
+            for file in removed:
+                file.unlink()
         return found
 
     with reput.open(path, read_only=True, mapped_file_size_consume_queue=40) as store:
