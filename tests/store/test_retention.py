@@ -46,18 +46,23 @@ class GivenDisk:
         self.used = used
         self.error: OSError | None = None
         self.directory: Path | None = None
-        self.segment_count = 0
+        self.begin = 0
 
     def used_percent(self, paths: list[Path]) -> int:
         if self.error is not None:
             raise self.error
         if self.directory is None:
             return self.used
-        return self.used - (self.segment_count - len(os.listdir(self.directory)))
+        # Meanwhile the next segment may be made ahead of need.
+        return self.used - (self.log_begin(self.directory) - self.begin) // SEGMENT_SIZE
 
     def shrinks_with(self, store: MessageStore) -> None:
         self.directory = store.directory / "commitlog"
-        self.segment_count = len(os.listdir(self.directory))
+        self.begin = self.log_begin(self.directory)
+
+    @staticmethod
+    def log_begin(directory: Path) -> int:
+        return Segments(directory).begins[0]
 
 
 class Told:
