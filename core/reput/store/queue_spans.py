@@ -14,16 +14,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from reput.store.consume_queue_builder import LEFT_OUT
 from reput.store.multi_dispatch import DISPATCH_NAMES, QUEUE_OFFSETS_NAME, further_queues
-from reput.store.record import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE
 from reput.store.record_columns import RecordColumns
 from reput.store.sealed_file import read_sealed
 
 __all__ = ["FOUND_QUEUES", "QueueSpan", "QueueSpans", "read_found_queues"]
 
 FOUND_QUEUES = "found_queues"
-# Prepared and rolled back records share the first bit, and have no unit; an inner batch has one of another kind.
-WITHOUT_UNIT = TRANSACTION_PREPARED_TYPE | INNER_BATCH_FLAG
 
 
 class QueueSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -52,7 +50,7 @@ class QueueSpans:
         header = columns.header
         sys_flag = header["sys_flag"].astype(np.int64)
         names, queue_index = columns.queues()
-        chosen = np.flatnonzero((sys_flag & WITHOUT_UNIT) == 0)
+        chosen = np.flatnonzero((sys_flag & LEFT_OUT) == 0)
         # Stable: within a queue, the order of the log.
         order = chosen[np.argsort(queue_index[chosen], kind="stable")]
         if len(order):
