@@ -18,6 +18,7 @@ from reput.store.consume_queue_builder import (
 from reput.store.consume_queue_ext_addresses import ExtAddresses
 from reput.store.files import Files, Threads
 from reput.store.kept_view import KeptView
+from reput.store.queue_births import births_for_view
 from reput.store.shortages import retry_on_shortage
 from reput_hooks import (
     CommitLogDispatcher,
@@ -50,6 +51,7 @@ class ConsumeQueueDispatcher(KeptView[ConsumeQueueBuilder, ConsumeQueueState]):
             files=files,
             has_batch_queue=BatchTopics(context.store_directory, context.logger.error).has,
             refuse=self.reject,
+            births=births_for_view(folder, context.store_directory),
         )
         super().__init__(context, builder, ConsumeQueueState, files, threads)
         self.left_alone = context.counter("left_alone")

@@ -18,6 +18,7 @@ from reput.store.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtCur
 from reput.store.files import Files, Threads
 from reput.store.filters_in_use import FILTERS_IN_USE, FiltersInUse
 from reput.store.kept_view import KeptView
+from reput.store.queue_births import births_for_view
 from reput.store.registered_filters import RegisteredFilters
 from reput.store.sealed_file import read_sealed, seal
 from reput.store.shortages import retry_on_shortage
@@ -52,6 +53,7 @@ class ConsumeQueueExtDispatcher(KeptView[ConsumeQueueExtBuilder, ExtCursor]):
             files=files,
             # What it cannot read the dispatcher of the consume queue complains about.
             has_batch_queue=BatchTopics(context.store_directory).has,
+            births=births_for_view(folder, context.store_directory),
         )
         super().__init__(context, builder, ExtCursor, files, threads)
         bloom_filter = BloomFilter(

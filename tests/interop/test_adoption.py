@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 
 import pytest
 
@@ -139,4 +140,35 @@ def test_long_topics_and_record_crcs_are_read_by_both(tmp_path, rocketmq):
         store.put(Message(topic, b"last"))
     opened = rocketmq(directory, SETTINGS, **verified)
     assert len(opened.read_queue(topic, 0)) == 41
+    opened.shutdown()
+
+
+def test_a_topic_that_rocketmq_deleted_and_made_again_is_its_new_life(tmp_path, rocketmq):
+    """Killed, with its queues or without: reput gives each place to the record that has it now, and RocketMQ agrees."""
+    directory = tmp_path / "store"
+    directory.mkdir()
+    opened = rocketmq(directory, SETTINGS)
+
+    def put(life: str, counts: list[int]) -> None:
+        for queue_id, count in enumerate(counts):
+            for number in range(count):
+                message = Message("orders", b"%s %d" % (life.encode(), number), queue_id=queue_id)
+                assert opened.ask(**put_question(message, SETTINGS, 1))["status"] == "PUT_OK"
+
+    put("old", [9, 9, 9])
+    opened.queues()
+    opened.ask("delete_topic", topic="orders")
+    put("new", [4, 1])
+    theirs = [opened.read_queue("orders", queue_id) for queue_id in (0, 1)]
+    assert [len(records) for records in theirs] == [4, 1]
+    opened.kill()
+    bare = shutil.copytree(directory, tmp_path / "bare")
+    shutil.rmtree(bare / "consumequeue")
+    for found in (bare, directory):
+        with reput.open(found, mode="inline", **FILE_SIZES) as store:
+            store.wait_for("consume_queue", store.appended, timeout=60)
+            assert [comparable(store.get("orders", queue_id).records) for queue_id in (0, 1, 2)] == [*theirs, []]
+            assert [store.put(Message("orders", b"", queue_id=queue_id)).queue_offset for queue_id in (0, 2)] == [4, 0]
+    opened = rocketmq(directory, SETTINGS)
+    assert [len(opened.read_queue("orders", queue_id)) for queue_id in (0, 1, 2)] == [5, 1, 1]
     opened.shutdown()

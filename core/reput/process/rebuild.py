@@ -29,7 +29,9 @@ from reput.ring import RingMemory, RingWriter
 from reput.settings import Settings
 from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id, require_store
+from reput.store.queue_births import QUEUE_BIRTHS, seal_queue_births
 from reput.store.segments import Segments
+from reput_hooks import replace_durably
 
 __all__ = ["RebuildRow", "rebuild", "rebuild_in_place"]
 
@@ -77,6 +79,7 @@ def rebuild(
         DispatcherError: a dispatcher failed; the text says why.
     """
     from reput.store.log_end import find_log_end
+    from reput.store.recovery import present_births
 
     require_store(store_directory)
     store_directory, target = store_directory.resolve(), target.resolve()
@@ -85,7 +88,10 @@ def rebuild(
     segments = Segments(store_directory / "commitlog")
     begin, end = segments.offset_min, find_log_end(store_directory, segments)
     store_id = read_store_id(store_directory)
+    births = present_births(store_directory, segments, store_id)
     (target / "reput").mkdir(parents=True, exist_ok=True)
+    if births:
+        replace_durably(target / "reput" / QUEUE_BIRTHS, seal_queue_births(births))
     memory = RingMemory.create(RING_CAPACITY)
     try:
         writer = RingWriter(

@@ -10,7 +10,7 @@ it goes as far as the log went when it began, and a view may be behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,16 +30,17 @@ from reput.store.delay_level import DelayLevels
 from reput.store.delay_offset_manager import DelayOffsetManager
 from reput.store.dispatcher_cursors import read_dispatcher_cursors
 from reput.store.files import Clock
-from reput.store.identity import require_store
+from reput.store.identity import read_store_id, require_store
 from reput.store.index_sizes import IndexSizes
 from reput.store.log_end import find_log_end
 from reput.store.log_scan import ROW_DTYPE, LogScan
 from reput.store.log_tail import find_unforced, judge_tail
 from reput.store.log_walk import Extent, LogWalk
+from reput.store.queue_births import QueueBirth, births_by_queue, read_queue_births
 from reput.store.record_columns import RecordColumns
-from reput.store.recovery import read_damage
+from reput.store.recovery import present_births, read_damage
 from reput.store.segments import Segments
-from reput.store.store_lock import StoreLock
+from reput.store.store_lock import StoreLock, is_claimed
 from reput.store.subscription_group_manager import SubscriptionGroupManager
 from reput.store.topic_config_manager import TopicConfigManager
 from reput.store.topic_deletions import TopicDeletions, last_deletions
@@ -79,14 +80,28 @@ def check_store(
         DamagedStore: the disk cannot read the log.
     """
     require_store(store_directory)
-    return StoreCheck(store_directory, settings, progress or (lambda done: None), verifier).run()
+    tell = progress or (lambda done: None)
+    known = read_queue_births(store_directory)
+    report = StoreCheck(store_directory, settings, tell, verifier, known).run()
+    if report.views["consume_queue"].state == "different" and not is_claimed(store_directory):
+        # RocketMQ may have deleted topics, and made them again, which takes a look at all of the log to find out.
+        segments = Segments(store_directory / "commitlog")
+        births = present_births(store_directory, segments, read_store_id(store_directory))
+        if births != known:
+            report = StoreCheck(store_directory, settings, tell, verifier, births).run()
+    return report
 
 
 class StoreCheck:
     """One check of one store."""
 
     def __init__(
-        self, store_directory: Path, settings: Settings, progress: Callable[[int], None], verifier: Verifier | None
+        self,
+        store_directory: Path,
+        settings: Settings,
+        progress: Callable[[int], None],
+        verifier: Verifier | None,
+        births: Sequence[QueueBirth],
     ) -> None:
         self.store_directory = store_directory
         self.settings = settings
@@ -119,7 +134,9 @@ class StoreCheck:
         sizes = IndexSizes(settings.max_hash_slot_num, settings.max_index_num)
         self.ext = ConsumeQueueExtCheck(store_directory, live=live)
         deleted = last_deletions(TopicDeletions(store_directory).following(begin))
-        self.consume_queue = ConsumeQueueCheck(store_directory, self.ext, begin, self.damaged, deleted, live=live)
+        self.consume_queue = ConsumeQueueCheck(
+            store_directory, self.ext, begin, self.damaged, deleted, births_by_queue(births), live=live
+        )
         self.index = IndexCheck(store_directory, sizes, begin, self.damaged, live=live, unclean=unclean)
 
     def run(self) -> CheckReport:

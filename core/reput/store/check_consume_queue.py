@@ -94,11 +94,17 @@ class ConsumeQueueCheck:
         log_begin: int,
         damage: Ranges,
         deleted: Mapping[str, int],
+        births: Mapping[tuple[str, int], int],
         *,
         live: bool,
     ) -> None:
-        """*deleted*: where topics were deleted; no unit is due for what they had before, and old ones may be left."""
+        """
+        Args:
+            deleted: where topics were deleted; no unit is due for what they had before, and old ones may be left.
+            births: the same of queues that RocketMQ made anew, by (topic, queue id).
+        """
         self.deleted = deleted
+        self.births = births
         self.root = store_directory / "consumequeue"
         self.batch_topics = BatchTopics(store_directory)
         # Topic → whether it has queues of another kind, as it was when its first record was met.
@@ -155,8 +161,8 @@ class ConsumeQueueCheck:
         if batches.any():
             self.left_alone |= {columns.queues[index][0] for index in set(rows["queue_index"][batches].tolist())}
             wanted &= ~batches
-        if self.deleted:
-            floors = np.array([self.deleted.get(topic, 0) for topic, _ in columns.queues], np.int64)
+        if self.deleted or self.births:
+            floors = np.array([self.floor(*name) for name in columns.queues], np.int64)
             wanted &= rows["commit_log_offset"] >= floors[rows["queue_index"]]
         queue_numbers = numbers[rows["queue_index"]]
         wanted &= queue_numbers != NO_QUEUE
@@ -171,6 +177,10 @@ class ConsumeQueueCheck:
         self.pending_count += len(expected)
         if self.pending_count >= PENDING_MAX:
             self.compare_pending()
+
+    def floor(self, topic: str, queue_id: int) -> int:
+        """Return the commit-log offset below which a queue has no record, because it was deleted there."""
+        return max(self.deleted.get(topic, 0), self.births.get((topic, queue_id), 0))
 
     def multi_dispatched(self, rows: Array, columns: DispatchColumns) -> Array:
         """Return what is expected of the further queues that records are dispatched to."""
@@ -222,9 +232,9 @@ class ConsumeQueueCheck:
         offsets, sizes, codes = (units[name].astype(np.int64) for name in UNIT_DTYPE.names or ())
         present = sizes > 0
         points_there = (offsets == expected["commit_log_offset"]) & (sizes == expected["record_size"])
-        if self.deleted:
+        if self.deleted or self.births:
             # The view has not come to the deletion yet.
-            floor_of = np.array([self.deleted.get(queue.topic, 0) for queue in self.queues], np.int64)
+            floor_of = np.array([self.floor(queue.topic, queue.queue_id) for queue in self.queues], np.int64)
             present &= points_there | (offsets >= floor_of[expected["queue"]])
         with_ext = points_there & (codes <= ADDRESS_MAX) & (codes != expected["tags_code"])
         same_code = (codes == expected["tags_code"]) | with_ext
@@ -308,7 +318,7 @@ class ConsumeQueueCheck:
         """Return which *used* units have no reason to be there, and count those that stand for records that are gone or
         point into damage. The units begin at place *first*."""
         offsets = units["commit_log_offset"].astype(np.int64)
-        begin = max(self.log_begin, self.deleted.get(queue.topic, 0))
+        begin = max(self.log_begin, self.floor(queue.topic, queue.queue_id))
         expired = used & ((units["record_size"] == PRE_BLANK_SIZE) | (offsets < begin))
         inside = used & ~expired & points_into(offsets, self.damage)
         self.findings.expired_count += int(expired.sum())

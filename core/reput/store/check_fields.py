@@ -29,7 +29,7 @@ from reput.store.record import (
 )
 from reput.store.record_columns import RecordColumns
 
-__all__ = ["FieldsCheck"]
+__all__ = ["FieldsCheck", "out_of_sequence"]
 
 Array = np.ndarray[Any, Any]
 Queue = tuple[bytes, int]
@@ -67,6 +67,8 @@ class FieldsCheck:
 
     Attributes:
         damage: what was found, in no order.
+        restarts: where records lie with which a queue that had some begins with 0 again, and nothing contradicts that;
+            and whether the next record of the queue goes on from it.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class FieldsCheck:
         self.log_begin = log_begin
         self.present = now_ms + DAY_MS
         self.damage: list[LogRange] = []
+        self.restarts: dict[int, bool] = {}
         self.expected: dict[Queue, int] = {
             (topic.encode(), queue_id): queue_offset
             for topic, queues in (next_offsets or {}).items()
@@ -198,22 +201,17 @@ class FieldsCheck:
         """Judge a record that broke the sequence of its queue, which goes on from it or does not go on."""
         if doubt.expected == 0 and not goes_on:
             self.strays.append((queue, doubt))
-        # A topic that was deleted begins anew.
         elif doubt.place.queue_offset != 0:
             self.holes.append((queue, doubt))
+        else:
+            # A topic that was deleted begins anew.
+            self.restarts[doubt.place.begin] = goes_on
 
     def add_offset(self, queue: Queue, doubt: Doubt) -> None:
         """Note a queue offset that does not follow."""
         topic = queue[0].decode("utf-8", "backslashreplace")
         place = doubt.place
-        self.damage.append(
-            LogRange(
-                place.begin,
-                place.end,
-                f"the queue offset is out of sequence: topic={topic} queue_id={queue[1]} "
-                f"queue_offset={place.queue_offset} expected={doubt.expected}",
-            )
-        )
+        self.damage.append(out_of_sequence(place.begin, place.end, topic, queue[1], place.queue_offset, doubt.expected))
 
     # Store times.
 
@@ -306,6 +304,15 @@ class FieldsCheck:
             int(header["queue_offset"][number]),
             int(columns.store_timestamp[number]),
         )
+
+
+def out_of_sequence(begin: int, end: int, topic: str, queue_id: int, queue_offset: int, expected: int) -> LogRange:
+    """Return the range of a record whose queue offset does not follow."""
+    reason = (
+        f"the queue offset is out of sequence: topic={topic} queue_id={queue_id} queue_offset={queue_offset} "
+        f"expected={expected}"
+    )
+    return LogRange(begin, end, reason)
 
 
 def fault_of_topic(topic: bytes) -> str | None:

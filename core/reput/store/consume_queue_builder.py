@@ -15,9 +15,10 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -34,6 +35,7 @@ from reput_hooks.dispatch import ROW
 
 __all__ = [
     "LEFT_OUT",
+    "NO_BIRTHS",
     "AddressFinder",
     "ConsumeQueueBuilder",
     "ConsumeQueueState",
@@ -53,6 +55,7 @@ LOGIC_OFFSET_MAX = 2**63 - UNIT_SIZE
 LOST_UNITS_MAX = 5_000_000
 
 QueueTable = dict[str, dict[int, QueueEnd]]
+NO_BIRTHS: Mapping[tuple[str, int], int] = MappingProxyType({})
 
 
 class ConsumeQueueState(msgspec.Struct, frozen=True):
@@ -96,6 +99,7 @@ class ConsumeQueueBuilder:
         has_batch_queue: Callable[[str], bool] = lambda topic: False,
         refuse: Callable[[int, str], None] = lambda commit_log_offset, reason: None,
         addresses: AddressFinder | None = None,
+        births: Mapping[tuple[str, int], int] = NO_BIRTHS,
     ) -> None:
         """
         Args:
@@ -103,6 +107,7 @@ class ConsumeQueueBuilder:
             has_batch_queue: tells whether RocketMQ 5 keeps a topic under ``batchconsumequeue/``.
             refuse: is told of each record that can have no unit, by its commit-log offset.
             addresses: knows which records have an ext unit. Their units get its address in place of the tags code.
+            births: (topic, queue id) → commit-log offset below which no record has a unit; see `queue_births`.
         """
         assert file_size % UNIT_SIZE == 0
         self.directory = directory
@@ -111,6 +116,7 @@ class ConsumeQueueBuilder:
         self.has_batch_queue = has_batch_queue
         self.refuse = refuse
         self.addresses = addresses
+        self.births = births
         self.queues: dict[tuple[str, int], ConsumeQueueFiles] = {}
         self.names: dict[ConsumeQueueFiles, tuple[str, int]] = {}
         # Topic → whether it has queues of another kind, as it was when its first queue was met.
@@ -196,6 +202,10 @@ class ConsumeQueueBuilder:
             rows = rows[left_out == 0]
         for queue_index, units in units_by_queue(rows):
             name = names[queue_index]
+            if self.births and units.commit_log_offset < self.births.get(name, 0):
+                for row in units.rows():
+                    self.take(name, *row, touched)
+                continue
             queue = self.queues.get(name)
             if queue is None:
                 # Its first unit makes the queue, and says where it begins.
@@ -224,6 +234,8 @@ class ConsumeQueueBuilder:
         touched: dict[ConsumeQueueFiles, None],
     ) -> bool:
         """Take in the unit of one record in the queue (topic, queue id); return whether there was one to take in."""
+        if self.births and commit_log_offset < self.births.get(name, 0):
+            return False
         queue = self.queues.get(name)
         if queue is None:
             reason = self.refusal(name[0])
@@ -382,8 +394,15 @@ class ConsumeQueueBuilder:
         """Bring the files to *table*, which the caller keeps durably: what lies before or behind goes.
 
         Raises:
-            DamagedStore: the files do not hold what *table* says.
+            DamagedStore: the files do not hold what *table* says, or what has no place in them any more.
         """
+        for (topic, queue_id), birth in self.births.items():
+            known = table.get(topic, {}).get(queue_id)
+            if known is not None and known.last < birth:
+                raise DamagedStore(
+                    f"consume queue is of a topic that RocketMQ has deleted: topic={topic!r} queue_id={queue_id} "
+                    f"last={known.last} birth={birth}"
+                )
         self.close()
         self.abandon_force()
         self.queues.clear()

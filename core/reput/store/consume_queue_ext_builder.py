@@ -21,6 +21,7 @@ from reput.errors import DamagedStore
 from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE
 from reput.store.consume_queue_builder import (
     LEFT_OUT,
+    NO_BIRTHS,
     ConsumeQueueBuilder,
     QueueTable,
     queue_directories,
@@ -66,13 +67,19 @@ class ConsumeQueueExtBuilder:
         files: Files | None = None,
         has_batch_queue: Callable[[str], bool] = lambda topic: False,
         refuse: Callable[[int, str], None] = lambda commit_log_offset, reason: None,
+        births: Mapping[tuple[str, int], int] = NO_BIRTHS,
     ) -> None:
-        """*has_batch_queue*, *refuse*: as of `ConsumeQueueBuilder`."""
+        """*has_batch_queue*, *refuse*, *births*: as of `ConsumeQueueBuilder`."""
         self.directory = directory
         self.file_size = file_size
         self.files = files or Files()
         self.addresses = ConsumeQueueBuilder(
-            address_directory, ADDRESS_FILE_SIZE, files=self.files, has_batch_queue=has_batch_queue, refuse=refuse
+            address_directory,
+            ADDRESS_FILE_SIZE,
+            files=self.files,
+            has_batch_queue=has_batch_queue,
+            refuse=refuse,
+            births=births,
         )
         self.ext: dict[tuple[str, int], ConsumeQueueExtFiles] = {}
         self.ends: dict[str, dict[int, ExtEnd]] = {}

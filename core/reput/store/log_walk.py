@@ -27,7 +27,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from reput.store.consume_queue_builder import LEFT_OUT
 from reput.store.multi_dispatch import DISPATCH_NAMES, QUEUE_OFFSETS_NAME, own_queue_id
+from reput.store.queue_births import QueueBirth, Restart
 from reput.store.queue_offsets import QueueOffsets
 from reput.store.record import (
     INNER_BATCH_FLAG,
@@ -72,6 +74,7 @@ class LogWalk(SegmentReader):
         record_count: records met.
         last_record_offset: where the last one begins, None before the first.
         queue_offsets, store_timestamp: as of `log_end`.
+        restarts: the records with which queues began with 0 again. What follows counts as the queue's new life.
     """
 
     def __init__(
@@ -83,9 +86,10 @@ class LogWalk(SegmentReader):
         record_count: int = 0,
         verify: bool = True,
         unclean: bool = False,
-        deletions: Sequence[TopicDeletion] = (),
+        deletions: Sequence[TopicDeletion | QueueBirth] = (),
         unforced_from: int | None = None,
         demand_crc: bool = False,
+        finds_restarts: bool = True,
     ) -> None:
         """
         Args:
@@ -99,6 +103,8 @@ class LogWalk(SegmentReader):
             unforced_from: the power was cut, and what lies from this commit-log offset on is not known to have been on
                 disk; see `log_tail.find_unforced`. None: nothing is.
             demand_crc: a record that does not carry the CRC of the whole of it is none.
+            finds_restarts: queues may begin anew where no deletion is known of, for a RocketMQ may have written the
+                log; see `queue_births`.
         """
         super().__init__(segments)
         self.queue_offsets = queue_offsets or QueueOffsets()
@@ -108,6 +114,8 @@ class LogWalk(SegmentReader):
         self.deletions = deque(deletions)
         self.unforced_from = unforced_from
         self.demand_crc = demand_crc
+        self.finds_restarts = finds_restarts
+        self.restarts: list[Restart] = []
         self.record_count = record_count
         self.last_record_offset: int | None = None
         self.log_end = segments.offset_min
@@ -219,21 +227,59 @@ class LogWalk(SegmentReader):
         self.record_count += len(columns)
         self.last_record_offset = int(columns.header["commit_log_offset"][-1])
         self.store_timestamp = max(self.store_timestamp, int(columns.store_timestamp.max()))
-        for topic, queue_id, next_offset in next_queue_offsets(columns):
-            self.queue_offsets.raise_to(topic, queue_id, next_offset)
         while self.deletions and self.deletions[0].commit_log_offset < extent.end:
             deletion = self.deletions.popleft()
-            self.queue_offsets.forget_topic(deletion.topic)
             offsets = columns.header["commit_log_offset"].astype(np.int64)
-            later = columns.behind(int(np.searchsorted(offsets, deletion.commit_log_offset)))
-            for topic, queue_id, next_offset in next_queue_offsets(later) if len(later) else ():
-                if topic == deletion.topic:
-                    self.queue_offsets.raise_to(topic, queue_id, next_offset)
+            before = int(np.searchsorted(offsets, deletion.commit_log_offset))
+            self.learn_queue_offsets(columns.until(before))
+            self.forget(deletion)
+            columns = columns.behind(before)
+        self.learn_queue_offsets(columns)
+
+    def learn_queue_offsets(self, columns: RecordColumns) -> None:
+        """Take over the queue offsets of records before, between or behind deletions."""
+        if not len(columns):
+            return
+        if self.finds_restarts:
+            self.find_restarts(columns)
+        for topic, queue_id, next_offset in next_queue_offsets(columns):
+            self.queue_offsets.raise_to(topic, queue_id, next_offset)
+
+    def find_restarts(self, columns: RecordColumns) -> None:
+        """Let the queues begin anew that have a record with the queue offset 0 behind others."""
+        header = columns.header
+        offsets = header["queue_offset"].astype(np.int64)
+        sys_flag = header["sys_flag"].astype(np.int64)
+        # Prepared and rolled back records say 0, too, and have no place in a queue.
+        counted = (sys_flag & LEFT_OUT) == 0
+        zeros = np.flatnonzero((offsets == 0) & counted)
+        if not len(zeros):
+            return
+        queues, queue_index = columns.queues()
+        for number in zeros.tolist():
+            own = queue_index[number]
+            topic, queue_id = queues[own][0].decode("utf-8", "replace"), queues[own][1]
+            earlier = offsets[:number][(queue_index[:number] == own) & counted[:number]]
+            next_before = self.queue_offsets.next_offset(topic, queue_id)
+            if len(earlier):
+                next_before = max(int(earlier[-1]) + 1, next_before)
+            if next_before:
+                begin = int(header["commit_log_offset"][number])
+                end = begin + int(header["record_size"][number])
+                self.restarts.append(Restart(topic, queue_id, begin, end, next_before))
+                self.queue_offsets.forget_queue(topic, queue_id)
+
+    def forget(self, deletion: TopicDeletion | QueueBirth) -> None:
+        """Let what was deleted begin with 0 again."""
+        if isinstance(deletion, TopicDeletion):
+            self.queue_offsets.forget_topic(deletion.topic)
+        else:
+            self.queue_offsets.forget_queue(deletion.topic, deletion.queue_id)
 
     def delete_the_rest(self) -> None:
         """Take in the deletions at the end of the log, behind which nothing was put."""
         while self.deletions:
-            self.queue_offsets.forget_topic(self.deletions.popleft().topic)
+            self.forget(self.deletions.popleft())
 
     def unreadable(self, at: int, reason: str) -> Extent | None:
         """Judge the bytes from *at* on, which are no record."""
@@ -259,7 +305,9 @@ class LogWalk(SegmentReader):
         if transaction in (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE):
             return True
         topic, queue_id = columns.topic(0), int(columns.header["queue_id"][0])
-        if any(part.topic == topic and part.commit_log_offset <= commit_log_offset for part in self.deletions):
+        if any(
+            part.concerns(topic, queue_id) and part.commit_log_offset <= commit_log_offset for part in self.deletions
+        ):
             return True
         return int(columns.header["queue_offset"][0]) >= self.queue_offsets.next_offset(topic, queue_id)
 

@@ -74,6 +74,7 @@ from reput.store.pooled_commit_log import PooledCommitLog
 from reput.store.properties import PROPERTIES_SIZE_MAX
 from reput.store.publisher import CommittedPublisher, NobodyListens, Publisher
 from reput.store.put_statistics import PutStatistics, PutTotals
+from reput.store.queue_births import QUEUE_BIRTHS, read_queue_births, seal_queue_births
 from reput.store.queue_offsets import QueueOffsets, QueueOffsetsSnapshot
 from reput.store.record import (
     BLANK_SIZE_MIN,
@@ -460,6 +461,8 @@ class MessageStore:
                     len(recovered.garbled),
                 )
             self.topic_deletions.move_before(recovered.common_end, self.files)
+            if recovered.births != read_queue_births(self.directory):
+                self.files.replace(self.own / QUEUE_BIRTHS, seal_queue_births(recovered.births))
             self.force_recovered(segments, recovered.known_durable, recovered.end)
             # From here on the log is known to be on disk as it is now.
             self.epochs = recovered.epochs.with_mark(make_mark(segments, recovered.end), clean=False)

@@ -65,6 +65,12 @@ class QueueOffsets:
             # Whoever holds the same table sees it, too.
             queues.clear()
 
+    def forget_queue(self, topic: str, queue_id: int) -> None:
+        """Let one queue begin with 0 again."""
+        queues = self.queues.get(topic)
+        if queues:
+            queues.pop(queue_id, None)
+
     def total(self, topic: str) -> int:
         """Return how many messages the queues of *topic* were ever given, or since it was deleted."""
         return sum(list(self.queues.get(topic, {}).values()))

@@ -7,11 +7,14 @@ not closed                         → every record behind the last snapshot is 
                                      for what a power cut leaves), and a new epoch begins there, because views may
                                      have seen what is gone
 never written by us                → scanned whole; the queues' files say where queues without records go on
+
+Where RocketMQ wrote, a queue that begins with 0 again was deleted in between, see `queue_births`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,19 +23,28 @@ import msgspec
 from reput.errors import DamagedStore
 from reput.store.consume_queue_builder import queue_directories
 from reput.store.epochs import Epochs, mark_holds, read_epochs
+from reput.store.files import Clock
+from reput.store.queue_births import (
+    QueueBirth,
+    births_before,
+    births_by_queue,
+    births_of_restarts,
+    read_queue_births,
+)
 from reput.store.queue_offsets import QueueOffsets, QueueOffsetsSnapshot, read_queue_offsets
 from reput.store.sealed_file import read_sealed
 from reput.store.segment_reader import SegmentReader
 from reput.store.segments import Segments
 from reput.store.store_lock import is_claimed
-from reput.store.topic_deletions import TopicDeletions, last_deletions, move_deletion
+from reput.store.topic_deletions import TopicDeletion, TopicDeletions, last_deletions, move_deletion
 
 if TYPE_CHECKING:
+    from reput.store.check_fields import FieldsCheck
     from reput.store.check_report import LogRange
-    from reput.store.log_walk import Extent
+    from reput.store.log_walk import Extent, LogWalk
     from reput.store.queue_spans import QueueSpan
 
-__all__ = ["DamageList", "DamagedRange", "RecoveredLog", "read_damage", "recover"]
+__all__ = ["DamageList", "DamagedRange", "RecoveredLog", "present_births", "read_damage", "recover"]
 
 
 class DamagedRange(msgspec.Struct, frozen=True):
@@ -63,6 +75,7 @@ class RecoveredLog(msgspec.Struct):
         lost: why the log ends before the last byte that is not zero; None: it does not.
         garbled: records whose fields those around them contradict. They can be read, and the log goes on behind them.
         found_queues: what the log has of each queue, of a store that reput never wrote.
+        births: where queues begin anew for which no deletion is known.
     """
 
     end: int
@@ -76,6 +89,7 @@ class RecoveredLog(msgspec.Struct):
     common_end: int
     garbled: list[LogRange] = []
     found_queues: dict[str, dict[int, QueueSpan]] | None = None
+    births: list[QueueBirth] = []
 
 
 def read_damage(store_directory: Path) -> DamageList:
@@ -117,12 +131,25 @@ def recover(
     begin: int | None = None
     # Where another program wrote, deletions behind what both have in common would fall upon its records.
     held = [mark.offset for mark in epochs.marks if mark_holds(segments, mark)]
-    common = None if aborted and is_claimed(store_directory) else max(held, default=0)
+    claimed = is_claimed(store_directory)
+    common = None if aborted and claimed else max(held, default=0)
     deletions = TopicDeletions(store_directory).following(segments.offset_min)
+    births = [part for part in read_queue_births(store_directory) if part.commit_log_offset >= segments.offset_min]
     if common is not None:
         deletions = [move_deletion(deletion, common) for deletion in deletions]
+        births = births_before(births, common)
+    in_order: list[TopicDeletion | QueueBirth] = [*deletions, *births]
+    in_order.sort(key=attrgetter("commit_log_offset"))
     unforced_from = find_unforced(store_directory, boot_id)
-    walk = LogWalk(segments, unclean=aborted, deletions=deletions, unforced_from=unforced_from, demand_crc=demand_crc)
+    # What reput deletes it writes down; a RocketMQ does not.
+    walk = LogWalk(
+        segments,
+        unclean=aborted,
+        deletions=in_order,
+        unforced_from=unforced_from,
+        demand_crc=demand_crc,
+        finds_restarts=not claimed,
+    )
     if snapshot is not None and snapshot.epoch == epochs.epoch:
         mark = next((mark for mark in epochs.marks if mark.offset == snapshot.commit_log_offset), None)
         if mark is not None and mark_holds(segments, mark):
@@ -133,9 +160,10 @@ def recover(
                 store_timestamp=snapshot.store_timestamp,
                 record_count=snapshot.ordinal,
                 unclean=aborted,
-                deletions=[part for part in deletions if part.commit_log_offset >= snapshot.commit_log_offset],
+                deletions=[part for part in in_order if part.commit_log_offset >= snapshot.commit_log_offset],
                 unforced_from=unforced_from,
                 demand_crc=demand_crc,
+                finds_restarts=not claimed,
             )
     known = {(damaged.begin, damaged.end): damaged for damaged in read_damage(store_directory).ranges}
     damage = [damaged for damaged in known.values() if begin is not None and damaged.end <= begin]
@@ -162,12 +190,18 @@ def recover(
         damage.append(DamagedRange(judged.begin, judged.end, judged.reason))
     refuse_unaccepted(damage, end, store_directory)
     walk.delete_the_rest()
+    garbled = fields.finish()
+    births = births_by_walk(store_directory, walk, fields, births, garbled)
+    for birth in births:
+        if spans is not None and not walk.queue_offsets.next_offset(birth.topic, birth.queue_id):
+            # Nothing was put to it since its topic was deleted.
+            spans.queues[birth.topic].pop(birth.queue_id, None)
     if begin is None:
         gone = [(0, segments.offset_min), *((damaged.begin, damaged.end) for damaged in damage)]
         raise_from_queue_files(store_directory, walk.queue_offsets, gone, last_deletions(deletions))
-    durable = known_durable(epochs) if ours_before and is_claimed(store_directory) else 0
+    durable = known_durable(epochs) if ours_before and claimed else 0
     if ours_before:
-        if aborted and is_claimed(store_directory):
+        if aborted and claimed:
             epochs = epochs.begin(end, now_ms)
         elif begin is None or end != epochs.clean_end or aborted:
             epochs = epochs.begin(max(held, default=0), now_ms)
@@ -181,9 +215,62 @@ def recover(
         epochs,
         DamageList(damage),
         end if common is None else min(end, common),
-        fields.finish(),
+        garbled,
         spans.queues if spans is not None else None,
+        births_before(births, end),
     )
+
+
+def births_by_walk(
+    store_directory: Path, walk: LogWalk, fields: FieldsCheck, known: list[QueueBirth], garbled: list[LogRange]
+) -> list[QueueBirth]:
+    """Return the births that were *known* and those that *walk* came upon, the last one of each queue.
+
+    A restart that is none is added to what is *garbled*, and its queue goes on where it was to go on.
+    """
+    from reput.store.check_fields import out_of_sequence
+
+    # Others break the sequence of their queue alone, and are named as garbled already.
+    restarts = [
+        restart._replace(goes_on=fields.restarts[restart.commit_log_offset])
+        for restart in walk.restarts
+        if restart.commit_log_offset in fields.restarts
+    ]
+    queue_offsets = walk.queue_offsets
+    last_records = {
+        (topic.decode("utf-8", "replace"), queue_id): offset for (topic, queue_id), offset in fields.met_at.items()
+    }
+    found, refuted = births_of_restarts(store_directory, restarts, queue_offsets.queues, last_records)
+    born_at = births_by_queue(found)
+    for restart in walk.restarts:
+        if born_at.get((restart.topic, restart.queue_id), -1) < restart.commit_log_offset:
+            queue_offsets.raise_to(restart.topic, restart.queue_id, restart.next_before)
+    garbled += [
+        out_of_sequence(part.commit_log_offset, part.end, part.topic, part.queue_id, 0, part.next_before)
+        for part in refuted
+    ]
+    garbled.sort(key=attrgetter("begin"))
+    for birth in found:
+        if last_records.get((birth.topic, birth.queue_id), -1) < birth.commit_log_offset:
+            queue_offsets.forget_queue(birth.topic, birth.queue_id)
+    for birth in known:
+        born_at.setdefault((birth.topic, birth.queue_id), birth.commit_log_offset)
+    return sorted(QueueBirth(offset, topic, queue_id) for (topic, queue_id), offset in born_at.items())
+
+
+def present_births(store_directory: Path, segments: Segments, store_id: str) -> list[QueueBirth]:
+    """Return where queues of a store begin anew, for who builds them without opening it. Reads only.
+
+    They are known, unless a RocketMQ has written since, or reput never did: then the log is read for them.
+    """
+    if is_claimed(store_directory):
+        return read_queue_births(store_directory)
+    clock = Clock()
+    try:
+        return recover(store_directory, segments, store_id, clock.now_ms(), clock.boot_id()).births
+    except DamagedStore:
+        # Whoever builds the queues comes to the damage, too, and says so.
+        return read_queue_births(store_directory)
 
 
 def as_it_was_closed(
@@ -221,6 +308,7 @@ def as_it_was_closed(
         epochs=epochs,
         damage=DamageList(),
         common_end=end,
+        births=read_queue_births(store_directory),
     )
 
 

@@ -28,6 +28,10 @@ class TopicDeletion(msgspec.Struct, frozen=True):
     commit_log_offset: int
     topic: str
 
+    def concerns(self, topic: str, queue_id: int) -> bool:
+        """Tell whether the queue begins anew."""
+        return self.topic == topic
+
 
 class TopicDeletions:
     """The deletions of one store, in the order in which they happened."""

@@ -3,8 +3,10 @@ package interop;
 import com.google.gson.JsonArray;
 import com.google.gson.JsonObject;
 import java.nio.ByteBuffer;
+import java.util.HashSet;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Set;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -80,6 +82,11 @@ class OpenStore {
                 return put(store.putMessage(Messages.one(question)));
             case "put_batch":
                 return put(store.putMessages(Messages.batch(question)));
+            case "delete_topic":
+                Set<String> kept = new HashSet<>(store.getConsumeQueueTable().keySet());
+                kept.remove(question.get("topic").getAsString());
+                store.cleanUnusedTopic(kept);
+                return new JsonObject();
             case "shutdown":
                 store.shutdown();
                 return new JsonObject();
