@@ -33,8 +33,12 @@ BLANK = Struct(">iI")
 assert BLANK.size == BLANK_SIZE_MIN
 # Room is reserved in steps, so that a new store takes little of the disk and a full disk is an error of the step.
 RESERVE_SIZE = 16 << 20
-POPULATE_SIZE = 8 << 20
-POPULATE_STEP = 1 << 20
+RESERVE_SIZE_MIN = 1 << 20
+POPULATE_SIZE = 16 << 20
+# Between two steps the helper needs the interpreter lock, for which a thread that puts lets it wait up to 5 ms: with
+# small steps it falls behind, and the puts find pages that are not in memory.
+POPULATE_STEP = 8 << 20
+WARM_STEP = 1 << 20
 CALL_SIZE = 256 << 10
 PAGE_SIZE = 4096
 
@@ -106,7 +110,8 @@ class CommitLog:
         self.work = threading.Event()
         self.stopping = False
         try:
-            self.prepare(end)
+            # What the first puts need; whoever opens does not wait for more.
+            self.prepare(end, POPULATE_STEP)
         except BaseException:
             self.unmap()
             raise
@@ -270,16 +275,16 @@ class CommitLog:
                 # The put that needs the room meets the same error and reports it; nobody waits for the helper.
                 continue
 
-    def prepare(self, appended: int) -> None:
-        """Have room, pages and the next segment ready for the puts that follow *appended*."""
+    def prepare(self, appended: int, populate_size: int = POPULATE_SIZE) -> None:
+        """Have room, *populate_size* bytes of pages and the next segment ready for the puts that follow *appended*."""
         segment = self.current
         at = max(appended - segment.begin, 0)
         if at > self.segment_size:
             return
         if segment.reserved - at < RESERVE_SIZE // 2:
             # `reserve` asks for a step of RESERVE_SIZE first, and for this much where the disk has no more.
-            self.reserve(segment, min(at + POPULATE_STEP, self.segment_size))
-        while segment.populated < min(at + POPULATE_SIZE, segment.reserved):
+            self.reserve(segment, min(at + RESERVE_SIZE_MIN, self.segment_size))
+        while segment.populated < min(at + populate_size, segment.reserved):
             step = min(POPULATE_STEP, segment.reserved - segment.populated)
             self.populate(segment, segment.populated, step)
             segment.populated += step
@@ -299,10 +304,10 @@ class CommitLog:
         segment.is_warm = True
         forced = 0
         try:
-            for begin in range(0, self.segment_size, POPULATE_STEP):
+            for begin in range(0, self.segment_size, WARM_STEP):
                 if self.stopping:
                     return
-                end = min(begin + POPULATE_STEP, self.segment_size)
+                end = min(begin + WARM_STEP, self.segment_size)
                 self.reserve(segment, end)
                 segment.mapping.populate(begin, end - begin)
                 segment.populated = max(segment.populated, end)
