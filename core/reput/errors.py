@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 __all__ = [
     "BrokerError",
     "ConfigError",
@@ -90,6 +92,16 @@ class DamagedStore(StoreError):
     """Bytes of the log are not what was written. See `reput check` and `reput repair`."""
 
     advice = "See `reput check STORE` for what is damaged."
+
+    # Of a record that is none: its commit-log offset, and its size where that is known.
+    place: tuple[int, int | None] | None = None
+
+    @classmethod
+    def at(cls, commit_log_offset: int, record_size: int | None, text: str, advice: str = "") -> Self:
+        """Return the error that names a place of the log."""
+        error = cls(text, advice)
+        error.place = (commit_log_offset, record_size)
+        return error
 
 
 class MessageIllegal(StoreError, ValueError):

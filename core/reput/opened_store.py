@@ -44,6 +44,7 @@ from reput.store.identity import read_identity, require_store
 from reput.store.message import Message, PutMessageResult, check_topic
 from reput.store.message_reader import GetMessageResult, MessageReader
 from reput.store.message_store import MessageStore
+from reput.store.met_damage import MetDamages, known_damage
 from reput.store.publisher import Publisher
 from reput.store.retention_plan import SegmentFate
 from reput.store.shortages import tell_store_error
@@ -166,6 +167,9 @@ class Reading:
         if self.closed:
             raise StoreClosed(f"the store is closed: store={self.directory}", "Open it again.")
 
+    def met_damage(self, error: DamagedStore) -> None:
+        """Take note of damage that was met. Who only reads the store keeps it to himself."""
+
     def log_end(self) -> int:
         """Return the commit-log offset up to which records can be read."""
         raise NotImplementedError
@@ -254,7 +258,12 @@ class Reading:
                     if at in scan.passed_over:
                         at = scan.passed_over[at]
                         continue
-                    columns, following = scan.locate(at, end)
+                    try:
+                        columns, following = scan.locate(at, end)
+                    except DamagedStore as error:
+                        error.place = (at, None)
+                        self.met_damage(error)
+                        raise
                     for position in columns.position.tolist():
                         if at + position >= wanted:
                             yield decode_record(columns.data, position)
@@ -293,6 +302,7 @@ class Store(Reading):
         self.not_begun = set() if begun else set(self.settings.dispatchers)
         self.read_lock = threading.Lock()
         self.grown = threading.Condition()
+        self.met_damages = MetDamages(directory)
         # What the event loop of each thread puts and waits with.
         self.here = threading.local()
         self.closed = False
@@ -353,6 +363,10 @@ class Store(Reading):
             if bring_back_offsets(offsets, writer.queue_offsets):
                 offsets.persist()
 
+    def met_damage(self, error: DamagedStore) -> None:
+        """Have `status` tell of damage that was met."""
+        self.met_damages.note(error)
+
     def new_reader(self) -> MessageReader:
         """Return a reader of this store, for one thread at a time."""
         return MessageReader(
@@ -363,6 +377,7 @@ class Store(Reading):
             self.commit_log_offset_min,
             lambda: self.writer.deleted_at,
             self.writer.opened_at,
+            self.met_damages.note,
         )
 
     def start_group(self, mode: Mode) -> None:
@@ -698,6 +713,7 @@ class Store(Reading):
                 reason=writer.reason or writer.notice,
             ),
             dispatchers=self.group.status(),
+            damage=known_damage(self.directory, writer.committed),
         )
         return with_statistics(status, self.statistics())
 

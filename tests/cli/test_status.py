@@ -50,6 +50,7 @@ ROW = {
     "waiting_delays": {"2": 1, "3": 4},
     "half_messages": None,
     "statistics": None,
+    "damage": [{"from": 10, "until": None, "reason": "no record", "accepted": False, "met": 5}],
 }
 
 
@@ -63,6 +64,9 @@ def test_people_see_a_row_for_the_writer_and_one_for_each_dispatcher():
         "\n"
         "name   state    progress  lag_bytes  lag_seconds  restart_count  gap_bytes  error\n"
         "index  BACKOFF        60         40        1.500              2          0  it broke\n"
+        "\n"
+        "from  accepted  met  reason\n"
+        "  10  False       5  no record\n"
         "\n"
         "waiting_delays=5 half_messages=-"
     )

@@ -46,6 +46,7 @@ DISPATCHER_COLUMNS = (
     "rebuild_progress",
     "error",
 )
+DAMAGE_COLUMNS = ("from", "until", "accepted", "met", "reason")
 GROUP_COLUMNS = (
     "group",
     "topic",
@@ -68,7 +69,8 @@ def status(
 ) -> int:
     """Show who writes the store, how far the log goes, how far each view is behind, and what was put and consumed.
 
-    A store that nobody has open shows what is on disk. Exit code 1: the store takes no writes, or a dispatcher is down.
+    A store that nobody has open shows what is on disk. Exit code 1: the store takes no writes, a dispatcher is down, or
+    its log has damage that is known and that nobody has accepted.
     """
     from reput.opened_store import ReadOnlyStore
 
@@ -84,7 +86,8 @@ def status(
         printer.row(row)
         if not watch:
             states = {row["writer"]["state"], *(dispatcher["state"] for dispatcher in row["dispatchers"])}
-            return ANSWER_IS_NO if states & UNHEALTHY else 0
+            damaged = any(not part["accepted"] for part in row["damage"])
+            return ANSWER_IS_NO if damaged or states & UNHEALTHY else 0
         sys.stdout.flush()
         waiting.wait(WATCH_INTERVAL_S)
 
@@ -95,6 +98,7 @@ def status_text(row: Mapping[str, Any]) -> str:
         f"store={row['store']} store_id={row['store_id']} version={row['version']}",
         table_text([row["writer"]], WRITER_COLUMNS),
         table_text(row["dispatchers"], DISPATCHER_COLUMNS),
+        table_text(row["damage"], DAMAGE_COLUMNS),
     ]
     if row["statistics"] is None:
         parts += [line_text(waiting_counts(row))]

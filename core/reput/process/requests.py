@@ -24,6 +24,7 @@ from reput.process.order import in_order
 from reput.process.reactor import Reactor
 from reput.process.states import State
 from reput.process.status import dispatcher_row
+from reput.store.met_damage import known_damage
 
 if TYPE_CHECKING:
     from reput.process.supervisor import Supervisor
@@ -232,6 +233,7 @@ class RequestDesk:
                 for member in self.group.members.values()
             ],
             supervisor_pid=self.group.pid,
+            damage=known_damage(self.group.context.store_directory, header.appended),
         )
 
     def pause(self, member: Member) -> None:

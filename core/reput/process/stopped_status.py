@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import reput
+from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.process.catalogue import installed_dispatchers
 from reput.process.control_socket import group_status
 from reput.process.dead_letters import DeadLetters
@@ -18,11 +19,17 @@ from reput.store.epochs import read_epochs
 from reput.store.files import Clock
 from reput.store.identity import read_store_id
 from reput.store.log_end import find_log_end
+from reput.store.met_damage import is_whole, known_damage
+from reput.store.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
+from reput.store.recovery import read_damage
 from reput.store.segments import Segments
 from reput.store.store_checkpoint import ahead_of_clock, read_checkpoint
 from reput.store.store_lock import StoreLock
 
 __all__ = ["stopped_status"]
+
+# Of a record or a blank, behind its size.
+MAGIC_SIZE = 4
 
 
 def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
@@ -56,12 +63,16 @@ def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
             reason=ahead_of_clock(read_checkpoint(store_directory).physic_msg_timestamp, Clock().now_ms()),
         ),
         dispatchers=[
-            stopped_row(store_directory, name, cursors.get(name), epochs.clean_end) for name in settings.dispatchers
+            stopped_row(segments, store_directory, name, cursors.get(name), epochs.clean_end)
+            for name in settings.dispatchers
         ],
+        damage=known_damage(store_directory, end),
     )
 
 
-def stopped_row(store_directory: Path, name: str, durable_cursor: int | None, clean_end: int | None) -> DispatcherRow:
+def stopped_row(
+    segments: Segments, store_directory: Path, name: str, durable_cursor: int | None, clean_end: int | None
+) -> DispatcherRow:
     """Return the row of a dispatcher of which only files are there; *durable_cursor* as it was noted last.
 
     After a close that was the end of it: what it is behind by, up to *clean_end*, is known. After a kill it is not.
@@ -70,6 +81,7 @@ def stopped_row(store_directory: Path, name: str, durable_cursor: int | None, cl
     if entry is not None and entry.rivals:
         # Which of them would run is not known.
         entry = None
+    lag_bytes = None if durable_cursor is None or clean_end is None else max(clean_end - durable_cursor, 0)
     return DispatcherRow(
         name=name,
         distribution=entry.distribution if entry else None,
@@ -78,7 +90,7 @@ def stopped_row(store_directory: Path, name: str, durable_cursor: int | None, cl
         state=State.STOPPED.name,
         progress=None,
         durable_cursor=durable_cursor,
-        lag_bytes=None if durable_cursor is None or clean_end is None else max(clean_end - durable_cursor, 0),
+        lag_bytes=lag_bytes,
         lag_messages=None,
         lag_seconds=None,
         restart_count=None,
@@ -88,7 +100,21 @@ def stopped_row(store_directory: Path, name: str, durable_cursor: int | None, cl
         backstop_count=None,
         heartbeat_age_ms=None,
         rss_bytes=None,
-        error=None,
+        error=damage_where(segments, store_directory, durable_cursor) if lag_bytes and durable_cursor else None,
         counters={},
         rebuild_progress=None,
     )
+
+
+def damage_where(segments: Segments, store_directory: Path, commit_log_offset: int) -> str | None:
+    """Return what is wrong with the log where a view has ended, None if nothing is, or an operator has accepted it."""
+    try:
+        magic_code = int.from_bytes(segments.read(commit_log_offset, BLANK_SIZE_MIN)[-MAGIC_SIZE:], "big")
+    except (DamagedStore, OffsetOutOfRange):
+        magic_code = 0
+    accepted = read_damage(store_directory).accepted()
+    if magic_code == BLANK_MAGIC_CODE or any(begin <= commit_log_offset < until for begin, until in accepted):
+        return None
+    if is_whole(segments, commit_log_offset):
+        return None
+    return f"the log is damaged where the view ends: commit_log_offset={commit_log_offset}"

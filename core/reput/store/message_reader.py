@@ -250,6 +250,7 @@ class MessageReader:
         log_begin: Callable[[], int] | None = None,
         deletions: Callable[[], Mapping[str, int]] | None = None,
         own_from: int = 1 << 63,
+        on_damage: Callable[[DamagedStore], None] = lambda error: None,
     ) -> None:
         """Read the store in *store_directory*.
 
@@ -262,6 +263,7 @@ class MessageReader:
             deletions: gives where in the log each topic was deleted last; None: a file is asked instead.
             own_from: commit-log offset from which on this very process has put all records. Bodies of others, which
                 have come from a disk, are compared with their CRC.
+            on_damage: is told of each error that names a damaged place of the log, before it is raised.
         """
         self.directory = store_directory
         self.settings = settings
@@ -271,6 +273,7 @@ class MessageReader:
         self.files = OpenFiles()
         self.log_begin = log_begin
         self.own_from = own_from
+        self.on_damage = on_damage
         self.deletions = deletions or LastDeletions(store_directory)
         # What `log_begin` said when the segments were listed.
         self.known_log_begin = -1
@@ -464,7 +467,11 @@ class MessageReader:
                         if record_filter is not None:
                             break
             checked = len(places)
-            found = queue.read(chosen, places, body_ends)
+            try:
+                found = queue.read(chosen, places, body_ends)
+            except DamagedStore as error:
+                self.on_damage(error)
+                raise
             if chosen and not found and not taken:
                 status = GetMessageStatus.MESSAGE_WAS_REMOVING
             if found and record_filter is not None and not matches_record(record_filter, found[0]):
@@ -542,7 +549,16 @@ class MessageReader:
             # Retention has trimmed the log; the index follows.
             if commit_log_offset < log_min:
                 return False
-            record = self.record_at(commit_log_offset)
+            try:
+                record = self.record_at(commit_log_offset)
+            except DamagedStore as error:
+                if self.is_accepted(commit_log_offset):
+                    return False
+                raise self.told(
+                    DamagedStore.at(
+                        commit_log_offset, None, f"{error} topic={topic} commit_log_offset={commit_log_offset}"
+                    )
+                ) from None
             if record is None or record.topic != topic or not (key in record.keys or record.uniq_key == key):
                 return False
             if not self.has_whole_body(record):
@@ -599,11 +615,20 @@ class MessageReader:
             return True
         if self.is_accepted(commit_log_offset):
             return False
-        raise DamagedStore(
-            f"{NOT_ITS_CRC}: topic={record.topic} queue_id={record.queue_id} queue_offset={record.queue_offset} "
-            f"commit_log_offset={commit_log_offset}",
-            "See `reput check STORE`; other messages can be read.",
+        raise self.told(
+            DamagedStore.at(
+                commit_log_offset,
+                record.record_size,
+                f"{NOT_ITS_CRC}: topic={record.topic} queue_id={record.queue_id} queue_offset={record.queue_offset} "
+                f"commit_log_offset={commit_log_offset}",
+                "See `reput check STORE`; other messages can be read.",
+            )
         )
+
+    def told(self, error: DamagedStore) -> DamagedStore:
+        """Return *error*, which somebody is told of."""
+        self.on_damage(error)
+        return error
 
     def record_at(self, commit_log_offset: int) -> Record | None:
         """Return the record that begins at this offset, None if it was before the log's first byte or is now.
@@ -702,7 +727,7 @@ class QueueReader:
         try:
             size, magic_code, queue_id, own_queue_offset, commit_log_offset, sys_flag = HEAD.unpack_from(data, at)
             if commit_log_offset != unit[0] or magic_code not in MAGIC_CODES:
-                return self.pass_over("the log has no record where the queue says", queue_offset, unit[0])
+                return self.pass_over("the log has no record where the queue says", queue_offset, unit[0], unit[1])
             if size != unit[1]:
                 return False
             if queue_id == self.queue_id and own_queue_offset == queue_offset:
@@ -715,7 +740,7 @@ class QueueReader:
             return False
         return holds_unit_of(decode_record(data[at : at + size]), self.topic, self.queue_id, queue_offset)
 
-    def pass_over(self, what: str, queue_offset: int, commit_log_offset: int) -> bool:
+    def pass_over(self, what: str, queue_offset: int, commit_log_offset: int, record_size: int) -> bool:
         """Return False if an operator has accepted the damage that a read came upon.
 
         Raises:
@@ -723,7 +748,9 @@ class QueueReader:
         """
         if self.reader.is_accepted(commit_log_offset):
             return False
-        raise DamagedStore(
+        raise DamagedStore.at(
+            commit_log_offset,
+            record_size,
             f"{what}: topic={self.topic} queue_id={self.queue_id} queue_offset={queue_offset} "
             f"commit_log_offset={commit_log_offset}",
             "See `reput check STORE`; the messages behind it can be read.",
@@ -736,7 +763,7 @@ class QueueReader:
             DamagedStore: nobody has.
         """
         _, _, _, queue_offset, commit_log_offset, _ = HEAD.unpack_from(record)
-        return self.pass_over(NOT_ITS_CRC, queue_offset, commit_log_offset)
+        return self.pass_over(NOT_ITS_CRC, queue_offset, commit_log_offset, len(record))
 
     def may_be_wanted(self, unit: Unit, message_filter: MessageFilter) -> bool:
         """Ask a filter with what the queue knows of a message. What the ext files have lost counts as unknown."""
