@@ -15,6 +15,7 @@ import reput
 from delivering import LIMIT_S, SMALL, open_inline, wait_until
 from reput.consume.delivery_search import is_copy_of
 from reput.errors import StoreFull
+from reput.filter.string_hash import string_hash
 from reput.opened_store import Store
 from reput.store.check import check_store
 from reput.store.delay_level import SCHEDULE_TOPIC
@@ -23,6 +24,9 @@ from reput.store.files import Clock
 from reput.store.message import MessageExtBrokerInner
 from reput_hooks import Record
 from small_store import ManualClock, records
+
+# In a unit of a consume queue.
+TAGS_CODE_AT = 12
 
 
 def wait_delivered(store: Store) -> None:
@@ -101,6 +105,25 @@ def test_what_was_delivered_is_kept_at_close_and_waits_at_the_next_opening(tmp_p
         advance(store, 0)
         wait_delivered(store)
         assert [record.body for record in delivered(store)] == [b"first", b"second"]
+
+
+def test_a_unit_that_has_the_hash_of_a_tag_makes_no_message_due_before_its_time(tmp_path):
+    """RocketMQ 4.9 writes such units where it dispatches while it recovers; the record says when it is due."""
+    path = tmp_path / "store"
+    with open_inline(path, message_delay_level="0s 1h") as store:
+        put_at = store.put(reput.Message("orders", b"late", tags="paid", delay_level=2)).store_timestamp
+    with (path / "consumequeue" / SCHEDULE_TOPIC / "1" / ("0" * 20)).open("r+b") as queue:
+        queue.seek(TAGS_CODE_AT)
+        queue.write(string_hash("paid").to_bytes(8, "big"))
+    with open_inline(path, message_delay_level="0s 1h") as store:
+        store.writer.clock = ManualClock(put_at + 3_599_999)
+        advance(store, 0)
+        store.put(reput.Message("orders", b"at once", delay_level=1))
+        wait_until(lambda: [row.deliver_timestamp for row in store.delays()] == [None, put_at + 3_600_000])
+        assert [record.body for record in delivered(store)] == [b"at once"]
+        advance(store, 1)
+        wait_delivered(store)
+        assert [record.body for record in delivered(store)] == [b"at once", b"late"]
 
 
 def wait_delivered_of(store: Store, level: int) -> None:

@@ -96,7 +96,11 @@ class Ledger:
         """Take down one record; it begins where the one before ended, or in the next segment."""
         segment_size = self.settings.mapped_file_size_commit_log
         next_segment = self.end - self.end % segment_size + segment_size
-        assert fields["commit_log_offset"] in (self.end, next_segment)
+        assert fields["commit_log_offset"] in (self.end, next_segment), (
+            f"a record does not begin where the one before ended, nor in the next segment: fields={fields} "
+            f"topic={topic} queue_id={queue_id} end={self.end} next_segment={next_segment} "
+            f"count={len(self.records)} last={self.records[-3:]}"
+        )
         hosts = {"born_host": self.settings.born_host, "store_host": self.settings.store_host}
         self.records.append(
             Record(

@@ -56,6 +56,9 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 BATCH = 64
 # The clock may be set; while a message waits no sleep is longer, so that this is noticed.
 SLEEP_MAX_S = 1.0
+# A smaller tags code is no time but the hash of a tag. RocketMQ 4.9 puts that where it dispatches while it recovers,
+# because it reads the table of levels only after that, and delivers such messages at once, hours too early.
+HASH_MAX = 2**31 - 1
 # The longest wait for the consume queue that does not look whether the service is to stop.
 WAIT_S = 0.5
 # Until a level is tried again whose queue cannot be read or whose messages cannot be put. RocketMQ waits 10 s.
@@ -428,11 +431,11 @@ class ScheduleService:
         tags_code = unit[2]
         if unit[1] == PRE_BLANK_SIZE:
             return 0
-        if not is_address(tags_code):
+        if is_address(tags_code):
+            ext = queue.ext.get(tags_code)
+            tags_code = 0 if ext is None else ext.tags_code
+        if tags_code > HASH_MAX:
             return tags_code
-        ext = queue.ext.get(tags_code)
-        if ext is not None:
-            return ext.tags_code
         try:
             record = self.reader.record_at(unit[0])
         except OffsetOutOfRange:
