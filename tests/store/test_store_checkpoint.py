@@ -62,6 +62,13 @@ def test_a_full_file_counts_once_it_is_on_disk(tmp_path, durable, expected):
     assert written(tmp_path, 8_000, durable) == expected
 
 
+def test_where_all_is_dispatched_again_no_index_file_is_kept(tmp_path):
+    """RocketMQ adds no key of a record that lies before the end of its last index file, had it one or not."""
+    index_file(tmp_path, 1, 1_000, 3_000, 500)
+    index_file(tmp_path, 2, 3_000, 6_000, 900)
+    assert written(tmp_path, 0) == (0, 0)
+
+
 def test_files_that_end_at_the_same_time_are_told_apart_by_none(tmp_path):
     """RocketMQ would keep both, so neither is said to be on disk."""
     index_file(tmp_path, 1, 1_000, 3_000, 500)

@@ -27,6 +27,7 @@ from reput.errors import DamagedStore
 from reput.store.consume_queue import UNIT_SIZE
 from reput.store.consume_queue_files import ConsumeQueueFiles, QueueEnd
 from reput.store.file_name import file_name, parse_file_name
+from reput.store.file_runs import removal_order
 from reput.store.files import Files
 from reput.store.multi_dispatch import further_queues
 from reput.store.record import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE
@@ -484,7 +485,7 @@ class ConsumeQueueBuilder:
 
     def remove_queue(self, directory: Path) -> None:
         """Remove a queue's directory."""
-        for path in sorted(directory.iterdir()):
+        for path in removal_order(sorted(directory.iterdir()), ()):
             self.files.remove(path)
         self.files.remove_directory(directory)
         self.changed_directories -= {directory, directory.parent}

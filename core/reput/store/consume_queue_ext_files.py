@@ -23,6 +23,7 @@ from reput.store.consume_queue_ext import (
 )
 from reput.store.consume_queue_files import queue_file_begins
 from reput.store.file_name import file_name
+from reput.store.file_runs import removal_order
 from reput.store.files import Files, WrittenFile
 
 __all__ = ["ConsumeQueueExtFiles", "ExtEnd"]
@@ -126,11 +127,11 @@ class ConsumeQueueExtFiles:
         Raises:
             DamagedStore: a file is missing.
         """
-        begins = set(queue_file_begins(self.directory))
+        begins = queue_file_begins(self.directory)
         wanted = range(known.begin, known.end, self.file_size)
-        if not begins.issuperset(wanted):
+        if not set(begins).issuperset(wanted):
             raise DamagedStore(f"consume queue ext lacks a file: directory={self.directory} end={known.end}")
-        for begin in sorted(begins.difference(wanted), reverse=True):
+        for begin in removal_order(begins, wanted):
             self.files.remove(self.directory / file_name(begin))
         if wanted:
             file = self.files.open(self.directory / file_name(wanted[-1]))

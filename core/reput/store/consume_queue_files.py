@@ -17,6 +17,7 @@ import msgspec
 from reput.errors import DamagedStore
 from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from reput.store.file_name import file_name, parse_file_name
+from reput.store.file_runs import removal_order
 from reput.store.files import Files, WrittenFile
 
 __all__ = ["ConsumeQueueFiles", "QueueEnd", "queue_file_begins"]
@@ -217,14 +218,14 @@ class ConsumeQueueFiles:
         Raises:
             DamagedStore: the files do not hold what *known* says.
         """
-        begins = set(queue_file_begins(self.directory))
+        begins = queue_file_begins(self.directory)
         wanted = range(known.begin, known.end, self.file_size)
-        if not begins.issuperset(wanted) or self.unit_at(known.end - UNIT_SIZE)[0] != known.last:
+        if not set(begins).issuperset(wanted) or self.unit_at(known.end - UNIT_SIZE)[0] != known.last:
             raise DamagedStore(
                 f"consume queue is not what its cursor says: directory={self.directory} end={known.end} "
                 f"last={known.last}"
             )
-        for begin in sorted(begins.difference(wanted), reverse=True):
+        for begin in removal_order(begins, wanted):
             self.remove(begin)
         if self.open(wanted[-1]).zero_behind(known.end - wanted[-1]):
             self.dirty.add(wanted[-1])

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reput.errors import DamagedStore
+from reput.store.file_runs import removal_order
 from reput.store.files import Clock, Files
 from reput.store.index_file import IndexHeader, index_paths, key_hash, read_header
 from reput.store.index_mapping import IndexKey, IndexMapping, index_file_size
@@ -231,9 +232,8 @@ class IndexBuilder:
         """
         self.close()
         found = [path.name for path in index_paths(self.directory)]
-        for name in found:
-            if name not in state.names:
-                self.files.remove(self.directory / name)
+        for name in removal_order(found, set(state.names)):
+            self.files.remove(self.directory / name)
         missing = sorted(set(state.names) - set(found))
         if missing:
             raise DamagedStore(f"index file is gone: name={missing[0]} directory={self.directory}")

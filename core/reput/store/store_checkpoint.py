@@ -85,6 +85,7 @@ def write_checkpoint(
 
     After a crash RocketMQ drops every index file that ends behind ``index_msg_timestamp``, and dispatches again only
     from ``logics_msg_timestamp`` on. So the latter never passes the begin of the first file that the former leaves out.
+    Where all is dispatched again, all files are left out: one that is kept hides the keys of whatever lies before it.
 
     Args:
         index_durable: commit-log offset up to which the index is on disk; None: all of it is.
@@ -92,7 +93,7 @@ def write_checkpoint(
     found = read_checkpoint(store_directory)
     headers = [header for header in read_headers(store_directory / "index") if header.index_count > 1]
     # The last file is not full, and is written on.
-    covered = max(len(headers) - 1, 0)
+    covered = max(len(headers) - 1, 0) if queue_timestamp else 0
     while covered and index_durable is not None and headers[covered - 1].end_offset >= index_durable:
         covered -= 1
     # RocketMQ tells files by their times alone.
