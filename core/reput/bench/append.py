@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 
 import reput
 from reput.bench.machine import group_memory, machine_facts, percentiles
+from reput.bench.scratch import scratch_directory
 from reput.opened_store import Store
 
 __all__ = ["measure_append"]
@@ -43,8 +43,7 @@ def measure_append(
         directory: where a scratch store is made and removed; None: the system's place for such.
         count: messages of each of the two runs.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
-    try:
+    with scratch_directory(directory) as scratch:
         report: dict[str, Any] = {"bench": "append", "machine": machine_facts(scratch), "body_size": body_size}
         with scratch_store(scratch) as store:
             report["put"] = put_one_by_one(store, count, bytes(body_size))
@@ -54,8 +53,6 @@ def measure_append(
         with scratch_store(scratch) as store:
             report["put_to_readable"] = put_to_readable(store, latency_rate, latency_seconds, bytes(body_size))
         return report
-    finally:
-        shutil.rmtree(scratch)
 
 
 @contextmanager

@@ -13,9 +13,7 @@ Parts that RocketMQ has nothing like are measured once: they take turns with the
 from __future__ import annotations
 
 import itertools
-import shutil
 import statistics
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +25,7 @@ import msgspec
 from reput.bench.figures import Figure, figures_of, shown, yes_or_no
 from reput.bench.machine import machine_facts
 from reput.bench.peer import PEER_COMMANDS, PEER_FIGURES, VERSIONS, Peer
+from reput.bench.scratch import scratch_directory, spread_directories
 from reput.bench.turns import REPUT, Command, Turn, run_turn, user_environment
 
 __all__ = [
@@ -166,10 +165,11 @@ def measure_beside(
         directory: where scratch stores are made and removed; None: the system's place for such.
         say: is told what comes next, and what is left out.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
     log = out.with_name(out.name + ".log")
     encode = msgspec.json.Encoder().encode
-    try:
+    with scratch_directory(directory) as scratch:
+        # RocketMQ makes its stores there, too.
+        spread_directories(scratch)
         log.write_bytes(b"")
         program = None if peer is None else Peer(peer, versions, scratch, log)
         notes = (
@@ -194,8 +194,6 @@ def measure_beside(
                     say(f"failed: {line.turn.failed}")
                 file.write(encode(line) + b"\n")
                 file.flush()
-    finally:
-        shutil.rmtree(scratch)
 
 
 def turns(program: Peer | None, parts: Sequence[str], rounds: int, *, quick: bool) -> Iterator[Line]:

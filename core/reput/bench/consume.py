@@ -8,8 +8,6 @@ put to a queue is told apart: its wait has the making of the queue's files in it
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 import threading
 import time
 import tracemalloc
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import reput
 from reput.bench.machine import machine_facts, percentiles
+from reput.bench.scratch import scratch_directory
 from reput.consume.pull_service import PullRequest
 from reput.consume.subscription import subscribe
 from reput.store.topic_config_manager import TopicConfig
@@ -52,9 +51,8 @@ def measure_consume(
     delayed: int = DELAYED_WAITING,
 ) -> dict[str, Any]:
     """Measure consuming *count* messages, *wake_ups* of whoever waits, and deliveries beside *delayed* others."""
-    scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
     body = bytes(body_size)
-    try:
+    with scratch_directory(directory) as scratch:
         with reput.open(scratch / "store", dispatchers=["consume_queue"]) as store:
             for first in range(0, count, PUT_BATCH):
                 store.put_batch(
@@ -90,8 +88,6 @@ def measure_consume(
                 "delayed_waiting": delayed,
                 "delivered_late": percentiles(late),
             }
-    finally:
-        shutil.rmtree(scratch)
 
 
 def seconds_for(consumer: Consumer, count: int) -> float:

@@ -17,7 +17,6 @@ import shutil
 import signal
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ import reput
 from reput.bench.append import put_to_readable
 from reput.bench.machine import anonymous_memory, machine_facts, percentiles, processor_time
 from reput.bench.misbehaviour import KINDS, measure_misbehaviour, plugin_source
+from reput.bench.scratch import scratch_directory
 from reput.opened_store import Store
 from reput.process.group import ProcessGroup
 
@@ -88,9 +88,8 @@ def measure_dispatch(
         misbehaviour_seconds: how long each of the sixty runs beside a dispatcher that misbehaves, or a burner, takes;
             0 leaves them out.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
     body = bytes(body_size)
-    try:
+    with scratch_directory(directory) as scratch:
         report: dict[str, Any] = {"bench": "dispatch", "machine": machine_facts(scratch), "body_size": body_size}
         with installed(scratch / "plugins", {f"idle_{number}": IDLE_PLUGIN for number in range(max(PAUSED_COUNTS))}):
             names = [f"idle_{number}" for number in range(max(PAUSED_COUNTS))]
@@ -111,8 +110,6 @@ def measure_dispatch(
         with reput.open(scratch / "restart") as store:
             report["restart"] = kill_under_puts(store, restarts, body)
         return report
-    finally:
-        shutil.rmtree(scratch)
 
 
 @contextlib.contextmanager

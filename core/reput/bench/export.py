@@ -18,7 +18,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 
 import reput
 from reput.bench.machine import machine_facts, percentiles
+from reput.bench.scratch import scratch_directory
 from reput.exports import DELTA, find_export
 from reput.table import LogTable
 
@@ -63,8 +63,7 @@ def measure_export(
         with_spark: measure what needs Spark, too.
         trickle_seconds: how long messages come one by one.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
-    try:
+    with scratch_directory(directory) as scratch:
         store = scratch / "store"
         count = fill_log(store, size, body_size)
         report: dict[str, Any] = {
@@ -80,8 +79,6 @@ def measure_export(
             report["export"] = export_and_write(store, scratch)
             report["follow"] = follow(store, scratch, body_size, trickle_seconds)
         return report
-    finally:
-        shutil.rmtree(scratch)
 
 
 def fill_log(directory: Path, size: int, body_size: int) -> int:

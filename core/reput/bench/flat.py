@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from typing import Any
 
 import reput
 from reput.bench.machine import machine_facts
+from reput.bench.scratch import scratch_directory
 from reput.opened_store import Store
 
 __all__ = ["measure_flat"]
@@ -52,8 +52,7 @@ def measure_flat(
         rounds: turns of each store.
         calls: puts, and gets, a round.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
-    try:
+    with scratch_directory(directory) as scratch:
         return {
             "bench": "flat",
             "machine": machine_facts(scratch),
@@ -65,8 +64,6 @@ def measure_flat(
                 scratch, segments, rounds, calls, queues_of=lambda _: 1, segments_of=lambda number: number
             ),
         }
-    finally:
-        shutil.rmtree(scratch)
 
 
 def compare(

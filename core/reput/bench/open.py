@@ -18,13 +18,13 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import reput
 from reput.bench.machine import machine_facts
+from reput.bench.scratch import scratch_directory
 from reput.bench.turns import REPUT, user_environment
 
 __all__ = ["measure_open"]
@@ -51,8 +51,7 @@ def measure_open(
         rounds: openings of each kind, in turns, and checks; what is reported is the median, of openings also the least
             and the most.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
-    try:
+    with scratch_directory(directory) as scratch:
         store = scratch / "store"
         count = fill(store, size, body_size)
         log_bytes = sum(segment.stat().st_size for segment in (store / "commitlog").iterdir())
@@ -81,8 +80,6 @@ def measure_open(
             "check_with_views_mb_per_s": round(statistics.median(with_views), 1),
             "check_mb_per_s": round(statistics.median(log_alone), 1),
         }
-    finally:
-        shutil.rmtree(scratch)
 
 
 def fill(path: Path, size: int, body_size: int) -> int:

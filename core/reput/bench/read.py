@@ -8,14 +8,13 @@ by key     one at a time: until the record is decoded, whose key has to be compa
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import reput
 from reput.bench.machine import machine_facts, percentiles
+from reput.bench.scratch import scratch_directory
 
 __all__ = ["measure_read"]
 
@@ -28,53 +27,49 @@ def measure_read(
     directory: Path | None = None, *, count: int = 600_000, keys: int = 2, body_size: int = 1024
 ) -> dict[str, Any]:
     """Measure reads of a live store of *count* records with *keys* keys each, in the writer's process."""
-    scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
     body = bytes(body_size)
     clock = time.perf_counter
     choose = random.Random(7)
-    try:
-        with reput.open(scratch / "store") as store:
-            for first in range(0, count, PUT_BATCH):
-                store.put_batch(
-                    [
-                        reput.Message("bench", body, tags="tag", keys=[f"key-{number}-{key}" for key in range(keys)])
-                        for number in range(first, min(first + PUT_BATCH, count))
-                    ]
-                )
-            for view in ("consume_queue", "index"):
-                store.wait_for(view, store.appended, timeout=120)
-            begin = clock()
-            at = body_bytes = 0
-            while at < count:
-                for record in store.get("bench", 0, at, READ_COUNT):
-                    body_bytes += len(record.body)
-                    at += 1
-            in_order = count / (clock() - begin)
-            if body_bytes != count * body_size:
-                raise AssertionError(f"bodies are missing: body_bytes={body_bytes} expected={count * body_size}")
-            one: list[float] = []
-            for _ in range(SAMPLE_COUNT):
-                queue_offset = choose.randrange(count)
-                start = clock()
-                store.get("bench", 0, queue_offset, 1)
-                one.append(clock() - start)
-            by_key: list[float] = []
-            for _ in range(SAMPLE_COUNT):
-                key = f"key-{choose.randrange(count)}-{choose.randrange(keys)}"
-                start = clock()
-                found = store.query("bench", key)
-                by_key.append(clock() - start)
-                if len(found) != 1:
-                    raise AssertionError(f"key is not found once: key={key} found={len(found)}")
-            return {
-                "bench": "read",
-                "machine": machine_facts(scratch),
-                "count": count,
-                "body_size": body_size,
-                "index_entries": count * keys,
-                "in_order_per_s": round(in_order),
-                "one_at_random": percentiles(one),
-                "by_key": percentiles(by_key),
-            }
-    finally:
-        shutil.rmtree(scratch)
+    with scratch_directory(directory) as scratch, reput.open(scratch / "store") as store:
+        for first in range(0, count, PUT_BATCH):
+            store.put_batch(
+                [
+                    reput.Message("bench", body, tags="tag", keys=[f"key-{number}-{key}" for key in range(keys)])
+                    for number in range(first, min(first + PUT_BATCH, count))
+                ]
+            )
+        for view in ("consume_queue", "index"):
+            store.wait_for(view, store.appended, timeout=120)
+        begin = clock()
+        at = body_bytes = 0
+        while at < count:
+            for record in store.get("bench", 0, at, READ_COUNT):
+                body_bytes += len(record.body)
+                at += 1
+        in_order = count / (clock() - begin)
+        if body_bytes != count * body_size:
+            raise AssertionError(f"bodies are missing: body_bytes={body_bytes} expected={count * body_size}")
+        one: list[float] = []
+        for _ in range(SAMPLE_COUNT):
+            queue_offset = choose.randrange(count)
+            start = clock()
+            store.get("bench", 0, queue_offset, 1)
+            one.append(clock() - start)
+        by_key: list[float] = []
+        for _ in range(SAMPLE_COUNT):
+            key = f"key-{choose.randrange(count)}-{choose.randrange(keys)}"
+            start = clock()
+            found = store.query("bench", key)
+            by_key.append(clock() - start)
+            if len(found) != 1:
+                raise AssertionError(f"key is not found once: key={key} found={len(found)}")
+        return {
+            "bench": "read",
+            "machine": machine_facts(scratch),
+            "count": count,
+            "body_size": body_size,
+            "index_entries": count * keys,
+            "in_order_per_s": round(in_order),
+            "one_at_random": percentiles(one),
+            "by_key": percentiles(by_key),
+        }

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import reput
 from reput.bench.machine import machine_facts
+from reput.bench.scratch import scratch_directory
 from reput.process.rebuild import rebuild
 from reput.settings import Settings
 
@@ -26,8 +25,7 @@ def measure_rebuild(
 
     Counted from the start of the processes until both views are durable.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
-    try:
+    with scratch_directory(directory) as scratch:
         store, target = scratch / "store", scratch / "target"
         fill_log(store, count, queues, keys, body_size)
         begin = time.perf_counter()
@@ -44,8 +42,6 @@ def measure_rebuild(
             "records_per_s": round(count / seconds),
             "views": [{"view": row.view, "records": row.records, "seconds": round(row.seconds, 3)} for row in rows],
         }
-    finally:
-        shutil.rmtree(scratch)
 
 
 def fill_log(directory: Path, count: int, queues: int, keys: int, body_size: int) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from typing import Any
 import reput
 from reput.bench.append import scratch_store
 from reput.bench.machine import machine_facts, percentiles
+from reput.bench.scratch import scratch_directory
 from reput.opened_store import Store
 
 __all__ = ["measure_sync"]
@@ -41,9 +40,8 @@ def measure_sync(
         directory: where a scratch store is made and removed; None: the system's place for such.
         count: messages of each of the two runs.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="reput-bench-", dir=directory))
     body = bytes(body_size)
-    try:
+    with scratch_directory(directory) as scratch:
         report: dict[str, Any] = {"bench": "sync", "machine": machine_facts(scratch), "body_size": body_size}
         with scratch_store(scratch, flush_disk_type="SYNC_FLUSH") as store:
             put_with_threads(store, threads, count // WARM_UP_SHARE, body)
@@ -52,8 +50,6 @@ def measure_sync(
             asyncio.run(put_in_flight(store, in_flight, count // WARM_UP_SHARE, body))
             report["aput"] = asyncio.run(put_in_flight(store, in_flight, count, body))
         return report
-    finally:
-        shutil.rmtree(scratch)
 
 
 def put_with_threads(store: Store, threads: int, count: int, body: bytes) -> dict[str, Any]:
