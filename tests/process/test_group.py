@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,8 +20,13 @@ import reput
 from process.conftest import Running
 from process.probe_plugin import PROBE
 from reput.errors import ConfigError, DispatcherError, RingError, WaitTimeout
+from reput.process.catalogue import select_dispatchers
 from reput.process.control_socket import connect_observer, control_socket_path, group_status, request
 from reput.process.group import ProcessGroup
+from reput.process.member import Member
+from reput.process.states import Phase, State
+from reput.process.supervisor import Supervisor
+from reput.ring import RingMemory
 
 TIMEOUT = 60.0
 
@@ -253,6 +259,39 @@ def test_what_hangs_is_ended_and_started_again(log, plugins, context, processes,
     assert cursor is None or cursor.commit_log_offset == 0
 
 
+def test_one_that_is_killed_is_stopping_until_it_has_ended(log, context, plugins):
+    """A process that waits for a disk does not die before the disk answers; here nobody takes its end up."""
+    plugins.add("probe")
+    memory = RingMemory.create(1 << 16)
+    supervisor = Supervisor.__new__(Supervisor)
+    supervisor.memory, supervisor.rebuild = memory, None
+    supervisor.merger = SimpleNamespace(say=lambda *_, **__: None)
+    supervisor.ending, supervisor.finished = False, False
+    supervisor.unwatch_process = lambda member: None
+    cell = memory.open_cell(0)
+    cell.clear("probe")
+    (entry,) = select_dispatchers(["probe"])
+    member = Member(entry, cell, context("probe", dispatcher_dispatch_time_max=1).settings, {})
+    supervisor.members = {"probe": member}
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as process:
+        member.show_state(State.RUNNING)
+        member.pid, member.pidfd = process.pid, os.pidfd_open(process.pid)
+        cell.set_phase(Phase.DISPATCH)
+        cell.beat()
+        while not member.killed_for:
+            supervisor.enforce_time_limits()
+        assert (member.state, cell.state) == (State.STOPPING, State.STOPPING)
+        assert cell.error == (
+            f"dispatcher is killed, and its end awaited: dispatcher=probe pid={process.pid} "
+            "phase exceeded its time limit: phase=DISPATCH"
+        )
+        supervisor.on_end(member)
+        process.returncode = -signal.SIGKILL
+    assert member.state is State.BACKOFF
+    assert "phase=DISPATCH" in cell.error
+    memory.close()
+
+
 def test_a_sign_of_life_renews_the_time_limit(log, plugins, context, processes):
     """Work of five seconds that says so outlives a limit of three, which leaves a busy machine time to begin."""
     plugins.add("probe")
@@ -270,6 +309,31 @@ def test_wrong_options_and_names_are_refused_in_the_owner(log, plugins, context,
         processes(context("probe", options={"probe": {"limt": 1}}))
     with pytest.raises(ConfigError, match="dispatcher=prob"):
         processes(context("prob"))
+
+
+def test_a_plugin_whose_import_hangs_holds_up_nobody_but_those_that_come_after_it(
+    log, plugins, context, processes, tmp_path
+):
+    """The others work, its status says what is the matter, and it comes in as soon as it is imported."""
+    gate = tmp_path / "gate"
+    source = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n"
+    plugins.add("late", source=source + PROBE.replace("DESCRIPTION", 'reads="appended", needs_properties=True'))
+    plugins.add("probe")
+    plugins.add("after", 'reads="appended", after=("late",)')
+    running = processes(context("late", "probe", "after"))
+    end = log.put(5)
+    running.group.wait_for("probe", end, TIMEOUT)
+    row = running.row("late")
+    assert row.state == "STOPPED"
+    assert row.error.startswith("the plugin is still being imported, and the group goes on without it: dispatcher=late")
+    assert not running.group.needs_properties
+    with pytest.raises(WaitTimeout):
+        running.group.wait_for("after", end, 0.1)
+    gate.touch()
+    running.group.wait_for("after", end, TIMEOUT)
+    running.group.wait_for("late", end, TIMEOUT)
+    assert running.row("late").error is None
+    assert running.group.needs_properties
 
 
 def test_a_successor_waits_parked_for_its_predecessor(log, plugins, context, processes, events):

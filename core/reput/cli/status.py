@@ -85,11 +85,17 @@ def status(
             sys.stdout.write(CLEAR_SCREEN)
         printer.row(row)
         if not watch:
-            states = {row["writer"]["state"], *(dispatcher["state"] for dispatcher in row["dispatchers"])}
-            damaged = any(not part["accepted"] for part in row["damage"])
-            return ANSWER_IS_NO if damaged or states & UNHEALTHY else 0
+            return ANSWER_IS_NO if is_unhealthy(row) else 0
         sys.stdout.flush()
         waiting.wait(WATCH_INTERVAL_S)
+
+
+def is_unhealthy(row: Mapping[str, Any]) -> bool:
+    """Tell whether somebody has to look at the store."""
+    states = {row["writer"]["state"], *(dispatcher["state"] for dispatcher in row["dispatchers"])}
+    # One that was killed and does not end: it waits for a disk.
+    stuck = any(dispatcher["state"] == "STOPPING" and dispatcher["error"] for dispatcher in row["dispatchers"])
+    return bool(states & UNHEALTHY) or stuck or any(not part["accepted"] for part in row["damage"])
 
 
 def status_text(row: Mapping[str, Any]) -> str:

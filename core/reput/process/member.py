@@ -28,7 +28,7 @@ class Member:
     Attributes:
         options: as they were given to it.
         description: None: it was not described yet, or could not be.
-        following_state: where it goes when it has stopped.
+        following_state: where it goes when it has stopped; BACKOFF, or FATAL: it was killed for taking too long.
         start_at: monotonic seconds, when the next process is due.
         killed_for: why the supervisor killed the process.
         leaving: it leaves the group when it has stopped.

@@ -20,7 +20,7 @@ class State(enum.IntEnum):
     RUNNING = 2  # batches are dispatched
     BACKOFF = 3  # the process died; the next one waits
     PAUSED = 4  # stopped by hand, until it is resumed
-    STOPPING = 5  # the process was asked to flush and end
+    STOPPING = 5  # the process was asked to flush and end, or killed for a phase that took too long, and has not ended
     FATAL = 6  # it died too often, or refused to start; left by hand only
     BROKEN = 7  # it cannot be imported or described; left by hand only
 
@@ -31,7 +31,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.RUNNING: frozenset({State.BACKOFF, State.STOPPING, State.FATAL}),
     State.BACKOFF: frozenset({State.STARTING, State.PAUSED, State.STOPPED}),
     State.PAUSED: frozenset({State.STARTING, State.STOPPED}),
-    State.STOPPING: frozenset({State.STOPPED, State.PAUSED, State.STARTING}),
+    State.STOPPING: frozenset({State.STOPPED, State.PAUSED, State.STARTING, State.BACKOFF, State.FATAL}),
     State.FATAL: frozenset({State.STARTING, State.PAUSED, State.STOPPED}),
     State.BROKEN: frozenset({State.STARTING, State.STOPPED, State.BROKEN}),
 }

@@ -64,6 +64,8 @@ __all__ = ["Supervisor", "main"]
 
 LOCK_RETRY_S = 0.01
 POLL_S_MAX = 60.0
+# How long the group's beginning waits for one more plugin to be imported, since the last one was.
+DESCRIBE_PATIENCE_S = 5.0
 # How often the dispatchers' signs of life are looked at: a phase is ended at most so much later than it should be.
 LOOKS_PER_TIME_LIMIT = 8
 
@@ -100,6 +102,8 @@ class Supervisor:
         self.look_interval_s = shortest_ms / 1000 / LOOKS_PER_TIME_LIMIT
         # All dispatchers were described and started, or are what a person has to look at.
         self.begun = False
+        # When the group begins without those whose plugin is still being imported; None: it waits for all.
+        self.begin_by: float | None = None
         self.drain_when_begun = False
         self.ending = False
         self.finished = False
@@ -140,11 +144,13 @@ class Supervisor:
         for member in self.everyone():
             if member.state is State.BACKOFF:
                 due.append(member.start_at - now)
-            elif member.pid is not None:
+            elif member.pid is not None and not member.killed_for:
                 # The phase may change meanwhile, and another one have less time.
                 due += [self.look_interval_s, (member.time_limit_ns() - now_ns) / 1e9 + 0.001]
         due += [deadline - now for _, _, deadline in self.describing.values()]
-        return min(due)
+        if self.begin_by is not None and not self.begun:
+            due.append(self.begin_by - now)
+        return max(0.0, min(due))
 
     def everyone(self) -> list[Member]:
         """Return all dispatchers that may have a process: those of the group, and those that build views anew."""
@@ -212,6 +218,7 @@ class Supervisor:
         except ConfigError as error:
             self.refuse(error)
             return
+        self.be_patient()
         # A refusal ends the loop over those that are described at once.
         for member in list(self.members.values()):
             self.describe(member, partial(self.on_described_first, member))
@@ -287,6 +294,11 @@ class Supervisor:
 
         *done* is called with the answer, possibly at once.
         """
+        if member.name in self.describing:
+            # Who asked before is told of this answer, too, by what becomes of the dispatcher.
+            former, _, _ = self.describing.pop(member.name)
+            self.reactor.unwatch(former.descriptor)
+            former.end("it was asked again")
         question = Question(member.entry, member.options if options is None else options)
         asked = DescribeProcess(question, self.setup.path)
         if asked.answer is not None:
@@ -316,8 +328,46 @@ class Supervisor:
             self.refuse(ConfigError(answer.refused, answer.advice))
             return
         self.take_description(member, answer)
+        self.be_patient()
         if all(other.description or other.state is State.BROKEN for other in self.members.values()):
             self.ready()
+
+    def be_patient(self) -> None:
+        """Wait a while for the next plugin to be imported. Who builds views apart has nothing to do without them."""
+        if self.context.target is None:
+            self.begin_by = time.monotonic() + DESCRIBE_PATIENCE_S
+
+    def begin_without_the_late(self) -> None:
+        """Begin without those whose plugin is still being imported; they come in when they are described."""
+        for name, (asked, _, deadline) in self.describing.items():
+            member = self.members[name]
+            text = (
+                f"the plugin is still being imported, and the group goes on without it: dispatcher={name} "
+                f"module={member.entry.module} time_max_ms={self.settings.dispatcher_start_time_max}"
+            )
+            member.cell.set_error(text)
+            self.merger.say("WARNING", text)
+            self.describing[name] = (asked, partial(self.on_described_late, member), deadline)
+        self.ready()
+
+    def on_described_late(self, member: Member, answer: Answer) -> None:
+        """Take a dispatcher into the group that has begun without it."""
+        if self.ending or self.finished or self.members.get(member.name) is not member:
+            return
+        if answer.description is not None:
+            member.description = answer.description
+            try:
+                in_order(self.after())
+            except ConfigError as error:
+                answer = Answer(refused=str(error), advice=error.advice)
+        self.take_description(member, answer)
+        # The owner first: its frames must carry what the newcomer needs.
+        self.announce()
+        if member.description is not None:
+            member.cell.set_error(None)
+            if member.state is State.STOPPED:
+                self.start(member)
+        self.wake_all()
 
     def take_description(self, member: Member, answer: Answer) -> None:
         """Keep what a plugin declared, or BROKEN."""
@@ -337,7 +387,7 @@ class Supervisor:
             self.refuse(error)
             return
         for member in self.members.values():
-            if member.state is State.STOPPED:
+            if member.state is State.STOPPED and member.description is not None:
                 self.start(member)
         self.begun = True
         self.announce()
@@ -440,7 +490,7 @@ class Supervisor:
         code = os.waitstatus_to_exitcode(status)
         self.unwatch_process(member)
         member.release_process()
-        if member.state is State.STOPPING:
+        if member.state is State.STOPPING and member.following_state is not State.BACKOFF:
             self.on_stopped(member, code)
         else:
             self.on_death(member, pid, code)
@@ -507,18 +557,25 @@ class Supervisor:
                 self.start(member)
         for name in [name for name, (_, _, deadline) in self.describing.items() if now > deadline]:
             self.on_describe_readable(name, f"start_time_max_ms={self.settings.dispatcher_start_time_max}")
+        if self.begin_by is not None and now > self.begin_by and not self.begun and not self.finished:
+            self.begin_without_the_late()
 
     def enforce_time_limits(self) -> None:
         """Kill what gives no sign of life for longer than its phase may take."""
         now_ns = time.monotonic_ns()
         for member in self.everyone():
-            if member.pid is not None and now_ns > member.time_limit_ns():
+            if member.pid is not None and not member.killed_for and now_ns > member.time_limit_ns():
                 member.killed_for = f"phase exceeded its time limit: phase={member.phase_name()}"
                 signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
                 # Now, because one that waits for a disk does not even die before the disk answers.
-                member.cell.set_error(f"dispatcher is killed: dispatcher={member.title} {member.killed_for}")
-                # Once is enough: from here on its end is awaited.
-                member.spawned_ns = now_ns
+                member.cell.set_error(
+                    f"dispatcher is killed, and its end awaited: dispatcher={member.title} pid={member.pid} "
+                    f"{member.killed_for}"
+                )
+                if member.state in (State.STARTING, State.RUNNING) and member.rebuild is None:
+                    member.following_state = State.BACKOFF
+                    member.set_state(State.STOPPING)
+                    self.wake_all()
 
     # Stopping.
 

@@ -10,12 +10,12 @@ it goes as far as the log went when it began, and a view may be behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from reput.errors import StoreError
+from reput.errors import OffsetOutOfRange, StoreError
 from reput.filter import BloomFilter
 from reput.settings import Settings
 from reput.store.check_consume_queue import ConsumeQueueCheck
@@ -23,6 +23,7 @@ from reput.store.check_consume_queue_ext import ConsumeQueueExtCheck
 from reput.store.check_fields import FieldsCheck
 from reput.store.check_index import IndexCheck
 from reput.store.check_report import CheckReport, LogRange, Ranges, ViewReport, held_to_cursor
+from reput.store.checked_ground import CheckedGround
 from reput.store.config_manager import ConfigManager
 from reput.store.consumer_filter_manager import ConsumerFilterManager
 from reput.store.consumer_offset_manager import ConsumerOffsetManager, LmqConsumerOffsetManager
@@ -36,14 +37,13 @@ from reput.store.log_end import find_log_end
 from reput.store.log_scan import ROW_DTYPE, LogScan
 from reput.store.log_tail import find_unforced, judge_tail
 from reput.store.log_walk import Extent, LogWalk
-from reput.store.queue_births import QueueBirth, births_by_queue, read_queue_births
+from reput.store.queue_births import QueueBirth, read_queue_births
 from reput.store.record_columns import RecordColumns
 from reput.store.recovery import present_births, read_damage
 from reput.store.segments import Segments
 from reput.store.store_lock import StoreLock, is_claimed
 from reput.store.subscription_group_manager import SubscriptionGroupManager
 from reput.store.topic_config_manager import TopicConfigManager
-from reput.store.topic_deletions import TopicDeletions, last_deletions
 from reput.store.verified_walk import VerifiedWalk
 from reput_hooks import DispatchColumns
 
@@ -129,22 +129,20 @@ class StoreCheck:
         self.damage: list[LogRange] = []
         self.stale: list[LogRange] = []
         self.record_count = 0
+        self.left_out = 0
         self.fields = FieldsCheck(self.segments.offset_min, Clock().now_ms())
-        live, begin = self.writer is not None, self.segments.offset_min
+        self.ground = CheckedGround(store_directory, births, live=self.writer is not None)
         sizes = IndexSizes(settings.max_hash_slot_num, settings.max_index_num)
-        self.ext = ConsumeQueueExtCheck(store_directory, live=live)
-        deleted = last_deletions(TopicDeletions(store_directory).following(begin))
-        self.consume_queue = ConsumeQueueCheck(
-            store_directory, self.ext, begin, self.damaged, deleted, births_by_queue(births), live=live
-        )
-        self.index = IndexCheck(store_directory, sizes, begin, self.damaged, live=live, unclean=unclean)
+        self.ext = ConsumeQueueExtCheck(store_directory, self.ground)
+        self.consume_queue = ConsumeQueueCheck(store_directory, self.ext, self.ground, self.damaged)
+        self.index = IndexCheck(store_directory, sizes, self.ground, self.damaged, unclean=unclean)
 
     def run(self) -> CheckReport:
         """Do all of it."""
         begin = self.segments.offset_min
         tail: Extent | None = None
         if self.live_end is None or self.live_end > begin:
-            for extent in self.walk.walk():
+            for extent in self.extents():
                 if extent.columns is not None:
                     self.take(extent.columns, extent.end, extent.requests)
                 elif extent.kind == "damage":
@@ -175,7 +173,7 @@ class StoreCheck:
             store=str(self.store_directory),
             segments=len(self.segments.list),
             records=self.record_count,
-            bytes=log_end - begin,
+            bytes=max(log_end - begin - self.left_out, 0),
             clean_shutdown=self.clean_shutdown,
             damage=self.damage,
             stale=self.stale,
@@ -186,6 +184,30 @@ class StoreCheck:
                 *configuration_notes(self.store_directory, self.settings),
             ],
         )
+
+    def extents(self) -> Iterator[Extent]:
+        """Yield the extents of the log. What retention takes before it was read is left out.
+
+        Raises:
+            OffsetOutOfRange: a segment is gone, and retention has not taken it.
+        """
+        at = self.segments.offset_min
+        while self.live_end is None or at < self.live_end:
+            try:
+                for extent in self.walk.walk(at):
+                    at = extent.end
+                    yield extent
+                return
+            except OffsetOutOfRange:
+                self.segments.refresh()
+                self.ground.refresh()
+                begin = self.segments.offset_min
+                if begin <= at:
+                    raise
+                self.left_out += begin - at
+                at = begin
+                # What lies before it is no witness of what lies behind.
+                self.fields.pass_damage(at)
 
     def take(self, columns: RecordColumns, end: int, requests: DispatchColumns | None) -> None:
         """Have the views compared with the records of one extent, whose *requests* may be at hand."""

@@ -7,7 +7,7 @@ units, and what lies behind the queue's end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.store.batch_topics import BatchTopics
 from reput.store.check_consume_queue_ext import ConsumeQueueExtCheck
 from reput.store.check_report import Findings, Ranges, ViewReport, points_into
+from reput.store.checked_ground import CheckedGround
 from reput.store.consume_queue import PRE_BLANK_SIZE, holds_unit_of
 from reput.store.consume_queue_builder import ConsumeQueueBuilder, queue_directories
 from reput.store.consume_queue_ext import ADDRESS_MAX
@@ -91,20 +92,11 @@ class ConsumeQueueCheck:
         self,
         store_directory: Path,
         ext: ConsumeQueueExtCheck,
-        log_begin: int,
+        ground: CheckedGround,
         damage: Ranges,
-        deleted: Mapping[str, int],
-        births: Mapping[tuple[str, int], int],
-        *,
-        live: bool,
     ) -> None:
-        """
-        Args:
-            deleted: where topics were deleted; no unit is due for what they had before, and old ones may be left.
-            births: the same of queues that RocketMQ made anew, by (topic, queue id).
-        """
-        self.deleted = deleted
-        self.births = births
+        """*ground*: says below where no unit is due; old ones may be left."""
+        self.ground = ground
         self.root = store_directory / "consumequeue"
         self.batch_topics = BatchTopics(store_directory)
         # Topic → whether it has queues of another kind, as it was when its first record was met.
@@ -112,9 +104,8 @@ class ConsumeQueueCheck:
         self.log_directory = store_directory / "commitlog"
         self.segments: Segments | None = None
         self.ext = ext
-        self.log_begin = log_begin
         self.damage = damage
-        self.findings = Findings(live=live)
+        self.findings = Findings(live=ground.live)
         self.open_files = OpenFiles()
         self.queues: list[Queue] = []
         self.numbers: dict[tuple[str, int], int] = {}
@@ -161,9 +152,8 @@ class ConsumeQueueCheck:
         if batches.any():
             self.left_alone |= {columns.queues[index][0] for index in set(rows["queue_index"][batches].tolist())}
             wanted &= ~batches
-        if self.deleted or self.births:
-            floors = np.array([self.floor(*name) for name in columns.queues], np.int64)
-            wanted &= rows["commit_log_offset"] >= floors[rows["queue_index"]]
+        births = self.ground.births_of(columns.queues)
+        wanted &= rows["commit_log_offset"] >= births[rows["queue_index"]]
         queue_numbers = numbers[rows["queue_index"]]
         wanted &= queue_numbers != NO_QUEUE
         expected = np.empty(int(wanted.sum()), EXPECTED)
@@ -178,10 +168,6 @@ class ConsumeQueueCheck:
         if self.pending_count >= PENDING_MAX:
             self.compare_pending()
 
-    def floor(self, topic: str, queue_id: int) -> int:
-        """Return the commit-log offset below which a queue has no record, because it was deleted there."""
-        return max(self.deleted.get(topic, 0), self.births.get((topic, queue_id), 0))
-
     def multi_dispatched(self, rows: Array, columns: DispatchColumns) -> Array:
         """Return what is expected of the further queues that records are dispatched to."""
         expected = []
@@ -192,7 +178,7 @@ class ConsumeQueueCheck:
             text = columns.texts[at : at + int(row["multi_dispatch_size"])]
             of_record = (row["commit_log_offset"], row["record_size"], row["tags_code"], row["store_timestamp"])
             for queue, queue_offset in further_queues(columns.queues[int(row["queue_index"])], text):
-                if self.deleted.get(queue[0], 0) > row["commit_log_offset"]:
+                if self.ground.floor(*queue) > row["commit_log_offset"]:
                     continue
                 if (queue_number := self.number(*queue)) >= 0:
                     expected.append((queue_number, queue_offset, *of_record))
@@ -232,10 +218,15 @@ class ConsumeQueueCheck:
         offsets, sizes, codes = (units[name].astype(np.int64) for name in UNIT_DTYPE.names or ())
         present = sizes > 0
         points_there = (offsets == expected["commit_log_offset"]) & (sizes == expected["record_size"])
-        if self.deleted or self.births:
-            # The view has not come to the deletion yet.
-            floor_of = np.array([self.floor(queue.topic, queue.queue_id) for queue in self.queues], np.int64)
-            present &= points_there | (offsets >= floor_of[expected["queue"]])
+        if not points_there.all():
+            # It may be gone by now, or the view has not come to the deletion yet.
+            self.ground.refresh()
+            births = self.ground.births_of((queue.topic, queue.queue_id) for queue in self.queues)[expected["queue"]]
+            kept = expected["commit_log_offset"] >= np.maximum(births, self.ground.begin)
+            if not kept.all():
+                self.compare(expected[kept], units[kept])
+                return
+            present &= points_there | (offsets >= births)
         with_ext = points_there & (codes <= ADDRESS_MAX) & (codes != expected["tags_code"])
         same_code = (codes == expected["tags_code"]) | with_ext
 
@@ -295,6 +286,10 @@ class ConsumeQueueCheck:
         """Judge units for whose places the log has no record, though it has one for a later place."""
         for low, high in queue.units.existing(begin, end):
             units = queue.units.read(low, high)
+            if not queue.units.has(low):
+                # Retention, or the deletion of the topic, has taken the file.
+                continue
+            self.ground.refresh()
             sizes = units["record_size"]
             used = sizes > 0
             self.differ_at(
@@ -318,7 +313,7 @@ class ConsumeQueueCheck:
         """Return which *used* units have no reason to be there, and count those that stand for records that are gone or
         point into damage. The units begin at place *first*."""
         offsets = units["commit_log_offset"].astype(np.int64)
-        begin = max(self.log_begin, self.floor(queue.topic, queue.queue_id))
+        begin = self.ground.floor(queue.topic, queue.queue_id)
         expired = used & ((units["record_size"] == PRE_BLANK_SIZE) | (offsets < begin))
         inside = used & ~expired & points_into(offsets, self.damage)
         self.findings.expired_count += int(expired.sum())

@@ -9,6 +9,7 @@ Source: RocketMQ broker, CommitLogDispatcherCalcBitMap.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -16,8 +17,9 @@ import msgspec
 from reput.errors import DamagedStore
 from reput.filter import FilterSyntaxError, SqlFilter, parse
 from reput.store.check_report import Findings, ViewReport
+from reput.store.checked_ground import CheckedGround
 from reput.store.config_json import parse_config
-from reput.store.consume_queue_builder import queue_directories
+from reput.store.consume_queue_builder import names_in, queue_directories
 from reput.store.consume_queue_ext import ConsumeQueueExt
 from reput.store.consumer_filter_manager import ConsumerFilterData
 from reput.store.file_name import parse_file_name
@@ -40,13 +42,19 @@ class KnownFilter(msgspec.Struct, frozen=True):
 class ConsumeQueueExtCheck:
     """Compares the units below ``consumequeue_ext/`` with the records whose queue units lead to them."""
 
-    def __init__(self, store_directory: Path, *, live: bool) -> None:
+    def __init__(self, store_directory: Path, ground: CheckedGround) -> None:
         self.root = store_directory / "consumequeue_ext"
-        self.findings = Findings(live=live)
+        self.ground = ground
+        self.findings = Findings(live=ground.live)
         self.open_files = OpenFiles()
         self.queues: dict[tuple[str, int], ConsumeQueueExt] = {}
         for topic, queue_id, directory in queue_directories(self.root):
-            sizes = [path.stat().st_size for path in directory.iterdir() if parse_file_name(path.name) is not None]
+            sizes = []
+            for name in names_in(directory):
+                # Retention, or the deletion of a topic, may take a file while it is looked at.
+                with contextlib.suppress(FileNotFoundError):
+                    if parse_file_name(name) is not None:
+                        sizes.append((directory / name).stat().st_size)
             if sizes:
                 self.queues[topic, queue_id] = ConsumeQueueExt(directory, sizes[0], self.open_files)
         self.absent = not self.queues
@@ -88,6 +96,9 @@ class ConsumeQueueExtCheck:
         unit = queue.get(address) if queue is not None else None
         where = f"topic={topic} queue_id={queue_id} queue_offset={queue_offset} address={address}"
         if unit is None:
+            self.ground.refresh()
+            if commit_log_offset < self.ground.floor(topic, queue_id):
+                return
             self.findings.differ(f"address leads to no ext unit: {where}")
         elif (unit.tags_code, unit.store_timestamp) != (tags_code, store_timestamp):
             self.findings.differ(

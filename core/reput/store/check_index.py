@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from reput.store.check_report import Findings, Ranges, ViewReport, points_into
+from reput.store.checked_ground import CheckedGround
 from reput.store.index_file import HEADER, IndexHeader, index_paths
 from reput.store.index_keys import KeyHashes
 from reput.store.index_sizes import ENTRY_DTYPE, SLOT_DTYPE, IndexSizes, find_common_sizes
@@ -68,10 +69,9 @@ class IndexCheck:
         self,
         store_directory: Path,
         configured: IndexSizes,
-        log_begin: int,
+        ground: CheckedGround,
         damage: Ranges,
         *,
-        live: bool,
         unclean: bool = False,
     ) -> None:
         """Open the files.
@@ -81,9 +81,9 @@ class IndexCheck:
             unclean: whoever wrote the store was killed, it may be between an entry and what leads to it.
         """
         self.unclean = unclean
-        self.log_begin = log_begin
+        self.ground = ground
         self.damage = damage
-        self.findings = Findings(live=live)
+        self.findings = Findings(live=ground.live)
         self.keys = KeyHashes()
         self.files: list[IndexFileView] = []
         # The next entry to be read: its file and its number there.
@@ -94,6 +94,24 @@ class IndexCheck:
         self.ahead: list[Array] = []
         paths = index_paths(store_directory / "index")
         self.absent = not paths
+        while True:
+            try:
+                self.open_files(paths, configured)
+                return
+            except FileNotFoundError:
+                # Retention takes the first ones.
+                left = index_paths(store_directory / "index")
+                if left == paths:
+                    raise
+                paths = left
+
+    def open_files(self, paths: list[Path], configured: IndexSizes) -> None:
+        """Open the files of the right size, and name the others.
+
+        Raises:
+            FileNotFoundError: one is gone by now.
+        """
+        self.files = []
         sizes = find_common_sizes(paths, configured)
         for path in paths:
             if sizes is not None and path.stat().st_size == sizes.file_size:
@@ -229,6 +247,10 @@ class IndexCheck:
 
     def find_missing(self, offsets: Array, present: Array) -> None:
         """Take in whether the keys of each record are there."""
+        if not present.all():
+            self.ground.refresh()
+            kept = offsets >= self.ground.begin
+            offsets, present = offsets[kept], present[kept]
         self.findings.take(
             offsets, present, lambda number: f"keys of a record are missing: commit_log_offset={offsets[number]}"
         )
@@ -236,7 +258,11 @@ class IndexCheck:
     def judge_unexpected(self, entries: Array) -> None:
         """Judge entries for whose offset the log has no record with keys."""
         offsets = entries["commit_log_offset"]
-        expired = offsets < self.log_begin
+        expired = offsets < self.ground.begin
+        if not expired.all():
+            # What they were of may be gone by now.
+            self.ground.refresh()
+            expired = offsets < self.ground.begin
         inside = points_into(offsets, self.damage) & ~expired
         self.findings.expired_count += int(expired.sum())
         self.findings.unverified_count += int(inside.sum())

@@ -41,6 +41,7 @@ __all__ = [
     "ConsumeQueueBuilder",
     "ConsumeQueueState",
     "QueueTable",
+    "names_in",
     "queue_directories",
     "shown_queue_file_size",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from reput.store.consume_queue import UNIT_SIZE
+from reput.store.consume_queue_builder import names_in
 from reput.store.consume_queue_units import UNIT_DTYPE
 from reput.store.file_name import parse_file_name
 from reput.store.open_files import OpenFiles
@@ -31,26 +33,36 @@ class QueueFileUnits:
     def __init__(self, directory: Path, open_files: OpenFiles) -> None:
         self.open_files = open_files
         self.files: list[tuple[int, int, Path]] = []
-        if directory.is_dir():
-            for path in sorted(directory.iterdir()):
-                begin = parse_file_name(path.name)
+        for name in sorted(names_in(directory)):
+            begin = parse_file_name(name)
+            # Retention, or the deletion of the topic, may take a file while it is looked at.
+            with contextlib.suppress(FileNotFoundError):
                 if begin is not None:
+                    path = directory / name
                     self.files.append((begin // UNIT_SIZE, path.stat().st_size // UNIT_SIZE, path))
 
+    def has(self, place: int) -> bool:
+        """Tell whether there is still a file with this place, as far as a read has found out."""
+        return any(first <= place < first + count for first, count, _ in self.files)
+
     def read(self, begin: int, end: int) -> Array:
-        """Return the units of places [begin, end); zeros where there is no file."""
+        """Return the units of places [begin, end); zeros where there is no file, or none any more."""
         units = np.zeros(end - begin, UNIT_DTYPE)
-        for first, count, path in self.files:
+        for first, count, path in list(self.files):
             low, high = max(begin, first), min(end, first + count)
             if low < high:
-                data = self.open_files.read(path, (high - low) * UNIT_SIZE, (low - first) * UNIT_SIZE)
+                try:
+                    data = self.open_files.read(path, (high - low) * UNIT_SIZE, (low - first) * UNIT_SIZE)
+                except FileNotFoundError:
+                    self.files.remove((first, count, path))
+                    continue
                 data = data[: len(data) - len(data) % UNIT_SIZE]
                 units[low - begin : low - begin + len(data) // UNIT_SIZE] = np.frombuffer(data, UNIT_DTYPE)
         return units
 
     def existing(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of places in [begin, end) for which there are files, a bounded number of places each."""
-        for first, count, _ in self.files:
+        for first, count, _ in list(self.files):
             high = min(end, first + count)
             for low in range(max(begin, first), high, READ_MAX):
                 yield low, min(low + READ_MAX, high)
