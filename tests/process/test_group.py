@@ -312,15 +312,16 @@ def test_wrong_options_and_names_are_refused_in_the_owner(log, plugins, context,
 
 
 def test_a_plugin_whose_import_hangs_holds_up_nobody_but_those_that_come_after_it(
-    log, plugins, context, processes, tmp_path
+    log, plugins, context, processes, saved, tmp_path
 ):
     """The others work, its status says what is the matter, and it comes in as soon as it is imported."""
-    gate = tmp_path / "gate"
-    source = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n"
-    plugins.add("late", source=source + PROBE.replace("DESCRIPTION", 'reads="appended", needs_properties=True'))
+    gates = {name: tmp_path / f"{name}.gate" for name in ("late", "later")}
+    for name, gate in gates.items():
+        source = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n"
+        plugins.add(name, source=source + PROBE.replace("DESCRIPTION", 'reads="appended", needs_properties=True'))
     plugins.add("probe")
     plugins.add("after", 'reads="appended", after=("late",)')
-    running = processes(context("late", "probe", "after"))
+    running = processes(context("late", "later", "probe", "after"))
     end = log.put(5)
     running.group.wait_for("probe", end, TIMEOUT)
     row = running.row("late")
@@ -329,11 +330,19 @@ def test_a_plugin_whose_import_hangs_holds_up_nobody_but_those_that_come_after_i
     assert not running.group.needs_properties
     with pytest.raises(WaitTimeout):
         running.group.wait_for("after", end, 0.1)
-    gate.touch()
+    gates["late"].touch()
     running.group.wait_for("after", end, TIMEOUT)
     running.group.wait_for("late", end, TIMEOUT)
     assert running.row("late").error is None
-    assert running.group.needs_properties
+    # The owner hears of it, and its frames bring along what the newcomer wants.
+    running.wait_until(lambda: running.group.needs_properties)
+    # A program that ends soon has it take in what there is, if it is imported before long.
+    ending = threading.Thread(target=running.stop)
+    ending.start()
+    gates["later"].touch()
+    ending.join(TIMEOUT)
+    assert not ending.is_alive()
+    assert saved("later")["offsets"] == log.offsets
 
 
 def test_a_successor_waits_parked_for_its_predecessor(log, plugins, context, processes, events):

@@ -92,6 +92,6 @@ def test_what_goes_while_it_is_looked_at_is_no_finding(store, what, after):
     report = check_store(store.directory, store.settings, progress)
     assert steps > after
     assert report.damage == []
-    assert {name: view.differences for name, view in report.views.items()} == dict.fromkeys(sorted(VIEWS), [])
+    assert [view.differences for view in report.views.values()] == [[], [], []]
     assert {name: view.state for name, view in report.views.items()} == dict.fromkeys(VIEWS, "equal")
     assert 0 <= report.bytes <= store.appended

@@ -66,6 +66,8 @@ LOCK_RETRY_S = 0.01
 POLL_S_MAX = 60.0
 # How long the group's beginning waits for one more plugin to be imported, since the last one was.
 DESCRIBE_PATIENCE_S = 5.0
+# How long the group's end waits for those that it has begun without. A program may close its store soon after it began.
+DRAIN_PATIENCE_S = 15.0
 # How often the dispatchers' signs of life are looked at: a phase is ended at most so much later than it should be.
 LOOKS_PER_TIME_LIMIT = 8
 
@@ -104,6 +106,9 @@ class Supervisor:
         self.begun = False
         # When the group begins without those whose plugin is still being imported; None: it waits for all.
         self.begin_by: float | None = None
+        # Those that it has begun without, and until when a drain waits for them; None: nobody drains.
+        self.late: set[str] = set()
+        self.late_until: float | None = None
         self.drain_when_begun = False
         self.ending = False
         self.finished = False
@@ -150,6 +155,8 @@ class Supervisor:
         due += [deadline - now for _, _, deadline in self.describing.values()]
         if self.begin_by is not None and not self.begun:
             due.append(self.begin_by - now)
+        if self.late and self.late_until is not None:
+            due.append(self.late_until - now)
         return max(0.0, min(due))
 
     def everyone(self) -> list[Member]:
@@ -297,6 +304,7 @@ class Supervisor:
         if member.name in self.describing:
             # Who asked before is told of this answer, too, by what becomes of the dispatcher.
             former, _, _ = self.describing.pop(member.name)
+            self.late.discard(member.name)
             self.reactor.unwatch(former.descriptor)
             former.end("it was asked again")
         question = Question(member.entry, member.options if options is None else options)
@@ -347,11 +355,13 @@ class Supervisor:
             )
             member.cell.set_error(text)
             self.merger.say("WARNING", text)
+            self.late.add(name)
             self.describing[name] = (asked, partial(self.on_described_late, member), deadline)
         self.ready()
 
     def on_described_late(self, member: Member, answer: Answer) -> None:
         """Take a dispatcher into the group that has begun without it."""
+        self.late.discard(member.name)
         if self.ending or self.finished or self.members.get(member.name) is not member:
             return
         if answer.description is not None:
@@ -368,6 +378,8 @@ class Supervisor:
             if member.state is State.STOPPED:
                 self.start(member)
         self.wake_all()
+        if self.late_until is not None:
+            self.drain()
 
     def take_description(self, member: Member, answer: Answer) -> None:
         """Keep what a plugin declared, or BROKEN."""
@@ -559,6 +571,9 @@ class Supervisor:
             self.on_describe_readable(name, f"start_time_max_ms={self.settings.dispatcher_start_time_max}")
         if self.begin_by is not None and now > self.begin_by and not self.begun and not self.finished:
             self.begin_without_the_late()
+        if self.late and self.late_until is not None and now > self.late_until:
+            self.late.clear()
+            self.drain()
 
     def enforce_time_limits(self) -> None:
         """Kill what gives no sign of life for longer than its phase may take."""
@@ -593,6 +608,10 @@ class Supervisor:
         if not self.begun:
             # Nobody could take in anything yet. Whoever is asked twice to end is drained once.
             self.drain_when_begun = True
+            return
+        if self.late and not self.ending:
+            if self.late_until is None:
+                self.late_until = time.monotonic() + DRAIN_PATIENCE_S
             return
         if not self.ending:
             if self.rebuild is not None:
@@ -672,6 +691,7 @@ class Supervisor:
 
     def forget_member(self, member: Member) -> None:
         del self.members[member.name]
+        self.late.discard(member.name)
         member.cell.clear(None)
 
     def restart_successors(self, name: str) -> None:
