@@ -6,6 +6,7 @@ entry is of this very record, by commit-log offset and size, and the unit there 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from reput.store.consume_queue import ConsumeQueue, Unit
@@ -32,7 +33,8 @@ class ExtAddresses:
 
     def exist(self) -> bool:
         """Return whether the view is there."""
-        return self.address_directory.is_dir()
+        # Asked at every batch, where a call of pathlib's would be a tenth of the work.
+        return os.path.isdir(self.address_directory)
 
     def find(self, name: tuple[str, int], queue_offset: int, record: tuple[int, int, int, int]) -> int | None:
         """Return the address of the ext unit of a record, None if it has none; see `AddressFinder`."""
