@@ -20,6 +20,7 @@ from reput.errors import ConfigError, DamagedStore
 from reput.process.rebuild import rebuild as rebuild_here
 from reput.settings import Settings, load_settings
 from reput.store.check import check_store
+from reput.store.consume_queue import UNIT
 from reput.store.consume_queue_builder import ConsumeQueueState
 from reput.store.consume_queue_ext_builder import ExtCursor
 from reput.store.sealed_file import read_sealed
@@ -83,6 +84,25 @@ def test_the_bytes_of_a_rebuild_are_those_of_the_local_engine(
     assert [path for path in expected if found[path] != expected[path]] == []
     cursor = "reput/views/consume_queue/cursor"
     assert (there / cursor).stat().st_size == (here / cursor).stat().st_size
+
+
+@pytest.mark.processes
+def test_a_topic_that_rocketmq_made_again_is_its_new_life(spark: Any, tmp_path: Path):
+    """Neither engine puts a record of the former life into a queue, or an ext unit of one into its file."""
+    log = WrittenLog(tmp_path / "store")
+    for count in (9, 4):
+        log.queue_offsets.clear()
+        for number in range(count * 3 if count == 9 else count):
+            log.append(queue_id=number % 3 if count == 9 else 0)
+    born_at = log.offsets[27]
+    here, there = build_both(log.save(), tmp_path, SETTINGS, 1000, ("consume_queue_ext", "consume_queue"))
+    expected, found = files_below(here), files_below(there)
+    assert found == expected
+    table = read_sealed(there / "reput/views/consume_queue/cursor", ConsumeQueueState)
+    assert table is not None
+    assert {queue_id: end.end // 20 for queue_id, end in table.queues["orders"].items()} == {0: 4}
+    first = UNIT.unpack_from(found[f"consumequeue/orders/0/{0:020d}"])
+    assert first[0] == born_at
 
 
 @pytest.mark.processes
