@@ -1,8 +1,9 @@
 """How fast messages are consumed in the program that puts them, and what those cost who wait.
 
-Rates are of one consumer that acknowledges each message. From put to received is measured in another task, from before
-the put to the return of the consumer's call; the waking, from before the put to the call of whoever waited. The first
-put to a queue is told apart: its wait has the making of the queue's files in it.
+Rates are of one consumer that acknowledges each message. From put to received is measured in another task, from the
+return of the put, and told from its call as well, to the return of the consumer's call; the waking, from before the put
+to the call of whoever waited. The first put to a queue is told apart: its wait has the making of the queue's files in
+it.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def measure_consume(
                 everything = seconds_for(consumer, count)
             with store.consumer("few", "bench", "yes") as consumer:
                 few = seconds_for(consumer, -(-count // WANTED_ONE_IN))
-            received, from_return = asyncio.run(put_to_received(store, body, wake_ups))
+            received, from_call = asyncio.run(put_to_received(store, body, wake_ups))
             memory, woken_first, woken = held_pulls(store, body, wake_ups)
         with reput.open(scratch / "delays", dispatchers=["consume_queue"], message_delay_level=DELAY_LEVELS) as store:
             late = delivered_late(store, body, delayed)
@@ -79,7 +80,7 @@ def measure_consume(
                 "units_passed_by_tag_per_s": round(count / few),
                 "put_to_received": {
                     **percentiles(received),
-                    **{f"from_return_{name}": value for name, value in percentiles(from_return).items()},
+                    **{f"from_call_{name}": value for name, value in percentiles(from_call).items()},
                 },
                 "held_pulls": WAITING_QUEUES * WAITING_EACH,
                 "bytes_per_held_pull": memory,
@@ -103,7 +104,7 @@ def seconds_for(consumer: Consumer, count: int) -> float:
 async def put_to_received(store: reput.Store, body: bytes, count: int) -> tuple[list[float], list[float]]:
     """Return how long each of *count* messages took to another task, at a steady rate of puts.
 
-    From the put's call, and from its return: a dispatcher that gets the putting thread's processor works before that.
+    From the put's return, and from its call: a dispatcher that gets the putting thread's processor works in between.
     """
     called: list[float] = []
     returned: list[float] = []
@@ -125,8 +126,8 @@ async def put_to_received(store: reput.Store, body: bytes, count: int) -> tuple[
             returned.append(time.perf_counter())
         await asyncio.wait_for(task, WAIT_S)
     return (
-        [at - before for at, before in zip(received, called, strict=True)],
         [at - before for at, before in zip(received, returned, strict=True)],
+        [at - before for at, before in zip(received, called, strict=True)],
     )
 
 

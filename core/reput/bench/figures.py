@@ -87,6 +87,7 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_least("put_batch of 64, views keeping up", "put_batch.attached_per_s", "1/s", peer="put", multiple=1.2),
         PUT_TO_READABLE_P50,
         PUT_TO_READABLE_P99,
+        at_most("put's call to readable, p50", "put_to_readable.from_call_p50_us", "µs"),
         at_most("anonymous memory of the group", "memory.anonymous_bytes", "MiB", scale=MIB),
     ),
     "sync": (
@@ -171,7 +172,7 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_least("one consumer", "consumed_per_s", "1/s", 300_000),
         at_least("units passed by a tag of 1 in 100", "units_passed_by_tag_per_s", "1/s", 3_000_000),
         at_most("put to received in another task, p50", "put_to_received.p50_us", "µs", 150),
-        at_most("put's return to received in another task, p50", "put_to_received.from_return_p50_us", "µs"),
+        at_most("put's call to received in another task, p50", "put_to_received.from_call_p50_us", "µs"),
         at_most("put to received in another task, p99", "put_to_received.p99_us", "µs", 1000),
         at_most("put to woken among 10,000 pulls, p99", "put_to_woken.p99_us", "µs", 1000),
         at_most("first put to a queue to woken, p50", "put_to_woken_by_first.p50_us", "µs"),
