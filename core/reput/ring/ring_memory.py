@@ -203,12 +203,13 @@ class RingMemory:
 
     def view(self, slot: int) -> CellView:
         """Return the cell of *slot*, to read."""
-        self._check_slot(slot)
-        if slot not in self._cell_views:
+        found = self._cell_views.get(slot)
+        if found is None:
+            self._check_slot(slot)
             words = self.keep(self.cell_words[slot * CELL_WORDS : (slot + 1) * CELL_WORDS])
             octets = self.keep(self._cell_octets[slot * CELL_SIZE : (slot + 1) * CELL_SIZE])
-            self._cell_views[slot] = CellView(words, octets, slot)
-        return self._cell_views[slot]
+            found = self._cell_views[slot] = CellView(words, octets, slot)
+        return found
 
     def open_cell(self, slot: int) -> Cell:
         """Map the page of *slot* writable: for its dispatcher, and for the supervisor.
