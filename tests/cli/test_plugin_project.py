@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ import pytest
 
 from author_environment import AuthorEnvironment
 from command_line import run_reput
+from reput.cli.plugin_project import ProjectNames, write_project
+from reput.errors import ConfigError
 from source_tree import ROOT
 
 
@@ -42,6 +45,25 @@ def test_a_name_that_makes_no_module_is_refused(name, tmp_path):
     assert done.code == 2
     assert f"name={name!r}" in done.stderr
     assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize("name", ["none", "true", "cursor", "options", "saved", "counter", "commit_log_dispatcher"])
+def test_a_name_may_be_any_word(name, tmp_path):
+    """What the module is made of has names, too."""
+    for path in write_project(ProjectNames(name), tmp_path):
+        if path.suffix == ".py":
+            tree = ast.parse(path.read_text())
+            names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+            names += [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+            assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(("name", "why"), [("hooks", "module=reput_hooks"), ("x" * 64, "size=64 max=63")])
+def test_a_name_that_could_not_be_installed_is_refused(name, why):
+    """A project named hooks would take the place of `reput_hooks`."""
+    with pytest.raises(ConfigError, match=why):
+        ProjectNames(name)
+    assert ProjectNames("x" * 63).name == "x" * 63
 
 
 def test_a_name_that_is_taken_is_refused(tmp_path):

@@ -345,6 +345,88 @@ def test_a_plugin_whose_import_hangs_holds_up_nobody_but_those_that_come_after_i
     assert saved("later")["offsets"] == log.offsets
 
 
+def test_whoever_asks_for_a_plugin_that_is_being_imported_gets_an_answer(log, plugins, context, processes, tmp_path):
+    """SIGHUP, resume and attach may all want to know it at a time; each is answered, and the supervisor goes on."""
+    gate = tmp_path / "gate"
+    waits = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n"
+    plugins.add("probe")
+    plugins.add("bad", source="import no_such_module")
+    running = processes(context("probe", "bad"))
+    running.wait_for_state("bad", "BROKEN")
+    supervisor = running.group.process.pid
+    for name in ("bad", "new"):
+        plugins.add(name, source=waits + PROBE.replace("DESCRIPTION", 'reads="appended"'))
+    said = {}
+
+    def ask(key, verb, name):
+        try:
+            said[key] = running.group.request(verb, name)
+        except DispatcherError as error:
+            said[key] = error
+
+    asked = []
+    for key, verb, name in [(1, "resume", "bad"), (2, "attach", "new"), (3, "resume", "bad")]:
+        asked.append(threading.Thread(target=ask, args=(key, verb, name)))
+        asked[-1].start()
+        os.kill(supervisor, signal.SIGHUP)
+        running.group.request("status")
+    running.wait_until(lambda: "new" in [row.name for row in group_status(log.store_directory).dispatchers])
+    for verb in ("resume", "pause", "detach", "restart"):
+        with pytest.raises(DispatcherError, match="is being attached: dispatcher=new"):
+            running.group.request(verb, "new")
+    gate.touch()
+    for thread in asked:
+        thread.join(TIMEOUT)
+    assert [bytes(said[key]) for key in (1, 2, 3)] == [b"null"] * 3
+    end = log.put(5)
+    running.group.wait_for("bad", end, TIMEOUT)
+    running.group.wait_for("new", end, TIMEOUT)
+    assert (running.group.process.pid, running.group.restart_count) == (supervisor, 0)
+
+
+def test_what_leaves_can_be_attached_in_the_same_breath(log, plugins, context, processes, saved):
+    """It comes back when it has left; nothing else can be had of it meanwhile."""
+    plugins.add("probe")
+    plugins.add("slow", source=PROBE.replace("DESCRIPTION", 'reads="appended"'))
+    running = processes(context("probe", "slow"))
+    end = log.put(5)
+    running.group.wait_for("slow", end, TIMEOUT)
+    before = running.row("slow").pid
+    os.kill(before, signal.SIGSTOP)
+    for _ in range(3):
+        running.group.request("detach", "slow")
+        running.group.request("attach", "slow")
+        running.group.wait_for("slow", log.put(1), TIMEOUT)
+    running.stop()
+    assert saved("slow")["offsets"] == log.offsets
+    assert running.group.restart_count == 0
+
+
+def test_an_upgrade_and_its_new_options_come_with_one_sighup(plugins, tmp_path, monkeypatch):
+    """The options are for the new version to judge, and the status names that."""
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    plugins.add("probe")
+    config = tmp_path / "reput.toml"
+    config.write_text('[dispatchers]\nenabled = ["probe"]\n[dispatchers.probe]\nlimit = 1\n')
+    with reput.open(tmp_path / "store", config=config) as store:
+        store.wait_for("probe", store.put(reput.Message("orders", b"one")).next_commit_log_offset, TIMEOUT)
+        source = PROBE.replace("DESCRIPTION", 'reads="appended"').replace("limit: int", "size: int")
+        plugins.version = "2.0"
+        plugins.add("probe", source=source)
+        config.write_text('[dispatchers]\nenabled = ["probe"]\n[dispatchers.probe]\nsize = 2\n')
+        os.kill(store.group.process.pid, signal.SIGHUP)
+        pause = threading.Event()
+        for _ in range(int(TIMEOUT / 0.01)):
+            (row,) = store.group.status()
+            if row.version == "2.0" and store.group.members["probe"].options == {"size": 2}:
+                break
+            pause.wait(0.01)
+        assert (row.version, store.group.members["probe"].options) == ("2.0", {"size": 2})
+        store.wait_for("probe", store.put(reput.Message("orders", b"two")).next_commit_log_offset, TIMEOUT)
+        assert store.group.restart_count == 0
+
+
 def test_a_successor_waits_parked_for_its_predecessor(log, plugins, context, processes, events):
     """A barrier holds, and lets pass as soon as the predecessor publishes progress."""
     plugins.add("first")

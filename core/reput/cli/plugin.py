@@ -69,7 +69,7 @@ def new_plugin(
     ] = None,
 ) -> None:
     """Write a project for a new dispatcher: it installs, type-checks and passes its tests at once."""
-    from reput.cli.plugin_project import ProjectNames, write_project
+    from reput.cli.plugin_project import CHOOSE_ANOTHER, ProjectNames, write_project
     from reput.errors import ConfigError
     from reput.process.catalogue import installed_dispatchers
 
@@ -78,7 +78,7 @@ def new_plugin(
     if taken is not None:
         raise ConfigError(
             f"a dispatcher of this name is installed: dispatcher={name} distribution={taken.distribution}",
-            "Choose another name.",
+            CHOOSE_ANOTHER,
         )
     folder = directory or Path(names.distribution)
     for path in write_project(names, folder):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reput.process.backoff import Backoff
 from reput.process.catalogue import CatalogueEntry
+from reput.process.describe import Question
 from reput.process.description import PluginDescription
 from reput.process.log_merger import LinePipe, RubbishPipe
 from reput.process.messages import MemberInfo
@@ -31,7 +33,9 @@ class Member:
         following_state: where it goes when it has stopped; BACKOFF, or FATAL: it was killed for taking too long.
         start_at: monotonic seconds, when the next process is due.
         killed_for: why the supervisor killed the process.
+        joining: its plugin is asked what it declares; it was not started yet.
         leaving: it leaves the group when it has stopped.
+        when_left: called when it has left.
         root: below which it builds its view; None: the group's.
         rebuild: in which it takes part, as the one that runs or as the one that builds anew.
     """
@@ -57,13 +61,20 @@ class Member:
         self.state = State.STOPPED
         self.following_state = State.STOPPED
         self.start_at = 0.0
+        self.joining = False
         self.leaving = False
+        self.when_left: list[Callable[[], None]] = []
         self.killed_for = ""
         self.pid: int | None = None
         self.pidfd = -1
         self.spawned_ns = 0
         self.lines: LinePipe | None = None
         self.rubbish: RubbishPipe | None = None
+
+    @property
+    def question(self) -> Question:
+        """Return what its plugin is asked."""
+        return Question(self.entry, self.options)
 
     @property
     def info(self) -> MemberInfo:

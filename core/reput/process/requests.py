@@ -12,11 +12,11 @@ import msgspec
 
 import reput
 from reput.errors import DispatcherError, ReputError
-from reput.process.catalogue import select_dispatchers
+from reput.process.catalogue import installed_dispatchers, select_dispatchers
 from reput.process.channel import JsonChannel
 from reput.process.configuration import ConfigurationChange
 from reput.process.control_socket import ControlSocket
-from reput.process.describe import Answer
+from reput.process.describe import Answer, Question
 from reput.process.live_rebuild import LiveRebuild
 from reput.process.member import Member
 from reput.process.messages import GroupStatus, Notice, RebuiltView, Reply, Request, Verb, WriterRow
@@ -190,13 +190,17 @@ class RequestDesk:
         """Return one dispatcher.
 
         Raises:
-            DispatcherError: it is not in the group, or the group is ending.
+            DispatcherError: it is not in the group, is coming or going, or the group is ending.
         """
         if self.group.ending:
             raise DispatcherError("the group is ending")
         members = self.group.members
         if name not in members:
             raise DispatcherError(f"dispatcher is not enabled: dispatcher={name} enabled={','.join(members)}")
+        if members[name].joining:
+            raise DispatcherError(f"dispatcher is being attached: dispatcher={name}", "Try again in a moment.")
+        if members[name].leaving:
+            raise DispatcherError(f"dispatcher is leaving the group: dispatcher={name}", "Attach it again to have it.")
         rebuild = members[name].rebuild
         if rebuild is not None and rebuild.swaps:
             raise DispatcherError(f"the view is being swapped: dispatcher={name}", "Try again in a moment.")
@@ -258,6 +262,14 @@ class RequestDesk:
             return
 
         def described(answer: Answer) -> None:
+            if self.group.ending or self.group.members.get(member.name) is not member:
+                report(Reply(request.id, error=f"dispatcher has left the group: dispatcher={member.name}"))
+                return
+            if member.pid is not None:
+                # Somebody else has had it started since.
+                report(result(request, None))
+                return
+            answer = self.group.checked_for_circles(member, answer)
             self.group.take_description(member, answer)
             if answer.description is not None:
                 self.group.start(member)
@@ -266,7 +278,7 @@ class RequestDesk:
             else:
                 report(Reply(request.id, error=f"dispatcher is broken: dispatcher={member.name}"))
 
-        self.group.describe(member, described)
+        self.group.describe(member.question, described)
 
     def restart(self, member: Member, request: Request, report: Reporter) -> None:
         """End the process, if there is one, and start another."""
@@ -318,7 +330,7 @@ class RequestDesk:
                 except DispatcherError as error:
                     say("ERROR", f"the dispatcher stays: {error}", dispatcher=name)
         for name in change.added:
-            if name not in self.group.members:
+            if name not in self.group.members or self.group.members[name].leaving:
                 try:
                     self.attach(name, change.options.get(name, {}), partial(self.say_attached, name))
                 except ReputError as error:
@@ -326,8 +338,10 @@ class RequestDesk:
         for name, options in change.options.items():
             member = self.group.members.get(name)
             if member is not None and member.options != options:
-                done = partial(self.group.on_described_again, member, options=options)
-                self.group.describe(member, done, options)
+                # Whoever upgrades a plugin may give it other options in one go, which are the new one's to judge.
+                question = Question(installed_dispatchers().get(name, member.entry), options)
+                done = partial(self.group.on_described_again, member, question, "the changed options are")
+                self.group.describe(question, done)
         if change.waiting:
             say("WARNING", f"changed settings hold when the store is opened next: settings={','.join(change.waiting)}")
 
@@ -357,14 +371,29 @@ class RequestDesk:
         """
         if self.group.ending:
             raise DispatcherError("the group is ending")
-        if name in self.group.members:
+        present = self.group.members.get(name)
+        if present is not None and present.leaving:
+
+            def come_back() -> None:
+                try:
+                    self.attach(name, options, done)
+                except ReputError as error:
+                    done(error)
+
+            present.when_left.append(come_back)
+            return
+        if present is not None:
             raise DispatcherError(f"dispatcher is attached already: dispatcher={name}")
         importlib.invalidate_caches()
         (entry,) = select_dispatchers([name])
         member = self.group.add_member(entry, options)
+        member.joining = True
 
         def described(answer: Answer) -> None:
+            member.joining = False
             try:
+                if self.group.ending:
+                    raise DispatcherError("the group is ending")
                 answer.declared()
                 member.description = answer.description
                 in_order(self.group.after())
@@ -378,7 +407,7 @@ class RequestDesk:
             self.group.restart_successors(member.name)
             done(None)
 
-        self.group.describe(member, described)
+        self.group.describe(member.question, described)
 
 
 def outcome(request: Request, error: ReputError | None) -> Reply:

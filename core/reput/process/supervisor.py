@@ -90,7 +90,8 @@ class Supervisor:
         self.merger = LogMerger(log_directory, self.settings.dispatcher_log_format, stderr)
         self.members: dict[str, Member] = {}
         self.rebuild: LiveRebuild | None = None
-        self.describing: dict[str, tuple[DescribeProcess, Callable[[Answer], None], float]] = {}
+        # By the descriptor of the answer: one plugin may be asked by several at a time.
+        self.describing: dict[int, tuple[DescribeProcess, Callable[[Answer], None], float]] = {}
         self.reactor = Reactor()
         self.clients = Clients(self.reactor, channel, RequestDesk(self))
         self.signals: list[int] = []
@@ -108,6 +109,8 @@ class Supervisor:
         self.begin_by: float | None = None
         # Those that it has begun without, and until when a drain waits for them; None: nobody drains.
         self.late: set[str] = set()
+        # Those that the group's beginning waits for.
+        self.awaited: set[str] = set()
         self.late_until: float | None = None
         self.drain_when_begun = False
         self.ending = False
@@ -155,8 +158,8 @@ class Supervisor:
         due += [deadline - now for _, _, deadline in self.describing.values()]
         if self.begin_by is not None and not self.begun:
             due.append(self.begin_by - now)
-        if self.late and self.late_until is not None:
-            due.append(self.late_until - now)
+        if self.late_until is not None and not self.ending:
+            due.append(self.late_until - now if self.late else 0.0)
         return max(0.0, min(due))
 
     def everyone(self) -> list[Member]:
@@ -225,10 +228,11 @@ class Supervisor:
         except ConfigError as error:
             self.refuse(error)
             return
+        self.awaited = set(self.members)
         self.be_patient()
         # A refusal ends the loop over those that are described at once.
         for member in list(self.members.values()):
-            self.describe(member, partial(self.on_described_first, member))
+            self.describe(member.question, partial(self.on_described_first, member))
         if not self.members:
             self.ready()
 
@@ -294,50 +298,49 @@ class Supervisor:
                 self.rebuild = None
                 self.go_on_draining()
 
-    def describe(
-        self, member: Member, done: Callable[[Answer], None], options: dict[str, object] | None = None
-    ) -> None:
-        """Ask the plugin what it declares, and whether it takes *options*, by default those that it has.
+    def describe(self, question: Question, done: Callable[[Answer], None]) -> None:
+        """Ask a plugin what it declares, and whether it takes the options.
 
-        *done* is called with the answer, possibly at once.
+        *done* is called with the answer, possibly at once. Much may have happened to the dispatcher meanwhile.
         """
-        if member.name in self.describing:
-            # Who asked before is told of this answer, too, by what becomes of the dispatcher.
-            former, _, _ = self.describing.pop(member.name)
-            self.late.discard(member.name)
-            self.reactor.unwatch(former.descriptor)
-            former.end("it was asked again")
-        question = Question(member.entry, member.options if options is None else options)
         asked = DescribeProcess(question, self.setup.path)
         if asked.answer is not None:
             done(asked.answer)
             return
         deadline = time.monotonic() + self.settings.dispatcher_start_time_max / 1000
-        self.describing[member.name] = (asked, done, deadline)
-        self.reactor.watch(asked.descriptor, lambda: self.on_describe_readable(member.name))
+        self.describing[asked.descriptor] = (asked, done, deadline)
+        self.reactor.watch(asked.descriptor, partial(self.on_describe_readable, asked.descriptor))
 
-    def on_describe_readable(self, name: str, reason: str = "") -> None:
-        asked, done, _ = self.describing[name]
-        descriptor = asked.descriptor
+    def on_describe_readable(self, descriptor: int, reason: str = "") -> None:
+        if descriptor not in self.describing:
+            # What became of another answer has ended the group.
+            return
+        asked, done, _ = self.describing[descriptor]
         if reason:
             self.reactor.unwatch(descriptor)
             asked.end(reason)
         elif asked.receive():
             self.reactor.unwatch(descriptor)
         if asked.answer is not None:
-            del self.describing[name]
+            del self.describing[descriptor]
             done(asked.answer)
 
     def on_described_first(self, member: Member, answer: Answer) -> None:
         """Take up one of the answers that the group's beginning waits for."""
         if self.finished:
             return
+        if self.begun:
+            self.on_described_late(member, answer)
+            return
         if answer.refused is not None and not self.setup.again:
             self.refuse(ConfigError(answer.refused, answer.advice))
             return
-        self.take_description(member, answer)
+        self.awaited.discard(member.name)
+        # Who resumed it meanwhile has asked, too.
+        if member.pid is None and self.members.get(member.name) is member:
+            self.take_description(member, answer)
         self.be_patient()
-        if all(other.description or other.state is State.BROKEN for other in self.members.values()):
+        if not self.awaited:
             self.ready()
 
     def be_patient(self) -> None:
@@ -347,7 +350,7 @@ class Supervisor:
 
     def begin_without_the_late(self) -> None:
         """Begin without those whose plugin is still being imported; they come in when they are described."""
-        for name, (asked, _, deadline) in self.describing.items():
+        for name in self.awaited:
             member = self.members[name]
             text = (
                 f"the plugin is still being imported, and the group goes on without it: dispatcher={name} "
@@ -355,8 +358,7 @@ class Supervisor:
             )
             member.cell.set_error(text)
             self.merger.say("WARNING", text)
-            self.late.add(name)
-            self.describing[name] = (asked, partial(self.on_described_late, member), deadline)
+        self.late, self.awaited = self.awaited, set()
         self.ready()
 
     def on_described_late(self, member: Member, answer: Answer) -> None:
@@ -364,13 +366,8 @@ class Supervisor:
         self.late.discard(member.name)
         if self.ending or self.finished or self.members.get(member.name) is not member:
             return
-        if answer.description is not None:
-            member.description = answer.description
-            try:
-                in_order(self.after())
-            except ConfigError as error:
-                answer = Answer(refused=str(error), advice=error.advice)
-        self.take_description(member, answer)
+        if member.pid is None:
+            self.take_description(member, self.checked_for_circles(member, answer))
         # The owner first: its frames must carry what the newcomer needs.
         self.announce()
         if member.description is not None:
@@ -378,8 +375,16 @@ class Supervisor:
             if member.state is State.STOPPED:
                 self.start(member)
         self.wake_all()
-        if self.late_until is not None:
-            self.drain()
+
+    def checked_for_circles(self, member: Member, answer: Answer) -> Answer:
+        """Return *answer*, or a refusal if it has dispatchers come after each other in a circle."""
+        if answer.description is not None:
+            after = self.after() | {member.name: answer.description.after}
+            try:
+                in_order(after)
+            except ConfigError as error:
+                return Answer(refused=str(error), advice=error.advice)
+        return answer
 
     def take_description(self, member: Member, answer: Answer) -> None:
         """Keep what a plugin declared, or BROKEN."""
@@ -567,11 +572,11 @@ class Supervisor:
             if member.state is State.BACKOFF and not self.ending and now >= member.start_at:
                 member.cell.set_restart_count(member.cell.restart_count + 1)
                 self.start(member)
-        for name in [name for name, (_, _, deadline) in self.describing.items() if now > deadline]:
-            self.on_describe_readable(name, f"start_time_max_ms={self.settings.dispatcher_start_time_max}")
+        for descriptor in [descriptor for descriptor, (_, _, deadline) in self.describing.items() if now > deadline]:
+            self.on_describe_readable(descriptor, f"start_time_max_ms={self.settings.dispatcher_start_time_max}")
         if self.begin_by is not None and now > self.begin_by and not self.begun and not self.finished:
             self.begin_without_the_late()
-        if self.late and self.late_until is not None and now > self.late_until:
+        if self.late_until is not None and not self.ending and (not self.late or now > self.late_until):
             self.late.clear()
             self.drain()
 
@@ -688,10 +693,13 @@ class Supervisor:
         self.forget_member(member)
         self.announce()
         self.restart_successors(member.name)
+        for come_back in member.when_left:
+            come_back()
 
     def forget_member(self, member: Member) -> None:
         del self.members[member.name]
         self.late.discard(member.name)
+        self.awaited.discard(member.name)
         member.cell.clear(None)
 
     def restart_successors(self, name: str) -> None:
@@ -724,32 +732,25 @@ class Supervisor:
                 continue
             if entry == member.entry and member.state is not State.BROKEN and not entry.editable:
                 continue
-            running, member.entry = member.entry, entry
-            self.describe(member, partial(self.on_described_again, member, running=running))
+            question = Question(entry, member.options)
+            self.describe(question, partial(self.on_described_again, member, question, "the changed plugin is"))
 
-    def on_described_again(
-        self,
-        member: Member,
-        answer: Answer,
-        options: dict[str, object] | None = None,
-        running: CatalogueEntry | None = None,
-    ) -> None:
-        """Go on with what a changed plugin declares now, in place of *running*, or with other *options*."""
+    def on_described_again(self, member: Member, question: Question, what: str, answer: Answer) -> None:
+        """Go on with what a changed plugin declares now, or with other options."""
         if self.ending or self.members.get(member.name) is not member:
             return
+        answer = self.checked_for_circles(member, answer)
         if answer.description is None:
             text = answer.broken or answer.refused or ""
-            what = "the changed plugin is" if options is None else "the changed options are"
             self.merger.say("ERROR", f"{what} not used: {text}", dispatcher=member.name)
+            # A process has the old one in its memory and goes on with it.
             if member.pid is None:
                 member.cell.set_error(text)
-            elif running is not None:
-                # The process has the old one in its memory and goes on with it.
-                member.entry = running
+                member.entry = question.entry
             return
         member.description = answer.description
-        if options is not None:
-            member.options = options
+        member.entry = question.entry
+        member.options = question.options
         self.announce()
         if member.pid is not None:
             self.stop(member, State.STARTING)

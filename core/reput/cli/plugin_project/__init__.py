@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.machinery import PathFinder
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -19,6 +20,9 @@ FILES = {
     "src/__init__.py": "src/$module/__init__.py",
     "tests/test_dispatcher.py": "tests/test_$module.py",
 }
+CHOOSE_ANOTHER = "Choose another name."
+# Of an entry point that is a dispatcher.
+NAME_SIZE_MAX = 63
 TYPED = "src/$module/py.typed"
 
 
@@ -26,7 +30,7 @@ class ProjectNames:
     """The names in a project, all of them made of the dispatcher's.
 
     Raises:
-        ConfigError: it is no name that a module could have.
+        ConfigError: it is no name that a module could have, too long, or that of a module that is there.
     """
 
     def __init__(self, name: str) -> None:
@@ -36,10 +40,16 @@ class ProjectNames:
                 f"a new dispatcher's name has small letters and digits, and _ between words: name={name!r}",
                 "Name it for what it makes, as in word_count.",
             )
+        if len(name) > NAME_SIZE_MAX:
+            raise ConfigError(f"a dispatcher's name is too long: name={name} size={len(name)} max={NAME_SIZE_MAX}")
         self.name = name
         self.module = f"reput_{name}"
+        # As reput_hooks, which everybody else could not import any more.
+        if PathFinder.find_spec(self.module) is not None:
+            raise ConfigError(f"a module of this name is installed: name={name} module={self.module}", CHOOSE_ANOTHER)
         self.distribution = self.module.replace("_", "-")
-        self.class_name = "".join(word.capitalize() for word in words)
+        # Of these words alone it could be a name that the module has from elsewhere, or None.
+        self.class_name = "".join(word.capitalize() for word in words) + "View"
 
     def substitutes(self) -> dict[str, str | int]:
         """Return what stands in the place of each ``$$word`` of a template."""
