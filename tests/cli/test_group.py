@@ -9,6 +9,7 @@ import pytest
 import reput
 from golden_sets import tree_digest
 from reput.cli import main
+from reput.errors import ConfigError
 from reput.store.config_json import parse_config
 
 # So that a whole store can be compared in no time.
@@ -86,12 +87,15 @@ def test_a_group_is_reset_and_goes_on_there(group, store):
 
 
 def test_a_reset_beside_consumers_moves_them(store):
-    """In the program that has the store open."""
+    """In the program that has the store open. A place that is none moves nobody."""
     with reput.open(store, mode="inline") as opened, opened.consumer("billing", "orders") as consumer:
         assert consumer.receive(20).queue_offset == 2
         opened.services.administration.reset_offsets("billing", "orders", "earliest")
         assert consumer.receive(20).queue_offset == 0
         opened.services.keep()
+        for wrong in ("erliest", None, True, -1):
+            with pytest.raises(ConfigError, match="to="):
+                opened.services.administration.reset_offsets("billing", "orders", wrong)
         assert opened.services.managers.offsets.query_offset("billing", "orders", 0) == 0
 
 

@@ -234,7 +234,7 @@ def test_a_place_that_is_none_moves_nobody(store):
             consumer.seek("invoices", 0, 0)
         with pytest.raises(ConfigError, match="not subscribed"):
             consumer.rewind(topic="invoices")
-        for to in ("erliest", None, True, 1.5):
+        for to in ("erliest", None, True, 1.5, -1):
             with pytest.raises(ConfigError, match="to="):
                 consumer.rewind(to)
         consumer.commit()
@@ -242,6 +242,11 @@ def test_a_place_that_is_none_moves_nobody(store):
         consumer.seek("orders", 0, 3)
         put(store, "d")
         assert bodies_of(consumer, 1) == ["d"]
+    with store.consumer("billing", "orders") as other:
+        for move in (consumer.rewind, lambda: consumer.seek("orders", 0, 0), consumer.__enter__):
+            with pytest.raises(StoreClosed, match="consumer is closed"):
+                move()
+        assert other.receive(0) is None
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 0.0])
@@ -250,15 +255,17 @@ def test_who_does_not_wait_is_told_at_once(store, timeout):
     with store.consumer("billing", "orders") as consumer:
         assert consumer.receive(timeout) is None
         assert asyncio.run(consumer.receive_async(timeout)) is None
+        thread = threading.Timer(0.05, put, (store, "a", "b"))
+        thread.start()
+        assert consumer.receive(float("inf")).body == b"a"
+        thread.join()
+        store.wait_for("consume_queue", store.appended, WAIT_S)
         for wrong in ("1", True, float("nan")):
             with pytest.raises(ConfigError, match="timeout="):
                 consumer.receive(wrong)
             with pytest.raises(ConfigError, match="timeout="):
                 asyncio.run(consumer.receive_async(wrong))
-        thread = threading.Timer(0.05, put, (store, "a"))
-        thread.start()
-        assert consumer.receive(float("inf")).body == b"a"
-        thread.join()
+        assert consumer.receive(0).body == b"b"
 
 
 def test_a_task_that_gives_up_loses_nothing(store):
@@ -464,6 +471,7 @@ def test_the_loop_of_a_consumer_ends_with_the_store(directory):
         (("billing", "orders", None, {"begin": "Earliest"}), ConfigError),
         (("billing", "orders", None, {"begin": True}), ConfigError),
         (("billing", "orders", None, {"begin": 1.5}), ConfigError),
+        (("billing", "orders", None, {"begin": -1}), ConfigError),
         (("billing", "orders", None, {"in_flight_max": 0}), ConfigError),
         (("billing", "orders", None, {"in_flight_max": "9"}), ConfigError),
     ],
@@ -500,6 +508,18 @@ def test_statistics_count_what_a_group_was_given(store):
         put(store, "c")
         assert store.services.statistics.put_nums("orders") == 3
         assert store.services.statistics.put_nums("absent") is None
+
+
+def test_a_retry_that_cannot_be_is_refused(store):
+    """The message is in flight as before."""
+    put(store, "a")
+    with store.consumer("billing", "orders") as consumer:
+        record = consumer.receive(WAIT_S)
+        for wrong in ({"delay_level": "3"}, {"max_reconsume_times": "3"}, {"max_reconsume_times": -1}):
+            with pytest.raises(ConfigError, match=next(iter(wrong))):
+                consumer.retry(record, **wrong)
+        consumer.acknowledge(record)
+    assert "%RETRY%billing" not in store.topics()
 
 
 def test_what_is_sent_back_comes_again_later(directory):

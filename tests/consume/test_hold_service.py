@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 import tracemalloc
+from queue import SimpleQueue
 
 import pytest
 
@@ -15,7 +16,7 @@ from delivering import wait_until
 from reput.consume.pull_service import PullRequest
 from reput.consume.response_code import ResponseCode
 from reput.consume.subscription import subscribe
-from reput.errors import RequestRefused, StoreClosed
+from reput.errors import ConfigError, RequestRefused, StoreClosed
 from reput.filter import parse
 from reput.store.files import Clock
 from reput.store.topic_config_manager import TopicConfig
@@ -125,6 +126,44 @@ def test_a_pull_that_waited_in_vain_is_answered(hold_service):
     result = hold_service.pull_and_wait(request(), 0.05)
     assert time.monotonic() - started >= 0.05
     assert (result.code, result.next_begin_offset) == (ResponseCode.PULL_NOT_FOUND, 0)
+    assert hold_service.held_count == 0
+
+
+def test_however_long_a_consumer_would_wait_the_others_are_served(store, hold_service):
+    """For longer than the system can, without end, or back in time; a time that is none is refused."""
+    for wrong in (float("nan"), "1", True):
+        with pytest.raises(ConfigError, match="timeout="):
+            hold_service.pull(request(), wrong, Answer())
+    answers = [Answer() for _ in range(2)]
+    hold_service.pull(request(0), 2.0**63, answers[0])
+    hold_service.pull(request(1), float("inf"), answers[1])
+    wait_until(hold_service.arrivals.empty)
+    assert hold_service.pull_and_wait(request(2), -1.0).code == ResponseCode.PULL_NOT_FOUND
+    assert hold_service.held_count == 2
+    for queue_id, answer in enumerate(answers):
+        store.put(reput.Message("orders", b"a", queue_id=queue_id))
+        assert answer.wait().records[0].body == b"a"
+
+
+def test_whoever_gives_up_waits_no_more(store, hold_service, monkeypatch):
+    """A task that is cancelled, and a thread that is interrupted: nothing of them is left until their time is up."""
+
+    async def work() -> None:
+        task = asyncio.create_task(hold_service.pull_async(request(), WAIT_S))
+        await asyncio.sleep(0)
+        assert hold_service.held_count == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    class Interrupted(SimpleQueue):
+        def get(self, block=True, timeout=None):
+            raise KeyboardInterrupt
+
+    asyncio.run(work())
+    assert hold_service.held_count == 0
+    monkeypatch.setattr("reput.consume.hold_service.SimpleQueue", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hold_service.pull_and_wait(request(), WAIT_S)
     assert hold_service.held_count == 0
 
 

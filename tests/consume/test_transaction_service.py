@@ -167,7 +167,7 @@ def test_who_cannot_be_asked_is_refused(store):
 
 
 def test_what_no_transaction_can_be_is_refused(tmp_path):
-    """Delayed, without a group, to a topic that is none, or where the store takes none."""
+    """Delayed, without a group, to a topic that is none or transactions' own, or where the store takes none."""
     with open_inline(tmp_path / "store") as store:
         with pytest.raises(MessageIllegal, match="delayed"):
             put_half(store, delay_level=1)
@@ -175,6 +175,8 @@ def test_what_no_transaction_can_be_is_refused(tmp_path):
             store.transactions.put_half("", reput.Message("orders", b""))
         with pytest.raises(MessageIllegal, match="topic"):
             store.transactions.put_half(GROUP, reput.Message("no topic", b""))
+        with pytest.raises(MessageIllegal, match="topic"):
+            store.transactions.put_half(GROUP, reput.Message("RMQ_SYS_TRANS_HALF_TOPIC", b""))
         assert store.appended == 0
     with open_inline(tmp_path / "other", reject_transaction_message=True) as store:
         with pytest.raises(RequestRefused) as refused:

@@ -15,11 +15,12 @@ from typing import Self
 
 import msgspec
 
+from reput.arguments import require_whole
 from reput.consume.config_managers import ConfigManagers
 from reput.consume.pull_service import ReadableStore
 from reput.consume.response_code import ResponseCode
 from reput.consume.subscription_groups import SubscriptionGroups
-from reput.consume.topic_reader import Beginning
+from reput.consume.topic_reader import Beginning, check_beginning
 from reput.consume.topics import RETRY_PREFIX, Topics, is_system_topic, may_be_topic
 from reput.errors import RequestRefused
 from reput.store.message_reader import MessageReader
@@ -212,7 +213,11 @@ class Administration:
 
         Raises:
             RequestRefused: group, topic or queue is unknown.
+            ConfigError: *to* is no such place, or *queue_id* no number.
         """
+        check_beginning("to", to)
+        if queue_id is not None:
+            require_whole("queue_id", queue_id, None)
         self.require_group(group)
         queue_nums = self.queue_nums(topic)
         if queue_id is not None and not 0 <= queue_id < queue_nums:

@@ -110,11 +110,12 @@ class Consumer:
             RequestRefused: the group or a topic may not be read.
             DamagedStore: a record is not what the queue says of it.
         """
+        if timeout is not None:
+            require_seconds("timeout", timeout)
         with self.shared.lock:
             record = None if self.closed else self.take()
         if record is not None:
             return record
-        require_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.changed:
             self.shared.thread_count += 1
@@ -281,6 +282,8 @@ class Consumer:
             StoreError: the copy could not be stored; the message is still in flight.
         """
         require_whole("delay_level", delay_level, None)
+        if max_reconsume_times is not None:
+            require_whole("max_reconsume_times", max_reconsume_times)
         at = record.commit_log_offset
         with self.shared.lock:
             if at not in self.delivered or at in self.sending_back:
@@ -353,9 +356,11 @@ class Consumer:
 
         Raises:
             ConfigError: *to* is no such place, or the consumer has not subscribed to *topic*.
+            StoreClosed: the consumer is closed, or the store.
             DispatcherError: nobody builds the queues that say where the last message is.
         """
         check_beginning("to", to)
+        self.require_open()
         if topic is not None:
             self.require_subscription(topic)
         if to != "earliest":
@@ -371,9 +376,11 @@ class Consumer:
         Raises:
             ConfigError: the consumer has not subscribed to *topic*.
             OffsetOutOfRange: the topic has no such queue, or that none of such an offset.
+            StoreClosed: the consumer is closed, or the store.
         """
         require_whole("queue_id", queue_id)
         require_whole("queue_offset", queue_offset, None)
+        self.require_open()
         self.require_subscription(topic)
         low, high = self.shared.bounds(topic, queue_id)
         if not low <= queue_offset <= high:
@@ -429,9 +436,18 @@ class Consumer:
         if self.shared.broadcasts:
             self.shared.services.stop_broadcasting(self.shared)
 
-    def __enter__(self) -> Self:
+    def require_open(self) -> None:
+        """Refuse what only a consumer of an open store can do.
+
+        Raises:
+            StoreClosed: it is closed, or the store is; or this is a forked child of its writer.
+        """
+        self.shared.services.require_open()
         if self.closed:
-            raise StoreClosed(f"the consumer is closed: group={self.group!r}")
+            raise StoreClosed(f"the consumer is closed: group={self.group!r}", "Make another with `Store.consumer`.")
+
+    def __enter__(self) -> Self:
+        self.require_open()
         return self
 
     def __exit__(

@@ -29,6 +29,7 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
+from reput.arguments import require_seconds
 from reput.consume.loop_arrivals import LoopArrivals, LoopStore, take_readable
 from reput.consume.pull_service import PullRequest, PullResult, PullService
 from reput.consume.response_code import ResponseCode
@@ -154,7 +155,17 @@ class HoldService:
         Raises:
             RequestRefused: as `PullService.pull`.
             StoreClosed: nothing is held any more.
+            ConfigError: *timeout* is no number of seconds.
         """
+        result = self.pull_or_hold(request, timeout, done)
+        return result if isinstance(result, PullResult) else None
+
+    def pull_or_hold(
+        self, request: PullRequest, timeout: float, done: Callable[[Answer], None]
+    ) -> PullResult | HeldPull:
+        """Do what `pull` promises; return what waits now, so that whoever waited can `drop` it."""
+        # One that is no number would have no place among the deadlines.
+        require_seconds("timeout", timeout)
         result = self.pull_service.pull(request)
         if result.code is not ResponseCode.PULL_NOT_FOUND:
             return result
@@ -174,7 +185,7 @@ class HoldService:
             self.look_again(queue)
         if is_next:
             self.arrivals.put(None)
-        return None
+        return held
 
     def pull_and_wait(self, request: PullRequest, timeout: float) -> PullResult:
         """Answer a pull from the calling thread, which waits for *timeout* seconds at most for a message.
@@ -184,7 +195,14 @@ class HoldService:
             StoreClosed: the store was closed meanwhile.
         """
         answers: SimpleQueue[Answer] = SimpleQueue()
-        result = self.pull(request, timeout, answers.put) or answers.get()
+        result: HeldPull | Answer = self.pull_or_hold(request, timeout, answers.put)
+        if isinstance(result, HeldPull):
+            held = result
+            try:
+                result = answers.get()
+            except BaseException:
+                self.drop(held)
+                raise
         if not isinstance(result, PullResult):
             raise result
         return result
@@ -207,7 +225,14 @@ class HoldService:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(resolve, result)
 
-        result = self.pull(request, timeout, done) or await future
+        result: HeldPull | Answer = self.pull_or_hold(request, timeout, done)
+        if isinstance(result, HeldPull):
+            held = result
+            try:
+                result = await future
+            except BaseException:
+                self.drop(held)
+                raise
         if not isinstance(result, PullResult):
             raise result
         return result
@@ -302,7 +327,8 @@ class HoldService:
                 self.served_count -= 1
             if not self.deadlines:
                 return None
-            return max(0.0, self.deadlines[0][0] - self.clock.monotonic())
+            # A client may want to wait for longer than the system can.
+            return min(max(0.0, self.deadlines[0][0] - self.clock.monotonic()), threading.TIMEOUT_MAX)
 
     def await_progress(self, end: int) -> int:
         """Wait for the consume queue to be readable up to *end*, not for ever; return up to where it is."""
@@ -394,10 +420,27 @@ class HoldService:
 
     def finish(self, held: HeldPull, result: Answer, *, expired: bool = False) -> None:
         """Answer a pull; it waits no more."""
+        if not self.take_out(held, expired=expired):
+            return
+        try:
+            held.done(result)
+        except Exception:
+            # What whoever waited does with the answer must not keep the others waiting.
+            request = held.request
+            logger.exception(
+                "a pull that was held cannot be answered: topic=%s queue_id=%d", request.topic, request.queue_id
+            )
+
+    def drop(self, held: HeldPull) -> None:
+        """Whoever waited was interrupted or cancelled: nobody is answered."""
+        self.take_out(held, expired=False)
+
+    def take_out(self, held: HeldPull, *, expired: bool) -> bool:
+        """Have a pull wait no more; False if it did not any longer. *expired*: it has left the heap of deadlines."""
         queue = (held.request.topic, held.request.queue_id)
         with self.lock:
             if held.served:
-                return
+                return False
             held.served = True
             rest = self.held[queue]
             del rest[held]
@@ -406,11 +449,7 @@ class HoldService:
             if not expired:
                 self.served_count += 1
                 self.forget_served()
-        try:
-            held.done(result)
-        except Exception:
-            # What whoever waited does with the answer must not keep the others waiting.
-            logger.exception("a pull that was held cannot be answered: topic=%s queue_id=%d", *queue)
+        return True
 
     def forget_served(self) -> None:
         """Keep the heap of deadlines as large as what waits, about."""

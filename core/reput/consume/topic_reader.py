@@ -30,7 +30,8 @@ def check_beginning(name: str, value: object) -> None:
     Raises:
         ConfigError: it does not.
     """
-    is_time = isinstance(value, int) and not isinstance(value, bool)
+    # To RocketMQ the time -1 is the end of a queue; here, as on the command line, there is none before 1970.
+    is_time = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if not is_time and (not isinstance(value, str) or value not in ("earliest", "latest")):
         raise ConfigError(
             f"{name} is no place to begin at: {name}={value!r}",

@@ -289,8 +289,12 @@ class TransactionService:
         require_messages([message])
         if message.delay_level:
             raise MessageIllegal(f"a transaction's message is not delayed: delay_level={message.delay_level}")
-        if not producer_group:
-            raise MessageIllegal("a transaction names the group that is asked about it: producer_group=''")
+        if not isinstance(producer_group, str) or not producer_group:
+            raise MessageIllegal(
+                f"a transaction names the group that is asked about it: producer_group={producer_group!r}"
+            )
+        if message.topic in (HALF_TOPIC, OP_TOPIC):
+            raise MessageIllegal(f"what transactions are kept in has no transactions: topic={message.topic!r}")
         half = half_message(message, producer_group, self.writer)
         # Whatever the real topic refuses is refused now, and not when it is too late.
         self.writer.prepare(msgspec.structs.replace(half, topic=message.topic, queue_id=message.queue_id))
