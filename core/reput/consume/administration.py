@@ -69,6 +69,7 @@ class Administration:
     Args:
         moved: is told (group, topic, queue id, queue offset) of every offset that is set.
         delete: deletes a topic with its queues; None where nobody builds the queues.
+        consumes: tells whether somebody of a group is there who has subscribed to a topic.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Administration:
         groups: SubscriptionGroups,
         moved: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, queue_offset: None,
         delete: Callable[[str], int] | None = None,
+        consumes: Callable[[str, str], bool] = lambda group, topic: False,
     ) -> None:
         self.store = store
         self.managers = managers
@@ -86,6 +88,7 @@ class Administration:
         self.groups = groups
         self.moved = moved
         self.delete = delete
+        self.consumes = consumes
 
     # Topics.
 
@@ -256,6 +259,8 @@ class Administration:
     def clean_offsets(self) -> list[tuple[str, str]]:
         """Forget the offsets of dead groups: those of which everything they would consume next is gone from the log.
 
+        A group of which somebody is there is not dead, however far it is behind.
+
         Returns:
             Group and topic of each.
 
@@ -264,7 +269,7 @@ class Administration:
         removed = []
         for group, committed in self.managers.offsets.by_group().items():
             for topic, offsets in committed.items():
-                if topic.startswith(RETRY_PREFIX):
+                if topic.startswith(RETRY_PREFIX) or self.consumes(group, topic):
                     continue
                 if all(offset < self.queue_range(topic, queue_id)[0] for queue_id, offset in offsets.items()):
                     self.managers.offsets.remove(group, topic)

@@ -44,6 +44,12 @@ class ConsumerManager:
         self.lock = threading.Lock()
         self.groups: dict[str, ConsumerGroupInfo] = {}
 
+    def consumes(self, group: str, topic: str) -> bool:
+        """Tell whether somebody of a group is there who has subscribed to a topic."""
+        with self.lock:
+            found = self.groups.get(group)
+            return found is not None and topic in found.subscriptions
+
     def find(self, group: str) -> ConsumerGroupInfo | None:
         """Return a group, None if nobody of it is there."""
         return self.groups.get(group)

@@ -101,7 +101,13 @@ class ConsumeServices:
         self.hold_service = HoldService(store, self.pull_service)
         self.statistics = Statistics(store.put_nums)
         self.administration = Administration(
-            store, self.managers, self.topics, self.groups, self.moved, store.delete_topic
+            store,
+            self.managers,
+            self.topics,
+            self.groups,
+            self.moved,
+            store.delete_topic,
+            self.consumer_manager.consumes,
         )
         self.lock = threading.Lock()
         self.consumer_groups: dict[str, ConsumerGroup] = {}
