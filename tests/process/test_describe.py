@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 
+import msgspec
 import pytest
 
 from reput.errors import ConfigError, DispatcherError
-from reput.process.catalogue import installed_dispatchers
+from reput.process.catalogue import installed_dispatchers, select_dispatchers
 from reput.process.describe import describe
+from reput.process.plugin import convert_options, load_plugin
 
 pytestmark = pytest.mark.processes
 
@@ -95,6 +97,23 @@ def test_wrong_options_are_refused_by_name(plugin, options, text):
         describe(plugin(), options).declared()
 
 
+def test_a_refusal_shows_what_is_wrong_and_nothing_that_stands_beside_it():
+    """It comes out in the log, where nobody looks for a password."""
+
+    server = msgspec.defstruct("Server", [("port", int), ("password", str, "")], forbid_unknown_fields=True)
+    option_type = msgspec.defstruct("Options", [("server", server), ("others", list[server], [])])
+    given = {"port": "x", "password": "sesame"}
+    for options, text in [
+        ({"server": given}, "dispatchers.plugin.server.port reason=Expected `int`, got `str` value='x'"),
+        ({"server": {"port": 1}, "others": [given]}, "dispatchers.plugin.others[0].port reason=Expected `int`"),
+        ({"server": given | {"port": 1, "prt": 2}}, "dispatchers.plugin.server reason=Object contains unknown field"),
+    ]:
+        with pytest.raises(ConfigError) as error:
+            convert_options("plugin", options, option_type)
+        assert text in str(error.value)
+        assert "sesame" not in str(error.value)
+
+
 def test_texts_are_taken_for_numbers_where_such_are_declared(plugin):
     """Some sources of settings know texts only."""
     assert describe(plugin(), {"path": "x", "limit": "7"}).declared()
@@ -109,6 +128,30 @@ def test_what_cannot_be_imported_is_broken_with_its_traceback_and_asked_again(pl
     assert plugin.imports() == 2
     with pytest.raises(DispatcherError, match="no_such_module"):
         answer.declared()
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ("after='consume_queue'", "field=after reason=Expected `array`, got `str` value='consume_queue'"),
+        ("reads='durabel'", "field=reads reason=Invalid enum value 'durabel'"),
+        ("needs_properties=1", "field=needs_properties reason=Expected `bool`, got `int` value=1"),
+        ("api_version=True", "field=api_version reason=Expected `int`, got `bool` value=True"),
+        ("options=dict", "field=options reason=Expected a subclass of `msgspec.Struct` value=<class 'dict'>"),
+        ("store_folders=('commitlog',)", "field=store_folders .* value='commitlog'"),
+        ("store_folders=('../other',)", "field=store_folders .* value='../other'"),
+    ],
+)
+def test_what_no_dispatcher_can_declare_is_named(plugins, fields, text):
+    """A mistyped word would go unseen else, and a view in the log's folder would take the log with it."""
+    plugins.add(
+        "wrong",
+        source="from reput_hooks import *\n@hookimpl\ndef reput_create_dispatcher(context):\n    pass\n@hookimpl\n"
+        f"def reput_describe_dispatcher():\n    return DispatcherDescription({fields})",
+    )
+    (entry,) = select_dispatchers(["wrong"])
+    with pytest.raises(DispatcherError, match=text):
+        load_plugin(entry.name, entry.module).describe()
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,30 @@ def test_a_crash_loop_ends_in_fatal_and_is_left_by_hand(log, plugins, context, p
     assert saved("probe")["offsets"] == log.offsets
 
 
+def test_a_process_that_ends_itself_is_tried_again_whatever_its_status(log, plugins, context, processes):
+    """It is no refusal, and the status tells of its last end, not of the first."""
+    statuses = [1, 3, 4, 0]
+    plugins.add(
+        "leaver",
+        source=PROBE.replace("DESCRIPTION", 'reads="appended"').replace(
+            "    def dispatch(self, batch):\n",
+            "    def dispatch(self, batch):\n"
+            "        left = self.context.directory / 'left'\n"
+            "        count = left.stat().st_size if left.exists() else 0\n"
+            f"        if count < {len(statuses)}:\n"
+            "            left.write_bytes(bytes(count + 1))\n"
+            f"            os._exit({statuses}[count])\n"
+            "        if count < 9: raise SystemExit(left.write_bytes(bytes(count + 1)))\n",
+        ),
+    )
+    running = processes(context("leaver", dispatcher_restart_count_max=4, dispatcher_backoff_max=50))
+    log.put(1)
+    running.wait_for_state("leaver", "FATAL")
+    assert running.row("leaver").restart_count == len(statuses)
+    assert "SystemExit" in running.row("leaver").error
+    assert [f"exit_status={status}" in group_log(log) for status in statuses] == [True] * len(statuses)
+
+
 def test_an_exception_is_reported_with_plugin_version_and_offset(log, plugins, context, processes):
     """Whoever reads the log at night sees what failed where."""
     plugins.add("probe")

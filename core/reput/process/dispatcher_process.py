@@ -31,16 +31,26 @@ from reput.process.turns import Turns
 from reput.ring import Cell, RingMemory, RingReader
 from reput_hooks import DispatcherDescription
 
-__all__ = ["BROKEN_STATUS", "DRAIN_SIGNAL", "REFUSED_STATUS", "STOP_SIGNAL", "Assignment", "run_dispatcher"]
+__all__ = [
+    "BROKEN_STATUS",
+    "DRAIN_SIGNAL",
+    "EXCEPTION_STATUS",
+    "REFUSED_STATUS",
+    "STOP_SIGNAL",
+    "Assignment",
+    "run_dispatcher",
+]
 
 DRAIN_SIGNAL = signal.SIGTERM
 STOP_SIGNAL = signal.SIGUSR1
 
-# How the process says why it ended; every other status but 0 is a crash.
-REFUSED_STATUS = 3
-BROKEN_STATUS = 4
+# How the process says why it ended, with last words in its cell: an exception, or what trying again would not help.
+# Every other status is a crash, and the latter are no numbers that a plugin would end itself with.
+EXCEPTION_STATUS = 1
+REFUSED_STATUS = 203
+BROKEN_STATUS = 204
 # Of what the plugin forked, which nobody waits for but the plugin.
-FORKED_STATUS = 5
+FORKED_STATUS = 205
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -67,7 +77,7 @@ def run_dispatcher(
     context: GroupContext, memory: RingMemory, lock: GroupLock, assignment: Assignment, supervisor_pid: int
 ) -> NoReturn:
     """Be the dispatcher's process. Called in the child, right after the fork; never returns."""
-    status = 1
+    status = EXCEPTION_STATUS
     try:
         die_with_parent(supervisor_pid)
         confine_descriptors(memory, lock, assignment)
@@ -143,7 +153,7 @@ class DispatcherProcess:
             return REFUSED_STATUS
         except BaseException:
             self.fail("failed")
-            return 1
+            return EXCEPTION_STATUS
         return 0
 
     def install_signals(self) -> None:

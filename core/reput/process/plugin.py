@@ -16,11 +16,14 @@ import pluggy
 
 import reput_hooks.dispatcher
 from reput.errors import ConfigError, DispatcherError
+from reput.process.description import PluginDescription, portable_description
 from reput_hooks import API_VERSION, CommitLogDispatcher, DispatcherContext, DispatcherDescription
 
 __all__ = ["Plugin", "convert_options", "load_plugin"]
 
 PROJECT = "reput"
+# In a store's root, and no view of a dispatcher.
+OTHERS_FOLDERS = frozenset({"", "..", "abort", "checkpoint", "commitlog", "config", "lock", "reput"})
 
 
 class Plugin:
@@ -37,7 +40,9 @@ class Plugin:
             DispatcherError: it makes no dispatcher, declares something that is none, or was written for another version
                 of the hooks.
         """
-        description = self.manager.hook.reput_describe_dispatcher() or DispatcherDescription()
+        description = self.manager.hook.reput_describe_dispatcher()
+        if description is None:
+            description = DispatcherDescription()
         if not isinstance(description, DispatcherDescription):
             raise DispatcherError(
                 f"reput_describe_dispatcher returned no DispatcherDescription: dispatcher={self.name} "
@@ -49,6 +54,7 @@ class Plugin:
                 f"api_version={description.api_version} expected={API_VERSION}",
                 "Install a version of the plugin that fits this reput.",
             )
+        self.check_fields(description)
         if not self.manager.hook.reput_create_dispatcher.get_hookimpls():
             raise DispatcherError(
                 f"the plugin has no hook that makes its dispatcher: dispatcher={self.name} "
@@ -56,6 +62,35 @@ class Plugin:
                 "A function of that name in the module is marked with reput_hooks.hookimpl.",
             )
         return description
+
+    def check_fields(self, description: DispatcherDescription) -> None:
+        """Refuse what no dispatcher can declare; a struct's constructor takes anything.
+
+        Raises:
+            DispatcherError: a field has a wrong type or value, which is named.
+        """
+        options = description.options
+        if options is not None and not (isinstance(options, type) and issubclass(options, msgspec.Struct)):
+            raise self.wrong_field("options", "Expected a subclass of `msgspec.Struct`", options)
+        fields = msgspec.to_builtins(portable_description(description), enc_hook=repr)
+        try:
+            msgspec.convert(fields, PluginDescription)
+        except msgspec.ValidationError as error:
+            reason, _, path = str(error).partition(" - at `$.")
+            field = path.rstrip("`").partition("[")[0]
+            raise self.wrong_field(field, reason, getattr(description, field, None)) from None
+        for folder in description.store_folders:
+            # A view that is built again is removed first, with all that lies in its folders.
+            if Path(folder).name != folder or folder in OTHERS_FOLDERS:
+                raise self.wrong_field("store_folders", "Expected names of folders that are this view alone", folder)
+
+    def wrong_field(self, field: str, reason: str, value: object) -> DispatcherError:
+        """Return the error of a declaration that cannot be."""
+        return DispatcherError(
+            f"the plugin declares what no dispatcher can: dispatcher={self.name} field={field} reason={reason} "
+            f"value={value!r:.100}",
+            "See `reput_hooks.DispatcherDescription`.",
+        )
 
     def create(self, context: DispatcherContext) -> CommitLogDispatcher:
         """Return the plugin's dispatcher.
@@ -114,6 +149,9 @@ def convert_options(name: str, options: Mapping[str, object], option_type: type[
         # msgspec says where as a path: "Expected `int`, got `str` - at `$.limit`".
         reason, _, path = str(error).partition(" - at `$")
         field = path.rstrip("`")
-        value = options.get(field.lstrip(".").split(".")[0].split("[")[0])
-        shown = f" value={value!r}" if value is not None else ""
+        value: Any = options
+        for step in field.lstrip(".").split("."):
+            value = value.get(step) if isinstance(value, Mapping) else None
+        # Alone, never with those beside it, which may be secret.
+        shown = f" value={value!r}" if isinstance(value, str | int | float) else ""
         raise ConfigError(f"option of a dispatcher: dispatchers.{name}{field} reason={reason}{shown}") from None

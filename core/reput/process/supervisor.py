@@ -42,6 +42,7 @@ from reput.process.describe import Answer, DescribeProcess, Question
 from reput.process.dispatcher_process import (
     BROKEN_STATUS,
     DRAIN_SIGNAL,
+    EXCEPTION_STATUS,
     REFUSED_STATUS,
     STOP_SIGNAL,
     Assignment,
@@ -539,8 +540,8 @@ class Supervisor:
     def on_death(self, member: Member, pid: int, code: int) -> None:
         """A process that was not told to stop has ended."""
         text = f"dispatcher died: dispatcher={member.title} pid={pid} {member.killed_for or exit_text(code)}"
-        if code < 0 or member.cell.error is None:
-            # A signal leaves no last words; those of an exception stand in the cell already.
+        if code not in (EXCEPTION_STATUS, REFUSED_STATUS, BROKEN_STATUS) or member.cell.error is None:
+            # A signal leaves no last words, nor does os._exit; those of an exception stand in the cell already.
             member.cell.set_error(text)
         if code == BROKEN_STATUS and member.state is State.STARTING:
             member.set_state(State.BROKEN)
