@@ -9,7 +9,7 @@ import os
 import msgspec
 import pytest
 
-from reput.process.log_merger import FILE_SIZE_MAX, LinePipe, LogMerger, RubbishPipe
+from reput.process.log_merger import FILE_SIZE_MAX, LinePipe, LogMerger, RubbishPipe, as_text
 from reput.process.log_pipe import LogLine
 
 LINE = LogLine(1_700_000_000_123, "WARNING", 77, "index", "something", commit_log_offset=42, exception="Trace\n  wrong")
@@ -48,6 +48,16 @@ def test_a_line_is_plain_for_people(tmp_path, stderr):
     shown = stderr[1]()
     assert "something" in shown
     assert "quiet" not in shown
+
+
+def test_a_message_of_several_lines_passes_for_no_other():
+    """They are indented, and nothing in them moves the cursor of a terminal."""
+    forged = "2026-01-01T00:00:00.000 INFO supervisor[1] all is well"
+    line = LogLine(0, "WARNING", 42, "index", f"first\n{forged}\x1b[2J\x00\tü", exception="Traceback\nE: \x9b")
+    first, *others = as_text(line).decode().splitlines()
+    assert first.endswith(" WARNING index[42] first")
+    assert others == [f"    {forged}\\x1b[2J\\x00\tü", "    Traceback", "    E: \\x9b"]
+    assert as_text(LogLine(0, "INFO", 42, "index", "")).endswith(b" INFO index[42] \n")
 
 
 def test_a_line_is_json_by_option(tmp_path, stderr):

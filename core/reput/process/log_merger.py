@@ -112,14 +112,25 @@ def in_short(line: LogLine) -> LogLine:
 
 
 def as_text(line: LogLine) -> bytes:
-    """Return *line* for people: time, level, dispatcher, process, commit-log offset, message."""
+    """Return *line* for people: time, level, dispatcher, process, commit-log offset, message.
+
+    Further lines of a message are indented as those of a traceback are, so that what a plugin says passes for no line
+    of somebody else's, and what a terminal would obey is spelled out.
+    """
     clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(line.time / 1000))
     who = line.dispatcher or "supervisor"
     where = "" if line.commit_log_offset is None else f" @{line.commit_log_offset}"
-    text = f"{clock}.{line.time % 1000:03d} {line.level} {who}[{line.process}]{where} {line.message}\n"
-    if line.exception:
-        text += "".join(f"    {part}\n" for part in line.exception.splitlines())
+    text = f"{clock}.{line.time % 1000:03d} {line.level} {who}[{line.process}]{where} "
+    said = [*(line.message.splitlines() or [""]), *(line.exception or "").splitlines()]
+    text += "    ".join(f"{printable(part)}\n" for part in said)
     return text.encode("utf-8", "replace")
+
+
+def printable(text: str) -> str:
+    """Return *text* with its control characters as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in text)
 
 
 class LinePipe:
