@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 
 import pytest
 
+from process.probe_plugin import PROBE
 from reput.errors import ConfigError, DispatcherError, WaitTimeout
 from reput.process.dead_letters import DeadLetters
 from reput.process.states import State
@@ -148,6 +150,21 @@ def test_a_crashing_dispatcher_is_started_again(log, plugins, context, inline, s
     assert saved("probe")["offsets"] == log.offsets
     assert group.status()[0].restart_count >= 1
     assert group.status()[0].error is None
+
+
+def test_retry_later_without_a_reason_is_shown_all_the_same(log, plugins, context, inline):
+    """A dispatcher that waits is told from one that has nothing to do."""
+    source = PROBE.replace("DESCRIPTION", 'reads="appended"').replace('raise RetryLater("not now")', "raise RetryLater")
+    plugins.add("probe", source=source)
+    group = inline(context("probe", options={"probe": {"retry_count": 1 << 30}}))
+    log.put(1)
+    pause = threading.Event()
+    for _ in range(int(TIMEOUT / 0.005)):
+        (row,) = group.status()
+        if row.error is not None:
+            break
+        pause.wait(0.005)
+    assert row.error == "RetryLater was raised without a reason"
 
 
 def test_retry_later_brings_the_same_batch_again(log, plugins, context, inline, saved, events):

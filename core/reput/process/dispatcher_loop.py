@@ -256,9 +256,10 @@ class DispatcherLoop:
     def wait_for_shortage(self, reason: RetryLater) -> float:
         """Say what is waited for, and return for how many seconds: twice as long as the last time."""
         self.shortage_delay = min(self.shortage_delay * 2, RETRY_MAX_S) or RETRY_MIN_S
-        if str(reason) != self.shortage:
-            self.logger.warning("waiting for what should pass: reason=%s", reason)
-        self.shortage = str(reason)
+        shortage = str(reason) or "RetryLater was raised without a reason"
+        if shortage != self.shortage:
+            self.logger.warning("waiting for what should pass: reason=%s", shortage)
+        self.shortage = shortage
         self.cell.set_error(self.shortage)
         return self.shortage_delay
 
