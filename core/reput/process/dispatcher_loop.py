@@ -29,7 +29,7 @@ from typing import NamedTuple
 from reput.errors import DamagedStore, DispatcherError, OffsetOutOfRange, RingClosed, RingLapped, StoreError
 from reput.process.dead_letters import DeadLetter, DeadLetters
 from reput.process.feed import FrameReader, LoopCell, Predecessor, Waiting
-from reput.process.frame import BATCH, DELETE_TOPIC, EXPIRE, Frame, cut_columns, decode_frame
+from reput.process.frame import BATCH, DELETE_TOPIC, EXPIRE, Frame, cut_columns
 from reput.process.gaps import Gap, Gaps
 from reput.process.joined_frames import decode_frames
 from reput.process.log_feed import LogFeed
@@ -590,14 +590,9 @@ class DispatcherLoop:
                 return 1
             except RingClosed:
                 frames = []
-            if len(frames) == 1:
-                # There is nothing to join, and somebody may wait for just this one.
-                self.pending_size += len(frames[0])
-                pending.append(decode_frame(frames[0]))
-            else:
-                self.pending_size += sum(map(len, frames))
-                # Each frame says for itself whether it has the properties.
-                pending.extend(decode_frames(frames, 0 if self.needs_properties else self.bound()))
+            self.pending_size += sum(map(len, frames))
+            # Each frame says for itself whether it has the properties.
+            pending.extend(decode_frames(frames, 0 if self.needs_properties else self.bound()))
         if not pending:
             return 0
         work = self.dispatch_pending(dispatcher)

@@ -9,11 +9,11 @@ let go here, while the processor has it at hand, and is no work for those who ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
-from reput.process.frame import BATCH, Frame
+from reput.process.frame import BATCH, Frame, decode_frame
 from reput.store.publisher import QUEUE_INDEX_AT, QUEUE_INDEX_SIZE, renumbered
 from reput_hooks import DispatchColumns
 from reput_hooks.dispatch import ROW_SIZE
@@ -46,7 +46,7 @@ class EncodedFrame(msgspec.Struct, array_like=True, frozen=True, gc=False):
     columns: EncodedColumns
 
 
-decode_frame = msgspec.msgpack.Decoder(EncodedFrame).decode
+decode_encoded = msgspec.msgpack.Decoder(EncodedFrame).decode
 decode_queues = msgspec.msgpack.Decoder(list[tuple[str, int]]).decode
 # What is before the first frame: no batch goes on behind it.
 NOTHING = EncodedFrame(-1, 0, 0, 0, 0, 0, EncodedColumns(msgspec.Raw(), b"", b""))
@@ -73,15 +73,18 @@ class Numbering:
         return numbers
 
 
-def decode_frames(frames: Iterable[bytes], bound: int) -> list[Frame]:
+def decode_frames(frames: Sequence[bytes], bound: int) -> list[Frame]:
     """Return *frames* with those joined that end at or below the commit-log offset *bound*."""
+    if len(frames) == 1:
+        # There is nothing to join, and somebody may wait for just this one.
+        return [decode_frame(frames[0])]
     decoded: list[Frame] = []
     first = last = NOTHING
     numbering, numbers = Numbering(), None
     rows: list[bytes] = []
     texts: list[bytes] = []
     for data in frames:
-        frame = decode_frame(data)
+        frame = decode_encoded(data)
         columns = frame.columns
         if (
             frame.begin == last.end

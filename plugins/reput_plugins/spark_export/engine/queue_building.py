@@ -28,7 +28,6 @@ from reput.store.consume_queue_builder import (
 from reput.store.consume_queue_ext_addresses import ExtAddresses
 from reput.store.log_scan import ROW_DTYPE
 from reput.store.multi_dispatch import further_queues
-from reput.store.queue_births import births_by_queue
 from reput.store.sealed_file import seal
 from reput_hooks import Cursor, DispatchBatch, DispatchColumns
 from reput_plugins.spark_export.engine.log_requests import read_requests
@@ -146,8 +145,9 @@ def units_of(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> pa.Rec
 def have_units(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> Array:
     """Tell of each record whether it has a unit in its own queue."""
     # Topics that were deleted later have no queues, whatever the log still has of them.
-    births = births_by_queue(plan.births)
-    gone = np.array([max(plan.deletions.get(name[0], 0), births.get(name, 0)) for name in columns.queues], np.int64)
+    gone = np.array(
+        [max(plan.deletions.get(name[0], 0), plan.births.get(name, 0)) for name in columns.queues], np.int64
+    )
     found: Array = ((rows["sys_flag"] & LEFT_OUT) == 0) & (rows["commit_log_offset"] >= gone[rows["queue_index"]])
     return found
 

@@ -22,7 +22,7 @@ from reput.settings import Settings
 from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id, require_store
 from reput.store.log_end import find_log_end
-from reput.store.queue_births import QueueBirth
+from reput.store.queue_births import births_by_queue
 from reput.store.recovery import present_births
 from reput.store.segments import Segments
 from reput.store.topic_deletions import TopicDeletions, last_deletions
@@ -45,8 +45,8 @@ class RebuildPlan(msgspec.Struct, frozen=True):
     split_bytes: int
     # Topic to the commit-log offset of its last deletion: queues have no unit of its records below.
     deletions: dict[str, int]
-    # Nor of those that RocketMQ deleted, queue by queue.
-    births: list[QueueBirth] = []
+    # The same of queues that RocketMQ deleted with their topic, by topic and queue id.
+    births: dict[tuple[str, int], int] = {}
 
 
 class BuiltView(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ def rebuild(
     begin, until = segments.offset_min, find_log_end(store, segments)
     deletions = last_deletions(TopicDeletions(store).following(begin))
     store_id = read_store_id(store)
-    births = present_births(store, segments, store_id)
+    births = births_by_queue(present_births(store, segments, store_id))
     plan = RebuildPlan(str(store), str(target), begin, until, settings, split_bytes or SPLIT_BYTES, deletions, births)
     end = Cursor(store_id, read_epochs(store, store_id).epoch, until, 0)
     with engine_session(settings.spark_options, f"rebuild {store}") as session:
