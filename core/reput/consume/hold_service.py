@@ -20,11 +20,12 @@ every five seconds, here nobody has to.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
@@ -163,7 +164,7 @@ class HoldService:
     def pull_or_hold(
         self, request: PullRequest, timeout: float, done: Callable[[Answer], None]
     ) -> PullResult | HeldPull:
-        """Do what `pull` promises; return what waits now, so that whoever waited can `drop` it."""
+        """Do what `pull` promises; return what waits now, so that whoever waited can give it up."""
         # One that is no number would have no place among the deadlines.
         require_seconds("timeout", timeout)
         result = self.pull_service.pull(request)
@@ -197,12 +198,8 @@ class HoldService:
         answers: SimpleQueue[Answer] = SimpleQueue()
         result: HeldPull | Answer = self.pull_or_hold(request, timeout, answers.put)
         if isinstance(result, HeldPull):
-            held = result
-            try:
+            with self.dropped_when_given_up(result):
                 result = answers.get()
-            except BaseException:
-                self.drop(held)
-                raise
         if not isinstance(result, PullResult):
             raise result
         return result
@@ -227,12 +224,8 @@ class HoldService:
 
         result: HeldPull | Answer = self.pull_or_hold(request, timeout, done)
         if isinstance(result, HeldPull):
-            held = result
-            try:
+            with self.dropped_when_given_up(result):
                 result = await future
-            except BaseException:
-                self.drop(held)
-                raise
         if not isinstance(result, PullResult):
             raise result
         return result
@@ -431,9 +424,14 @@ class HoldService:
                 "a pull that was held cannot be answered: topic=%s queue_id=%d", request.topic, request.queue_id
             )
 
-    def drop(self, held: HeldPull) -> None:
-        """Whoever waited was interrupted or cancelled: nobody is answered."""
-        self.take_out(held, expired=False)
+    @contextlib.contextmanager
+    def dropped_when_given_up(self, held: HeldPull) -> Iterator[None]:
+        """Wait for a pull's answer; whoever is interrupted or cancelled meanwhile is not answered any more."""
+        try:
+            yield
+        except BaseException:
+            self.take_out(held, expired=False)
+            raise
 
     def take_out(self, held: HeldPull, *, expired: bool) -> bool:
         """Have a pull wait no more; False if it did not any longer. *expired*: it has left the heap of deadlines."""
