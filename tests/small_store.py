@@ -7,7 +7,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from reput.settings import Settings
+from reput.store import consume_queue_ext_addresses, consume_queue_ext_builder
 from reput.store.files import Clock, Files, Mapping, WrittenFile
 from reput.store.log_walk import LogWalk
 from reput.store.message import Message
@@ -30,6 +33,7 @@ __all__ = [
     "overwrite",
     "records",
     "small_settings",
+    "small_sidecars",
 ]
 
 SEGMENT_SIZE = 4096
@@ -42,6 +46,12 @@ OVERHEAD = 91 + len(TOPIC)
 def small_settings(**settings: object) -> Settings:
     """Return settings with segments of 4 KiB."""
     return Settings(**{"mapped_file_size_commit_log": SEGMENT_SIZE, **settings})
+
+
+def small_sidecars(patch: pytest.MonkeyPatch) -> None:
+    """Have files of five addresses of ext units, where a store has 300,000."""
+    for module in (consume_queue_ext_builder, consume_queue_ext_addresses):
+        patch.setattr(module, "ADDRESS_FILE_SIZE", 5 * 20)
 
 
 class ManualClock(Clock):

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import NoneType, TracebackType
@@ -34,7 +34,6 @@ from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
 from reput.process.messages import GroupStatus, RebuiltView, WriterRow
-from reput.process.publisher import FramePublisher
 from reput.settings import Settings, load_settings
 from reput.store.consumer_offset_manager import consumer_offset_manager
 from reput.store.dispatcher_cursors import keep_dispatcher_cursors
@@ -57,7 +56,10 @@ if TYPE_CHECKING:
     from reput.consume.statistics import StoreStatistics
     from reput.consume.transaction_service import TransactionService
     from reput.grouped_puts import GroupedPuts
+    from reput.process.holding_publisher import HoldingPublisher
     from reput.process.inline import InlineGroup
+    from reput.process.publisher import FramePublisher
+    from reput.process.release_service import ReleaseService
 
 __all__ = ["ReadOnlyStore", "Store", "open", "owners_statistics"]
 
@@ -390,7 +392,7 @@ class Store(Reading):
             self.group: ProcessGroup | InlineGroup = ProcessGroup(
                 context, self.ring.memory, configuration=self.configuration, on_members=self.attach_publisher
             )
-            self.publisher = FramePublisher(self.ring.writer, writer.epochs.epoch, self.tell_read_only)
+            self.publisher: FramePublisher = self.ring.start_publisher(writer, self.tell_read_only)
         else:
             from reput.process.inline import InlineGroup, InlineRing
 
@@ -870,6 +872,8 @@ class Store(Reading):
                 self.schedule.stop()
             # The last bytes become durable here, so that dispatchers which read nothing else get them, too.
             self.writer.stop_puts()
+            if self.ring is not None:
+                self.ring.end_release()
             self.group.drain_and_stop()
             complete = self.views_complete()
             if self.writer.read_only_reason is None:
@@ -1092,6 +1096,25 @@ class OpenRing:
 
         self.memory = RingMemory.create(settings.ring_size)
         self.writer = RingWriter(self.memory, **positions(writer))
+        self.release_service: ReleaseService | None = None
+
+    def start_publisher(self, writer: MessageStore, on_read_only: Callable[[str | None], None]) -> HoldingPublisher:
+        """Return what is to be told of what *writer* does; *on_read_only* is as `FramePublisher` calls it."""
+        from reput.process.holding_publisher import HoldingPublisher
+        from reput.process.release_service import ReleaseService
+
+        descriptor = self.memory.release_descriptor
+        publisher = HoldingPublisher(
+            self.writer, writer.epochs.epoch, on_read_only, lambda: os.eventfd_write(descriptor, 1)
+        )
+        self.release_service = ReleaseService(publisher, writer.put_lock, descriptor)
+        return publisher
+
+    def end_release(self) -> None:
+        """Have everything published; nothing is put any more."""
+        service, self.release_service = self.release_service, None
+        if service is not None:
+            service.close()
 
     def durable_is_awaited(self) -> bool:
         """Tell whether a dispatcher waits until more is durable."""
@@ -1099,6 +1122,7 @@ class OpenRing:
 
     def close(self) -> None:
         """Say that no frame will follow, and release the memory."""
+        self.end_release()
         self.writer.close()
         self.memory.close()
 

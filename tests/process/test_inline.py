@@ -225,6 +225,25 @@ def test_a_dead_letter_is_replayed_when_somebody_wishes_it(log, plugins, context
     assert letter.reason == "poison"
 
 
+def test_a_dispatcher_runs_over_damaged_lines_of_its_own_small_files(log, plugins, context, inline, caplog):
+    """Its status and the log name the first with its file and number, a damaged wish is forgotten; nothing is lost."""
+    start = rejecting(log, plugins, context, inline)
+    letters = DeadLetters(log.store_directory, "probe")
+    whole = letters.lines.path.read_bytes()
+    letters.lines.path.write_bytes(b"rubbish\n" + whole)
+    letters.wish.write_bytes(b"[")
+    group = start()
+    group.wait_for("probe", log.put(1), TIMEOUT)
+    group.drain_and_stop()
+    (row,) = group.status()
+    assert (row.rejected_count, row.restart_count) == (1, 0)
+    assert row.error.startswith(f"a line is not what was written: path={letters.lines.path} line=1 error=")
+    assert f"path={letters.lines.path} line=1" in caplog.text
+    assert f"path={letters.wish}" in caplog.text
+    assert letters.lines.path.read_bytes() == b"rubbish\n" + whole
+    assert not letters.replay_is_due()
+
+
 def test_a_replay_that_ends_in_a_crash_is_not_tried_again(log, plugins, context, inline, events):
     """A record that kills its dispatcher would do so at every start; the letter stays."""
     group = rejecting(log, plugins, context, inline, crash_in_replay=True)

@@ -12,12 +12,15 @@ from typing import Any
 from ring.interleavings import Choose, Fence, Load, Operation, Program, Signal, Sleep, Store, Take
 
 __all__ = [
+    "HOLD_WORDS",
     "LATCH_WORDS",
     "NEVER",
     "PROGRESS_WORDS",
     "RING_WORDS",
     "SUCCESSOR_WORDS",
     "Steps",
+    "asking_reader",
+    "holding_writer",
     "latch_reader",
     "latch_writer",
     "owner_waiting",
@@ -168,6 +171,73 @@ def ring_reader(frame_count: int, steps: Steps) -> Program:
                 announced = yield Load("ANNOUNCED")
                 woken = yield Take("wake")
                 assert woken or announced <= position, "a back-stop found work"
+
+    return program
+
+
+# Holding: the writer says how much it has not published yet, the reader asks for that before it sleeps.
+HOLD_WORDS = {"HELD": 0, "TAIL": 0, "PARKED": 0}
+
+
+def holding_writer(record_count: int, *, barrier: bool = True) -> Program:
+    """`HoldingPublisher.publish` of so many records, and `ReleaseService`, which has the same lock."""
+
+    def program() -> Steps_:
+        number = tail = seen = 0
+        while tail < record_count:
+            if number < record_count:
+                number += 1
+                releases = False
+                if number == tail + 1:
+                    # Behind the first one nobody parks without a question.
+                    yield Store("HELD", 1)
+                    if barrier:
+                        yield Fence()
+                    parked = yield Load("PARKED")
+                    releases = parked != seen
+                if not releases:
+                    # The service may come between any two puts.
+                    releases = yield Take("release")
+            else:
+                releases = yield Sleep("release")
+                yield Take("release")
+            if releases:
+                yield Store("HELD", 0)
+                tail = number
+                yield Store("TAIL", tail)
+                yield Fence()
+                parked = yield Load("PARKED")
+                if parked != seen:
+                    seen = parked
+                    if parked & 1:
+                        yield Signal("wake")
+
+    return program
+
+
+def asking_reader(record_count: int, *, barrier: bool = True, asks: bool = True) -> Program:
+    """`RingReader.read` and `park` until all was read."""
+
+    def program() -> Steps_:
+        position = parking = 0
+        while position < record_count:
+            tail = yield Load("TAIL")
+            if tail != position:
+                position = tail
+                continue
+            parking += 1
+            yield Store("PARKED", parking)
+            if barrier:
+                yield Fence()
+            held = yield Load("HELD")
+            if held and asks:
+                yield Signal("release")
+            tail = yield Load("TAIL")
+            if tail == position:
+                yield Sleep("wake")
+                yield Take("wake")
+            parking += 1
+            yield Store("PARKED", parking)
 
     return program
 

@@ -237,7 +237,9 @@ def test_a_wake_up_that_a_dispatcher_forgot_is_counted(waiter: ProgressWaiter, c
 
     def forget(offset: int) -> None:
         until(lambda: memory.words[AWAITED + 1] == offset)
-        cell.set_progress(offset, 1)
+        # Between the looks of who waits: behind the one that follows the announcement, and never amid the back-stop's.
+        with waiter._gates[1]._mutex:
+            cell.set_progress(offset, 1)
 
     with ThreadPoolExecutor(1) as threads:
         forgetting = threads.submit(forget, 1)

@@ -6,11 +6,14 @@ import pytest
 
 from ring.interleavings import Fence, Load, Program, Store, Violation, explore
 from ring.protocol_model import (
+    HOLD_WORDS,
     LATCH_WORDS,
     PROGRESS_WORDS,
     RING_WORDS,
     SUCCESSOR_WORDS,
     Steps,
+    asking_reader,
+    holding_writer,
     latch_reader,
     latch_writer,
     owner_waiting,
@@ -101,6 +104,20 @@ def test_each_step_of_the_ring_is_necessary(steps: Steps, frame_count: int, faul
     """Without any one of its steps the protocol breaks, and the explorer finds where."""
     with pytest.raises(Violation, match=fault):
         explore_ring(frame_count, steps)
+
+
+def test_no_interleaving_leaves_a_reader_asleep_over_what_is_held():
+    """The writer sees that it has parked, or it sees that there is something to ask for."""
+    assert explore(HOLD_WORDS, writer=holding_writer(4), reader=asking_reader(4)) > 400
+
+
+@pytest.mark.parametrize("missing", ["writer's barrier", "reader's barrier", "question"])
+def test_each_step_of_holding_is_necessary(missing: str):
+    """Without any one of them both sleep, or the writer keeps to itself what the reader waits for."""
+    writer = holding_writer(2, barrier=missing != "writer's barrier")
+    reader = asking_reader(2, barrier=missing != "reader's barrier", asks=missing != "question")
+    with pytest.raises(Violation, match="sleeps for ever"):
+        explore(HOLD_WORDS, writer=writer, reader=reader)
 
 
 def test_no_interleaving_leaves_the_owner_waiting_for_progress_that_was_made():

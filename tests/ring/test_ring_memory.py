@@ -34,7 +34,7 @@ def test_another_process_finds_capacity_and_slots_in_the_descriptors(memory: Rin
     """The descriptors are all that has to be handed over."""
     assert (other.capacity, other.slot_count) == (4096, 4)
     assert other.header.ring_id == memory.header.ring_id
-    assert len(other.descriptors) == 2 + 2 * 4
+    assert len(other.descriptors) == 3 + 2 * 4
 
 
 def test_a_new_ring_says_that_nothing_is_known(memory: RingMemory):
@@ -149,7 +149,7 @@ def refuse(descriptors: list[int], match: str) -> None:
 def test_missing_descriptors_are_refused(copies: list[int]):
     """Descriptors that came incomplete are not half used, and are closed."""
     os.close(copies.pop())
-    refuse(copies, "descriptor_count=9 slot_count=4")
+    refuse(copies, "descriptor_count=10 slot_count=4")
 
 
 def test_descriptors_of_something_else_are_refused(copies: list[int]):
@@ -166,7 +166,7 @@ def test_no_descriptors_are_refused():
 def test_a_ring_of_another_layout_is_refused(memory: RingMemory, copies: list[int]):
     """Two versions of reput do not read each other's words."""
     memory.words[VERSION] += 1
-    refuse(copies, "another layout: version=2 expected=1")
+    refuse(copies, "another layout: version=3 expected=2")
 
 
 def test_memory_without_the_magic_is_refused(memory: RingMemory, copies: list[int]):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import reput
+from delivering import wait_until
 from reput.store.check import check_store
 
 SETTINGS = {
@@ -44,14 +43,6 @@ def put(store: reput.Store, topic: str, count: int) -> None:
     """Put *count* messages with a key each."""
     for number in range(count):
         store.put(reput.Message(topic, b"x" * 50, keys=[f"{topic}{number}"]))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Look every few milliseconds whether a condition holds."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.002)
 
 
 def files_of_views(store: reput.Store) -> int:

@@ -4,7 +4,7 @@
       ├─ ProcessGroup ── exec ──▶ supervisor ── fork ──▶ dispatcher: one plugin, one DispatcherLoop
       │      │                        │                        ▲
       │      └─ control channel ──────┤                        │ frames
-      └─ FramePublisher ──────────────┼────── ring ────────────┘
+      └─ HoldingPublisher ────────────┼────── ring ────────────┘
                                       └─ exec ──▶ describe: imports one plugin, says what it declares
 
 Inline mode runs the same loops on a thread of the owner (`reput.process.inline`).

@@ -348,10 +348,13 @@ class ProcessGroup:
 
     # Requests.
 
-    def send(self, request: Request) -> None:
+    def send(self, request: Request) -> bool:
+        """Send *request*; False: there is no supervisor at present that could be asked."""
         with self.sending:
-            if self.channel is not None and not self.channel.closed:
-                self.channel.send(request)
+            if self.channel is None or self.channel.closed:
+                return False
+            self.channel.send(request)
+            return True
 
     def request(
         self, verb: Verb, name: str = "", *, names: Sequence[str] = (), timeout: float | None = REQUEST_TIMEOUT_S
@@ -366,9 +369,11 @@ class ProcessGroup:
             self.request_count += 1
             number = self.request_count
             self.replies[number] = None
-        self.send(Request(verb, name, number, names=tuple(names)))
+        is_sent = self.send(Request(verb, name, number, names=tuple(names)))
         with self.changed:
-            self.changed.wait_for(lambda: self.replies[number] is not None or self.ended, timeout)
+            # Between the death of a supervisor and the start of the next one nobody would ever answer.
+            if is_sent:
+                self.changed.wait_for(lambda: self.replies[number] is not None or self.ended, timeout)
             reply = self.replies.pop(number)
         if reply is None:
             raise DispatcherError(f"the supervisor does not answer: request={verb} dispatcher={name}")

@@ -14,16 +14,14 @@ from collections.abc import Sequence
 import msgspec
 
 from reput.process.frame import BATCH, Frame, decode_frame
-from reput.store.publisher import QUEUE_INDEX_AT, QUEUE_INDEX_SIZE, renumbered
+from reput.store.publisher import renumbered
 from reput_hooks import DispatchColumns
-from reput_hooks.dispatch import ROW_SIZE
 
 __all__ = ["decode_frames"]
 
 # Readers see the end of a frame when all of it is dispatched. Its last batch may take it above that.
 JOINED_ROWS_MAX = 512
 UNKNOWN: list[int] = []
-BEHIND_INDEX = QUEUE_INDEX_AT + QUEUE_INDEX_SIZE
 
 
 class EncodedColumns(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -97,10 +95,6 @@ def decode_frames(frames: Sequence[bytes], bound: int) -> list[Frame]:
                 numbers = numbering.numbers_of(columns.queues)
             if numbers is None:
                 rows.append(columns.rows)
-            elif len(columns.rows) == ROW_SIZE and len(numbers) == 1:
-                # A put of one message, as most are: half the price of doing it for any number of rows.
-                row = columns.rows
-                rows.append(row[:QUEUE_INDEX_AT] + numbers[0].to_bytes(QUEUE_INDEX_SIZE, "little") + row[BEHIND_INDEX:])
             else:
                 rows.append(renumbered(columns.rows, numbers))
             texts.append(columns.texts)

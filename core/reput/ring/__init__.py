@@ -40,12 +40,12 @@ overtake an earlier store of the same processor to another place. Hence:
 - The writer stores intent, frame, `appended`, tail. A reader loads the tail, copies, and loads the intent: a byte that
   was overwritten while it was copied was announced by an intent that the reader then finds. Checking before copying
   would accept torn frames.
-- Where one stores what the other loads and the other way round - tail and parked flag, progress and what is awaited,
-  what is awaited and whether the dispatcher rests - both pass a full barrier between their store and their load. It is
-  a `threading.Lock` of their own, acquired without blocking and released. In CPython 3.11 to 3.13 that is a semaphore
-  of the C library, and disassembled, ``sem_trywait`` and ``sem_post`` each pass a ``lock cmpxchg``, before which the
-  processor makes all its stores visible. Mutexes would not do, so `sys.thread_info.lock` is looked at when a ring is
-  made.
+- Where one stores what the other loads and the other way round - tail and parked flag, what is held and parked flag,
+  progress and what is awaited, what is awaited and whether the dispatcher rests - both pass a full barrier between
+  their store and their load. It is a `threading.Lock` of their own, acquired without blocking and released. In CPython
+  3.11 to 3.13 that is a semaphore of the C library, and disassembled, ``sem_trywait`` and ``sem_post`` each pass a
+  ``lock cmpxchg``, before which the processor makes all its stores visible. Mutexes would not do, so
+  `sys.thread_info.lock` is looked at when a ring is made.
 
 The tests run these protocols through all interleavings under this memory model, and find the fault in each variant
 that lacks a step. Elsewhere than on x86-64 Linux the ring refuses to be made.

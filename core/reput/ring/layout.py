@@ -13,6 +13,7 @@ The ring's memfd, in 8-byte words of the machine. Only the writer stores here, e
       10  APPENDED                   commit-log offset up to which records are readable
       11  ORDINAL                    records in the log since its birth, up to APPENDED
       12  ANNOUNCED                  TAIL for which all parked readers were woken
+      13  HELD                       1: records wait to be published together; who parks is to ask for them
       16  DURABLE                    commit-log offset up to which the log is forced to disk
       17  DURABLE_ANNOUNCED          DURABLE for which all who wait were woken
       18  COMMIT_LOG_OFFSET_MIN      first byte of the log that still exists
@@ -23,7 +24,7 @@ The ring's memfd, in 8-byte words of the machine. Only the writer stores here, e
       96  ASKED_NS, one per slot     CLOCK_MONOTONIC when somebody in the owner last asked for the slot's progress
      512  data                       CAPACITY bytes
 
-TAIL to ANNOUNCED share a cache line: a publication moves one line to the readers' processor and back.
+TAIL to HELD share a cache line: a publication moves one line to the readers' processor and back.
 
 A frame lies in the data area at ``position % CAPACITY``, 8-byte aligned, and may run over the end into the beginning::
 
@@ -112,6 +113,7 @@ __all__ = [
     "HEADER_SIZE",
     "HEADER_WORDS",
     "HEARTBEAT_NS",
+    "HELD",
     "INTENT",
     "LAPPED_COUNT",
     "MAGIC",
@@ -151,7 +153,7 @@ NEVER = 2**64 - 1
 
 # The ring's header, in words.
 RING_MAGIC = int.from_bytes(b"reputRNG", "big")
-RING_VERSION = 1
+RING_VERSION = 2
 
 MAGIC = 0
 VERSION = 1
@@ -163,6 +165,7 @@ INTENT = 9
 APPENDED = 10
 ORDINAL = 11
 ANNOUNCED = 12
+HELD = 13
 DURABLE = 16
 DURABLE_ANNOUNCED = 17
 COMMIT_LOG_OFFSET_MIN = 18
@@ -226,7 +229,7 @@ def latch_size(capacity: int) -> int:
 
 assert AWAITED + SLOTS_MAX <= ASKED_NS
 assert ASKED_NS + SLOTS_MAX <= HEADER_WORDS
-assert TAIL // 8 == ANNOUNCED // 8, "one cache line"
+assert TAIL // 8 == HELD // 8, "one cache line"
 assert CAPACITY_MIN & (CAPACITY_MIN - 1) == 0
 assert CURSOR_AT >= (COUNTER_COUNT + 1) * WORD_SIZE
 assert CURSOR_AT + latch_size(CURSOR_SIZE) <= NAME_AT

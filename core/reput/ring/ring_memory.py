@@ -57,6 +57,7 @@ class RingMemory:
         predecessors_awaited: the word of that name of every cell, read-only; it equals `nobody_awaited` mostly.
         wake_descriptors: of each slot, the eventfd on which its reader parks. Empty for an observer.
         progress_descriptors: of each slot, the eventfd on which the owner waits for its progress. Likewise.
+        release_descriptor: the eventfd on which readers ask the owner for what the writer holds; -1 for an observer.
         header: the ring's header by name.
     """
 
@@ -77,7 +78,8 @@ class RingMemory:
         self.nobody_awaited = memoryview(bytes(8 * slot_count)).cast("Q")
         self.header = RingHeader(self.words)
         self.wake_descriptors = descriptors[2 : 2 + slot_count]
-        self.progress_descriptors = descriptors[2 + slot_count :]
+        self.progress_descriptors = descriptors[2 + slot_count : 2 + 2 * slot_count]
+        self.release_descriptor = descriptors[-1] if self.progress_descriptors else -1
         self._cell_octets = cell_octets
         self._cell_views: dict[int, CellView] = {}
         self._views = [self.data, self.words, ring_octets, self.predecessors_awaited, self.cell_words, cell_octets]
@@ -104,7 +106,7 @@ class RingMemory:
         try:
             descriptors.append(make_memfd("reput-ring", HEADER_SIZE + capacity))
             descriptors.append(make_memfd("reput-cells", CELL_SIZE * slot_count))
-            for _ in range(2 * slot_count):
+            for _ in range(2 * slot_count + 1):
                 descriptors.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
             ring = mmap.mmap(descriptors[0], HEADER_SIZE + capacity)
             populate(ring)
@@ -164,7 +166,7 @@ class RingMemory:
 
     @property
     def descriptors(self) -> list[int]:
-        """All descriptors in the order that `from_descriptors` takes: ring, cells, wake and progress eventfds."""
+        """All descriptors in the order of `from_descriptors`: ring, cells, wake, progress and release eventfds."""
         return list(self._descriptors)
 
     def open_observer_descriptors(self) -> list[int]:
@@ -309,7 +311,7 @@ def check_header(ring: mmap.mmap, ring_size: int, cells_size: int, descriptor_co
             f"the ring's header does not fit its memory: capacity={capacity} slot_count={slot_count} "
             f"ring_size={ring_size} cells_size={cells_size}"
         )
-    if descriptor_count not in (2, 2 + 2 * slot_count):
+    if descriptor_count not in (2, 3 + 2 * slot_count):
         raise RingError(f"descriptors are missing: descriptor_count={descriptor_count} slot_count={slot_count}")
     return capacity, slot_count
 

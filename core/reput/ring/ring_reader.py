@@ -6,6 +6,7 @@ was overwritten before it came - stands in the commit log.
 
 from __future__ import annotations
 
+import os
 import select
 from collections.abc import Iterable
 from threading import Lock
@@ -21,6 +22,7 @@ from reput.ring.layout import (
     CLOSED,
     DURABLE,
     DURABLE_ANNOUNCED,
+    HELD,
     INTENT,
     NEVER,
     PROGRESS,
@@ -68,6 +70,7 @@ class RingReader:
         "_mask",
         "_memory",
         "_poll",
+        "_release_descriptor",
         "_wake_descriptor",
         "_words",
         "header",
@@ -84,6 +87,7 @@ class RingReader:
         self._barrier = Lock()
         self._end_was_said = False
         self._wake_descriptor = memory.wake_descriptors[cell.slot]
+        self._release_descriptor = memory.release_descriptor
         # Edge-triggered: each wake-up is reported once, and nobody has to empty the eventfd for that.
         self._poll = select.epoll()
         self._poll.register(self._wake_descriptor, select.EPOLLIN | select.EPOLLET)
@@ -191,6 +195,9 @@ class RingReader:
         # Full barrier: what this reader waits for must be visible before it looks for the last time.
         self._barrier.acquire(blocking=False)
         self._barrier.release()
+        # Whoever holds something without having seen the flag is asked for it.
+        if self._words[HELD]:
+            os.eventfd_write(self._release_descriptor, 1)
         ready_already = self._has_work(frames, durable, below, progress) or (asked and not below)
         wait_s = 0.0 if ready_already else max(0.0, timeout)
         ready = self._poll.poll(wait_s, EVENTS_MAX)

@@ -20,6 +20,7 @@ from reput.ring.layout import (
     DURABLE_ANNOUNCED,
     FRAME_SHARE,
     HEADER_WORDS,
+    HELD,
     INTENT,
     ORDINAL,
     TAIL,
@@ -152,6 +153,27 @@ class RingWriter:
         if self._parked != self._seen:
             self._wake()
         words[ANNOUNCED] = end
+
+    def begin_hold(self) -> bool:
+        """Say that records wait to be published together, and return `has_parked`: then they are to be published now.
+
+        Who parks from now on asks for them on `RingMemory.release_descriptor`. The words of the log do not know them
+        before they are published.
+        """
+        self._words[HELD] = 1
+        # Full barrier: of this writer, which says that it holds something and looks who has parked, and a reader, which
+        # says that it parks and looks whether something is held, at least one sees the other.
+        self._fence_acquire(False)
+        self._fence_release()
+        return self.has_parked()
+
+    def has_parked(self) -> bool:
+        """Tell whether a reader has parked since the last `publish`, or runs again."""
+        return self._parked != self._seen
+
+    def end_hold(self) -> None:
+        """Say that nothing is held; what was, comes with the next `publish`, which wakes whoever has parked."""
+        self._words[HELD] = 0
 
     def _wrap(self, frame: bytes, start: int) -> None:
         first = self._capacity - start

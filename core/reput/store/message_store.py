@@ -80,6 +80,8 @@ from reput.store.record import (
     BLANK_SIZE_MIN,
     BORN_HOST_V6_FLAG,
     CRC_PROPERTY_SIZE,
+    INNER_BATCH_FLAG,
+    INNER_NUM,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
     STORE_HOST_V6_FLAG,
@@ -112,6 +114,7 @@ __all__ = ["MessageStore", "Prepared"]
 logger = logging.getLogger("reput.store")
 
 PROPERTIES_SIZE = Struct(">h")
+pack_properties_size = PROPERTIES_SIZE.pack
 # Looked up once: an enum's attribute costs as much as the result that it stands in.
 PUT_OK = PutMessageStatus.PUT_OK
 pack_row = ROW.pack
@@ -140,14 +143,16 @@ class Topic:
 
     Attributes:
         offsets: queue id → next queue offset.
+        is_scheduled: its messages wait until they are due.
         put_size: bytes of its records since the store was opened.
     """
 
-    __slots__ = ("field", "magic_code", "name", "offsets", "put_size", "queues")
+    __slots__ = ("field", "is_scheduled", "magic_code", "name", "offsets", "put_size", "queues")
 
     def __init__(self, name: str, data: bytes, offsets: dict[int, int]) -> None:
         self.name = name
         self.offsets = offsets
+        self.is_scheduled = name == SCHEDULE_TOPIC
         self.put_size = 0
         self.queues: dict[int, list[tuple[str, int]]] = {}
         long = len(data) > TOPIC_SIZE_MAX_V1
@@ -408,6 +413,12 @@ class MessageStore:
                 raise MessageIllegal(f"{name} is not a number of {bits} bits: {name}={value!r}")
         if message.sys_flag & TRANSACTION_ROLLBACK_TYPE not in (0, TRANSACTION_COMMIT_TYPE):
             raise MessageIllegal(f"a transaction's type is none or committed: sys_flag={message.sys_flag:#x}")
+        if message.sys_flag & INNER_BATCH_FLAG:
+            # Its queue offsets would be counted by the messages in it.
+            raise MessageIllegal(
+                f"several messages under one record are for topics with batch queues: sys_flag={message.sys_flag:#x} "
+                f"topic={message.topic}"
+            )
         return record_head(
             message.sys_flag,
             message.born_timestamp,
@@ -657,15 +668,9 @@ class MessageStore:
             raise MessageIllegal(f"flag is not a number of 32 bits: flag={flag!r}")
         if type(queue_id) is not int or not 0 <= queue_id <= INT_MAX:
             raise MessageIllegal(f"queue_id is not a number from 0 to {INT_MAX}: queue_id={queue_id!r}")
-        if given is not None and type(given) is not dict:
-            check_properties(given)
-        if message.delay_level:
-            message = self.delayed(message)
+        if given is not None or message.delay_level:
+            message = self.as_stored(message)
             queue_id, given = message.queue_id, message.properties
-        if given and QUEUE_OFFSETS_NAME in given:
-            # Of a message that is put again; its offsets are others now, and without multi-dispatch it has none.
-            given = {name: text for name, text in given.items() if name != QUEUE_OFFSETS_NAME}
-            message = msgspec.structs.replace(message, properties=given)
         topic = self.topics.get(message.topic) or self.topic(message.topic)
         head = self.head if type(message) is Message else self.head_of(message)
         body = message.body
@@ -683,7 +688,7 @@ class MessageStore:
         further: tuple[str, ...] = ()
         if self.multi_dispatch:
             further = named_queues(topic.name, given, len(properties))
-        after_body = topic.field + PROPERTIES_SIZE.pack(len(properties)) + properties
+        after_body = b"".join((topic.field, pack_properties_size(len(properties)), properties))
         record_size = head.record_size_min + size + len(after_body)
         if record_size + (offsets_size_max(further) if further else 0) > self.record_size_max:
             raise MessageIllegal(
@@ -693,11 +698,6 @@ class MessageStore:
         if self.needs_properties:
             texts += properties
             properties_size = len(properties)
-        deliver_after = -1
-        if message.delay_level:
-            deliver_after = self.delay_levels.delay_ms[queue_id]
-        elif topic.name == SCHEDULE_TOPIC:
-            deliver_after = self.delay_of_scheduled(message)
         return Prepared(
             topic,
             head,
@@ -708,13 +708,36 @@ class MessageStore:
             after_body,
             record_size,
             tags_code,
-            deliver_after,
+            self.delay_of_scheduled(message) if topic.is_scheduled else -1,
             texts,
             uniq_key_size,
             keys_size,
             properties_size,
             further,
         )
+
+    def as_stored(self, message: Message) -> Message:
+        """Return *message*, which has properties or a delay, as it is to be put.
+
+        Raises:
+            MessageIllegal: they are none.
+        """
+        given = message.properties
+        if given is not None and type(given) is not dict:
+            check_properties(given)
+        if message.delay_level:
+            message = self.delayed(message)
+            given = message.properties
+        if given and INNER_NUM in given:
+            raise MessageIllegal(
+                f"the property is for several messages under one record: name={INNER_NUM} value={given[INNER_NUM]!r} "
+                f"topic={message.topic}"
+            )
+        if given and QUEUE_OFFSETS_NAME in given:
+            # Of a message that is put again; its offsets are others now, and without multi-dispatch it has none.
+            given = {name: text for name, text in given.items() if name != QUEUE_OFFSETS_NAME}
+            message = msgspec.structs.replace(message, properties=given)
+        return message
 
     def with_queue_offsets(self, prepared: Prepared) -> Prepared:
         """Return *prepared* with its offsets in the further queues that it names. Under the put lock.
@@ -772,7 +795,8 @@ class MessageStore:
                     text = keys if type(keys) is str else " ".join(keys)
                     if text.isprintable() and len(text) <= PLAIN_KEYS_MAX:
                         texts = text.encode()
-                        return b"KEYS\x01" + texts + b"\x02" + known.data, known.code, texts, -1, len(texts) or -1
+                        properties = b"".join((b"KEYS\x01", texts, b"\x02", known.data))
+                        return properties, known.code, texts, -1, len(texts) or -1
         except TypeError:
             # Tags or keys are no text: what follows says so.
             pass
@@ -1068,8 +1092,11 @@ class MessageStore:
         pieces: list[bytes] = []
         rows: list[bytes] = []
         texts: list[bytes] = []
-        topic = run[0].topic
+        topic, head = run[0].topic, run[0].head
         queue_id, queue_index, queue_offset = -1, 0, 0
+        sys_flag, born_timestamp, store_host = head.sys_flag, head.born_timestamp, head.store_host
+        born_host, reconsume_times = head.born_host, head.reconsume_times
+        prepared_transaction_offset = head.prepared_transaction_offset
         for prepared in run:
             if prepared.queue_id != queue_id or prepared.topic is not topic:
                 if queue_id >= 0:
@@ -1077,14 +1104,12 @@ class MessageStore:
                 topic, queue_id = prepared.topic, prepared.queue_id
                 queue_offset = topic.offsets.get(queue_id, 0)
                 queue_index = number_of.setdefault((topic.name, queue_id), len(number_of))
-            head = prepared.head
-            record_size = prepared.record_size
-            body = prepared.body
-            after_body = prepared.after_body
-            sys_flag = head.sys_flag
-            born_timestamp = head.born_timestamp
-            prepared_transaction_offset = head.prepared_transaction_offset
-            store_host = head.store_host
+            if prepared.head is not head:
+                head = prepared.head
+                sys_flag, born_timestamp, store_host = head.sys_flag, head.born_timestamp, head.store_host
+                born_host, reconsume_times = head.born_host, head.reconsume_times
+                prepared_transaction_offset = head.prepared_transaction_offset
+            record_size, body, after_body = prepared.record_size, prepared.body, prepared.after_body
             header = head.pack(
                 record_size,
                 topic.magic_code,
@@ -1095,10 +1120,10 @@ class MessageStore:
                 at,
                 sys_flag,
                 timestamp if born_timestamp is None else born_timestamp,
-                head.born_host,
+                born_host,
                 timestamp,
                 store_host,
-                head.reconsume_times,
+                reconsume_times,
                 prepared_transaction_offset,
                 len(body),
             )
@@ -1358,6 +1383,8 @@ class MessageStore:
     def forget(self) -> None:
         """In a forked child: this copy is closed, the parent's store goes on."""
         self.closed = "the store belongs to the parent of this process"
+        # Another thread may have held it as the process forked, and there is no such thread here.
+        self.put_lock = threading.Lock()
         self.commit_log.forget()
         self.store_lock.close()
 

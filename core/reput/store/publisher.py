@@ -8,19 +8,23 @@ have it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from reput_hooks.dispatch import ROW_SIZE
 
-__all__ = ["CommittedPublisher", "NobodyListens", "Publisher"]
+__all__ = ["CommittedPublisher", "NobodyListens", "Publisher", "Told", "merged"]
 
 # Of a row: its commit-log offset, which comes first, and where the number of its queue lies.
 OFFSET_SIZE = 8
 QUEUE_INDEX_AT, QUEUE_INDEX_SIZE = 44, 4
+BEHIND_INDEX = QUEUE_INDEX_AT + QUEUE_INDEX_SIZE
 # Messages that are told at once at most.
 TOGETHER_MAX = 128
+
+# What one `Publisher.publish` tells: its arguments.
+Told = tuple[int, int, int, int, list[tuple[str, int]], bytes, bytes]
 
 
 class Publisher(Protocol):
@@ -158,28 +162,26 @@ def begins_with_blank(growth: Growth) -> bool:
     return int.from_bytes(growth.rows[:OFFSET_SIZE], "little") != growth.begin
 
 
-def merged(growths: list[Growth]) -> Growth:
+def merged(growths: Sequence[Told]) -> Told:
     """Return what *growths*, each of which goes on where the one before ends, tell together."""
-    if len(growths) == 1:
-        return growths[0]
+    begins, ends, store_timestamps, ordinals, queues, rows, texts = zip(*growths, strict=True)
+    told = begins[0], ends[-1], store_timestamps[-1], ordinals[-1]
+    if queues.count(queues[0]) == len(queues):
+        # Mostly so: whoever puts in a row puts to one queue.
+        return *told, queues[0], b"".join(rows), b"".join(texts)
     numbers: dict[tuple[str, int], int] = {}
-    rows: list[bytes] = []
-    queues = None
-    for growth in growths:
-        if growth.queues is queues and len(numbers) == len(queues):
-            # Mostly all of them are of one queue.
-            rows.append(growth.rows)
-            continue
-        queues = growth.queues
-        own = [numbers.setdefault(queue, len(numbers)) for queue in growth.queues]
-        rows.append(growth.rows if own == list(range(len(own))) else renumbered(growth.rows, own))
-    last = growths[-1]
-    texts = b"".join([growth.texts for growth in growths])
-    return Growth(growths[0].begin, last.end, last.store_timestamp, last.ordinal, list(numbers), b"".join(rows), texts)
+    pieces: list[bytes] = []
+    for named, data in zip(queues, rows, strict=True):
+        own = [numbers.setdefault(queue, len(numbers)) for queue in named]
+        pieces.append(data if own == list(range(len(own))) else renumbered(data, own))
+    return *told, list(numbers), b"".join(pieces), b"".join(texts)
 
 
 def renumbered(rows: bytes, numbers: list[int]) -> bytes:
     """Return *rows* with the number of each one's queue as *numbers* have it."""
+    if len(rows) == ROW_SIZE and len(numbers) == 1:
+        # A put of one message, as most are: half the price of doing it for any number of rows.
+        return rows[:QUEUE_INDEX_AT] + numbers[0].to_bytes(QUEUE_INDEX_SIZE, "little") + rows[BEHIND_INDEX:]
     pieces: list[bytes] = []
     for at in range(0, len(rows), ROW_SIZE):
         number_at = at + QUEUE_INDEX_AT

@@ -1,0 +1,55 @@
+"""ReleaseService: the thread that publishes what the writer holds, when a dispatcher asks for it.
+
+A dispatcher that asks has nothing else to do, so it is served at once. While records are held again and again the
+service also looks by itself: dispatchers that are paused, or gone, ask for nothing, and other processes read the log up
+to where it is published.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+
+from reput.process.holding_publisher import HoldingPublisher
+
+__all__ = ["ReleaseService"]
+
+# For so long at most a record is held.
+LOOK_MS = 20
+
+
+class ReleaseService:
+    """One thread. *descriptor* is the ring's `release_descriptor`, an eventfd."""
+
+    def __init__(self, publisher: HoldingPublisher, put_lock: threading.Lock, descriptor: int) -> None:
+        self.publisher = publisher
+        self.put_lock = put_lock
+        self.descriptor = descriptor
+        self.closing = False
+        self.thread = threading.Thread(target=self.run, name="reput-release", daemon=True)
+        self.thread.start()
+
+    def run(self) -> None:
+        """Release whenever somebody asks; while it is watched, look every `LOOK_MS`."""
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        timeout: int | None = None
+        while not self.closing:
+            was_asked = bool(poll.poll(timeout))
+            if was_asked:
+                os.eventfd_read(self.descriptor)
+            with self.put_lock:
+                if self.publisher.release() or was_asked:
+                    timeout = LOOK_MS
+                else:
+                    self.publisher.is_watched = False
+                    timeout = None
+
+    def close(self) -> None:
+        """End the thread, and publish what is held. Nothing is put any more."""
+        self.closing = True
+        os.eventfd_write(self.descriptor, 1)
+        self.thread.join()
+        with self.put_lock:
+            self.publisher.release()
