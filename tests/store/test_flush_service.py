@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from delivering import wait_until
 from reput.errors import StoreError, StoreReadOnly
 from reput.settings import Settings
 from reput.store.message import Message
@@ -218,3 +219,26 @@ def test_a_flush_after_a_failed_one_leaves_nobody_waiting(synchronous):
     synchronous.flush_service.flush()
     with pytest.raises(StoreReadOnly):
         synchronous.wait_durable(end)
+
+
+def test_threads_behind_one_that_does_not_get_on_are_let_go_all_the_same(synchronous):
+    """One that was let go, and lets nobody go: somebody computes, and keeps the interpreter to himself."""
+    flush, gate = synchronous.commit_log.flush, threading.Event()
+
+    def gated() -> int:
+        gate.wait(TIMEOUT)
+        return flush()
+
+    synchronous.commit_log.flush = gated
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(synchronous.put, Message("orders", b"first"))
+        wait_until(lambda: synchronous.flush_service.group.before is not None)
+        stuck = threading.Lock()
+        stuck.acquire()
+        group = synchronous.flush_service.group
+        group.waiting.append(stuck)
+        others = [pool.submit(synchronous.put, Message("orders", b"other")) for _ in range(2)]
+        wait_until(lambda: len(group.waiting) == 3)
+        gate.set()
+        assert sorted(put.result(TIMEOUT / 2).queue_offset for put in (first, *others)) == [0, 1, 2]
+        assert not stuck.locked()

@@ -1,33 +1,41 @@
-"""Threads that are let go together."""
+"""Threads that are let go one after the other."""
 
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from delivering import wait_until
 from reput.store.wait_group import WaitGroup
 
 LIMIT_S = 60.0
 
 
-def refuse(*_: object) -> int:
-    """Answer as a system that has no descriptor left."""
-    raise OSError("Too many open files")
+@pytest.fixture
+def rung():
+    """How often a force was asked for."""
+    return []
 
 
-@pytest.fixture(params=["descriptor", "no descriptor left"])
-def group(request, monkeypatch):
-    """A group of either kind."""
-    if request.param == "no descriptor left":
-        monkeypatch.setattr(os, "eventfd", refuse)
-    return WaitGroup()
+@pytest.fixture
+def ring(rung):
+    """What asks for it."""
+    return lambda: rung.append(None)
 
 
-def test_all_who_wait_are_let_go(group):
+def waiters(pool, group, count):
+    """Have so many threads wait for *group*."""
+    before = len(group.waiting)
+    waits = [pool.submit(group.wait, LIMIT_S) for _ in range(count)]
+    wait_until(lambda: len(group.waiting) == before + count)
+    return waits
+
+
+def test_all_who_wait_are_let_go(ring):
     """Those who come later do not wait at all."""
+    group = WaitGroup(ring)
     begun = threading.Barrier(9)
 
     def wait():
@@ -39,27 +47,98 @@ def test_all_who_wait_are_let_go(group):
         begun.wait(LIMIT_S)
         group.open()
         assert [wait.result(LIMIT_S) for wait in waits] == [True] * 8
-    assert group.wait(0)
+    assert group.wait(LIMIT_S)
 
 
-def test_who_waits_too_long_is_told(group):
+def test_who_waits_too_long_is_told(ring):
     """The group is still closed, and the others wait on."""
-    assert not group.wait(0.01)
-    group.open()
-    assert group.wait(0.01)
+    group = WaitGroup(ring)
+    with ThreadPoolExecutor(2) as pool:
+        assert not group.wait(0.01)
+        others = waiters(pool, group, 2)
+        assert not group.wait(0.01)
+        group.open()
+        assert [wait.result(LIMIT_S) for wait in others] == [True] * 2
 
 
-def test_a_group_may_be_opened_again(group):
+def test_who_is_let_go_as_its_time_ends_lets_the_next_go(ring):
+    """It left without a look at who comes behind it."""
+    group = WaitGroup(ring)
+    with ThreadPoolExecutor(1) as pool:
+        late = threading.Lock()
+        late.acquire()
+        group.waiting.append(late)
+        (wait,) = waiters(pool, group, 1)
+        group.open()
+        group.leave(late)
+        assert wait.result(LIMIT_S)
+
+
+def test_a_group_may_be_opened_again(ring):
     """After a failed force everything is opened, opened or not."""
+    group = WaitGroup(ring)
     group.open()
     group.open()
-    assert group.wait(0)
+    assert group.wait(LIMIT_S)
 
 
-def test_descriptors_are_given_back():
-    """A group that nobody knows any more leaves nothing open."""
-    before = len(os.listdir("/proc/self/fd"))
-    groups = [WaitGroup() for _ in range(20)]
-    assert len(os.listdir("/proc/self/fd")) == before + 20
-    del groups
-    assert len(os.listdir("/proc/self/fd")) == before
+def test_a_force_is_asked_for_once(ring, rung):
+    """By the first who waits; one that is begun covers whoever came meanwhile."""
+    group = WaitGroup(ring)
+    with ThreadPoolExecutor(3) as pool:
+        waits = waiters(pool, group, 3)
+        assert len(rung) == 1
+        group.open()
+        assert [wait.result(LIMIT_S) for wait in waits] == [True] * 3
+
+
+def test_the_next_force_waits_for_all_who_were_let_go(ring, rung):
+    """Who puts again at once is in it, instead of in the one after it."""
+    group = WaitGroup(ring)
+    sleeper = threading.Lock()
+    sleeper.acquire()
+    group.waiting.append(sleeper)
+    with ThreadPoolExecutor(3) as pool:
+        waits = waiters(pool, group, 1)
+        later = WaitGroup(ring, group)
+        waits += waiters(pool, later, 2)
+        group.open()
+        assert rung == [None]
+        # The first wakes.
+        group.let_next_go()
+        wait_until(lambda: len(rung) == 2)
+        later.open()
+        assert [wait.result(LIMIT_S) for wait in waits] == [True] * 3
+
+
+def test_who_is_interrupted_as_it_wakes_holds_nobody_up(ring):
+    """Nobody let the next one go: the force after it does."""
+    group = WaitGroup(ring)
+    interrupted = threading.Lock()
+    interrupted.acquire()
+    group.waiting.append(interrupted)
+    with ThreadPoolExecutor(2) as pool:
+        waits = waiters(pool, group, 2)
+        group.open()
+        later = WaitGroup(ring, group)
+        assert not any(wait.done() for wait in waits)
+        later.open()
+        assert [wait.result(LIMIT_S) for wait in waits] == [True] * 2
+
+
+def test_who_is_let_go_by_the_next_group_is_told_that_nothing_follows(ring):
+    """As after a force that failed: the group behind it opens first, and he is not to think that his time is over."""
+    group = WaitGroup(ring)
+    following = WaitGroup(ring, group)
+    with ThreadPoolExecutor(3) as pool:
+        waits = waiters(pool, group, 3)
+        following.open()
+        assert [wait.result(LIMIT_S) for wait in waits] == [True] * 3
+
+
+def test_all_who_wait_for_the_begin_of_a_force_return_with_it(ring):
+    """One does not take it from the others."""
+    group = WaitGroup(ring)
+    assert not group.wait_begin(0.01)
+    group.begun.release()
+    assert [group.wait_begin(LIMIT_S) for _ in range(3)] == [True] * 3

@@ -23,6 +23,12 @@ __all__ = ["FlushService", "is_able_to_flush", "nobody_waits"]
 PAGE_SIZE = 4096
 # How often the flusher looks whether a dispatcher waits for what was appended. One that is at work asks for nothing.
 AWAITED_LOOK_SECONDS = 0.05
+# Threads that let each other go one by one do so every 50 µs, unless somebody computes, who keeps the interpreter lock
+# for 5 ms from each of them. Where fewer than so many went in this time, the others are let go at once, and so are
+# those of the forces that follow.
+LET_GO_LOOK_SECONDS = 0.004
+LET_GO_MIN = 2
+CROWDED_FORCES = 20
 
 
 def is_able_to_flush(appended: int, durable: int, least_pages: int, *, is_full: bool) -> bool:
@@ -72,14 +78,16 @@ class FlushService:
         self.on_durable = on_durable
         self.on_failure = on_failure
         self.on_idle = on_idle
-        # Whom the next force that begins lets go. Who appends and then joins it is covered by that force, because the
-        # flusher puts another in its place before it asks how far the log goes.
-        self.group = WaitGroup()
         # Guards the two below: who comes while the list is gone through, or after the last time, is not forgotten.
         self.waiting = threading.Lock()
         self.callers: list[tuple[int, Callable[[], None]]] = []
         self.ended = False
         self.wake = threading.Event()
+        # Whom the next force that begins lets go. Who appends and then joins it is covered by that force, because the
+        # flusher puts another in its place before it asks how far the log goes.
+        self.group = WaitGroup(self.wake.set)
+        # Forces whose threads are not to wait for each other.
+        self.crowded = 0
         self.stopping = False
         self.told_failure = False
         # Nobody is told of what is not forced, so that whoever puts without waiting is not to wait for whole pages.
@@ -102,9 +110,6 @@ class FlushService:
             # The one in place is open only once nothing will be forced any more.
             if group.is_open:
                 raise StoreError(log.failed or "the store was closed before the log was forced to disk")
-            if not group.is_awaited:
-                group.is_awaited = True
-                self.wake.set()
             if not group.wait(timeout):
                 return False
         return True
@@ -115,10 +120,8 @@ class FlushService:
         A thread that does not wait keeps the interpreter lock, and so the flusher from beginning, for another 5 ms.
         """
         group = self.group
-        if not group.is_awaited:
-            group.is_awaited = True
-            self.wake.set()
-        group.begun.acquire(timeout=patience)
+        group.ask()
+        group.wait_begin(patience)
 
     def call_when_durable(self, offset: int, done: Callable[[], None]) -> None:
         """Have *done* called once the log is durable up to *offset* or never will be.
@@ -145,6 +148,14 @@ class FlushService:
 
     def rest(self) -> None:
         """Wait until the next look is due, somebody wakes the flusher, or a durable reader waits for what is there."""
+        opened = self.group.before
+        while opened is not None and opened.waiting:
+            count = len(opened.waiting)
+            if self.wake.wait(LET_GO_LOOK_SECONDS):
+                return
+            if count - len(opened.waiting) < LET_GO_MIN:
+                opened.let_all_go()
+                self.crowded = CROWDED_FORCES
         log, left = self.commit_log, self.interval
         while self.durable_wanted and left > AWAITED_LOOK_SECONDS:
             if self.wake.wait(AWAITED_LOOK_SECONDS):
@@ -179,7 +190,8 @@ class FlushService:
     def flush(self) -> None:
         """Force the log once, and let go of the threads that waited for it. A failure is reported once and never tried
         again."""
-        group, self.group = self.group, WaitGroup()
+        group = self.group
+        self.group = WaitGroup(self.wake.set, group)
         known_before = self.before_flush()
         group.begun.release()
         try:
@@ -189,6 +201,9 @@ class FlushService:
         else:
             self.on_durable(durable, known_before)
         group.open()
+        if self.crowded:
+            self.crowded -= 1
+            group.let_all_go()
         if self.ended:
             self.group.open()
 
