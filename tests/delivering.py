@@ -9,8 +9,11 @@ from pathlib import Path
 
 import reput
 from reput.opened_store import Store
+from reput.store.message import PutMessageResult
+from reput.store.recovery import DamagedRange, DamageList
+from reput.store.sealed_file import seal
 
-__all__ = ["LIMIT_S", "SMALL", "open_inline", "wait_until"]
+__all__ = ["LIMIT_S", "SMALL", "accept", "open_inline", "wait_until"]
 
 LIMIT_S = 60.0
 SMALL = {
@@ -32,3 +35,9 @@ def wait_until(reached: Callable[[], bool]) -> None:
 
 def open_inline(path: Path, **settings: object) -> Store:
     return reput.open(path, mode="inline", dispatchers=["consume_queue"], **{**SMALL, **settings})
+
+
+def accept(store: Store, result: PutMessageResult) -> None:
+    """Have an operator decide that a record is lost, as `reput repair --accept` keeps it."""
+    damaged = DamagedRange(result.commit_log_offset, result.next_commit_log_offset, "no record", accepted=True)
+    (store.directory / "reput" / "damage").write_bytes(seal(DamageList([damaged])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -82,6 +83,52 @@ def test_what_was_not_acknowledged_is_given_again(store):
         work()
     with store.consumer("billing", "orders") as consumer:
         assert bodies_of(consumer, 2) == ["b", "c"]
+
+
+def test_a_consumer_that_nobody_refers_to_any_more_is_gone(store):
+    """Python warns, and the others of its group are given what it had in its hands, and what comes then."""
+    put(store, "one", "two", "three")
+    consumer = store.consumer("billing", "orders")
+    broadcasting = store.consumer("audit", "orders", broadcast=True)
+    assert bodies_of(consumer, 1) == bodies_of(broadcasting, 1) == ["one"]
+    assert consumer.receive(WAIT_S).body == b"two"
+    with store.consumer("billing", "orders") as other:
+        with pytest.warns(ResourceWarning, match="not closed: group='billing' topics=orders"):
+            del consumer
+        with pytest.warns(ResourceWarning, match="not closed: group='audit'"):
+            del broadcasting
+        put(store, "four")
+        assert other.receive(0) is None
+        store.services.look_for_queues()
+        assert bodies_of(other, 3) == ["two", "three", "four"]
+        assert store.services.broadcasts == {}
+        assert list(store.services.consumer_manager.groups) == ["billing"]
+
+
+def test_a_task_that_waits_keeps_its_consumer(store):
+    """Even where the program refers to neither: the consumer of a task that was begun in passing goes on."""
+    bodies = []
+
+    async def work() -> None:
+        async with store.consumer("billing", "orders") as consumer:
+            async for record in consumer:
+                consumer.acknowledge(record)
+                bodies.append(record.body)
+                if record.body == b"last":
+                    return
+
+    async def begin() -> None:
+        asyncio.create_task(work())  # noqa: RUF006
+        await asyncio.sleep(0)
+        gc.collect()
+        put(store, "first", "last")
+        async with asyncio.timeout(WAIT_S):
+            while b"last" not in bodies:
+                await asyncio.sleep(0.001)
+            assert store.services.consumer_groups["billing"].awaited == set()
+
+    asyncio.run(begin())
+    assert bodies == [b"first", b"last"]
 
 
 def test_the_offset_never_passes_a_message_that_is_in_flight(store, directory):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 
 import pytest
 
 import reput
-from delivering import wait_until
+from delivering import accept, wait_until
 from reput.errors import DamagedStore
-from reput.store.recovery import DamagedRange, DamageList
-from reput.store.sealed_file import seal
 from reput.store.topic_config_manager import TopicConfig
 
 WAIT_S = 60.0
@@ -60,10 +59,67 @@ def test_a_topic_is_read_in_fewer_queues_or_more(store):
     assert [offsets.query_offset("billing", "orders", queue_id) for queue_id in range(4)] == [1, 1, 2, 1]
 
 
-def accept(store, result) -> None:
-    """Have an operator decide that a record is lost, as `reput repair --accept` keeps it."""
-    damaged = DamagedRange(result.commit_log_offset, result.next_commit_log_offset, "no record", accepted=True)
-    (store.directory / "reput" / "damage").write_bytes(seal(DamageList([damaged])))
+def test_one_put_to_a_far_queue_makes_no_queue_between(store):
+    """A topic that is described nowhere has the queues that were put to, whatever their numbers."""
+    far = 2**31 - 1
+    store.put(reput.Message("orders", b"far", queue_id=far))
+    store.put(reput.Message("orders", b"near", queue_id=2))
+    store.wait_for("consume_queue", store.appended, WAIT_S)
+    administration = store.services.administration
+    with store.consumer("billing", "orders") as consumer:
+        assert consumer.shared.queues.keys() == {("orders", 2), ("orders", far)}
+        store.services.look_for_queues()
+        assert received(consumer) == [b"far", b"near"]
+        store.put(reput.Message("orders", b"new", queue_id=7))
+        consumer.acknowledge(consumer.receive(WAIT_S))
+        consumer.rewind("earliest")
+        assert received(consumer) == [b"far", b"near", b"new"]
+    assert [row.queue_id for row in administration.topic_stats("orders")] == [2, 7, far]
+    assert [row.queue_id for row in administration.reset_offsets("billing", "orders", "latest")] == [2, 7, far]
+    describe(store, 4)
+    with store.consumer("billing", "orders") as consumer:
+        assert consumer.shared.queues.keys() == {("orders", queue_id) for queue_id in range(4)}
+    rows = administration.topic_stats("orders")
+    assert [row.queue_id for row in rows] == [0, 1, 2, 3, 7, far]
+    assert (rows[3].max_offset, rows[3].last_update_timestamp) == (0, None)
+
+
+def test_what_is_done_while_an_offset_is_reset_is_done(store, monkeypatch):
+    """An operator's reset and the first commit behind it come one after the other, not across each other."""
+    for number in range(3):
+        store.put(reput.Message("orders", b"%d" % number))
+    store.wait_for("consume_queue", store.appended, WAIT_S)
+    offsets = store.services.managers.offsets
+    with store.consumer("billing", "orders") as consumer:
+        assert received(consumer) == [b"0", b"1", b"2"]
+        consumer.commit()
+        commit_offset = offsets.commit_offset
+
+        def go_on() -> None:
+            consumer.acknowledge(consumer.receive(WAIT_S))
+            consumer.commit()
+
+        thread = threading.Thread(target=go_on)
+
+        def commit_meanwhile(group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+            if queue_offset == 0:
+                thread.start()
+                thread.join(0.05)
+            commit_offset(group, topic, queue_id, queue_offset)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(offsets, "commit_offset", commit_meanwhile)
+            store.services.administration.reset_offsets("billing", "orders", "earliest")
+        thread.join(WAIT_S)
+        consumer.commit()
+        assert offsets.query_offset("billing", "orders", 0) == 1
+    store.services.administration.reset_offsets("billing", "orders", "earliest")
+    assert offsets.query_offset("billing", "orders", 0) == 0
+    with store.consumer("billing", "orders") as consumer:
+        assert received(consumer) == [b"0", b"1", b"2"]
+    store.services.administration.reset_offsets("billing", "orders", "earliest")
+    store.services.administration.reset_offsets("billing", "orders", "latest", queue_id=0)
+    assert offsets.query_offset("billing", "orders", 0) == 3
 
 
 def test_a_record_that_is_damaged_holds_up_its_queue_alone(store):

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import reput
-from delivering import LIMIT_S, SMALL, open_inline, wait_until
+from delivering import LIMIT_S, SMALL, accept, open_inline, wait_until
 from reput.consume.delivery_search import is_copy_of
+from reput.consume.schedule_service import PAUSE_MS
 from reput.errors import StoreFull
 from reput.filter.string_hash import string_hash
 from reput.opened_store import Store
@@ -50,6 +51,12 @@ def advance(store: Store, ms: int) -> None:
     store.writer.clock.ms += ms
     with store.schedule.changed:
         store.schedule.changed.notify_all()
+
+
+def is_postponed(store: Store) -> bool:
+    """Whether the first level was tried, in vain, and is to be tried again."""
+    due = store.schedule.levels[1].due
+    return due is not None and due > store.writer.clock.ms
 
 
 def delivered(store: Store) -> list[Record]:
@@ -195,10 +202,35 @@ def test_a_full_disk_delays_and_doubles_nothing(tmp_path):
 
         store.writer.commit_log.room = bounded_room
         advance(store, 3_600_000)
-        wait_until(lambda: 0 < len(delivered(store)) < 40)
+        wait_until(lambda: is_postponed(store))
+        assert 0 < len(delivered(store)) < 40
         store.writer.commit_log.room = room
+        advance(store, PAUSE_MS)
         wait_delivered(store)
         assert [record.body for record in delivered(store)] == bodies
+
+
+def test_a_record_that_is_damaged_holds_up_its_level_alone(tmp_path, caplog):
+    """What lies before it is delivered, other levels go on, and it is reported once, until somebody accepts it."""
+    with open_inline(tmp_path / "store", message_delay_level="1h 2h 1h") as store:
+        store.writer.clock = ManualClock()
+        levels = [1, 1, 1, 2, 3]
+        results = store.put_batch([reput.Message("orders", b"%d" % at, delay_level=n) for at, n in enumerate(levels)])
+        store.flush()
+        with (store.directory / "commitlog" / f"{0:020}").open("r+b") as segment:
+            segment.seek(results[1].commit_log_offset + 4)
+            segment.write(b"\0\0\0\0")
+        for _ in range(2):
+            advance(store, 3_600_000)
+        wait_until(lambda: {record.body for record in store.get("orders")} == {b"0", b"3", b"4"})
+        for _ in range(2):
+            advance(store, PAUSE_MS)
+            wait_until(lambda: is_postponed(store))
+        assert sum("level=1" in record.message for record in caplog.records) == 1
+        accept(store, results[1])
+        advance(store, PAUSE_MS)
+        wait_delivered(store)
+        assert {record.body for record in delivered(store)} == {b"0", b"2", b"3", b"4"}
 
 
 def test_each_record_has_a_crc_of_its_own(tmp_path):

@@ -16,11 +16,13 @@ import reput
 from delivering import LIMIT_S, SMALL, open_inline, wait_until
 from reput.consume.half_messages import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, done_offsets
 from reput.consume.response_code import ResponseCode
-from reput.consume.transaction_service import HalfMessage, TransactionState
+from reput.consume.transaction_service import HalfMessage, TransactionState, half_message
 from reput.errors import ConfigError, MessageIllegal, RequestRefused, StoreFull
 from reput.opened_store import Store
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.files import Clock
+from reput.store.message import MessageExtBrokerInner
+from reput.store.properties import PROPERTIES_SIZE_MAX
 from reput.store.topic_config_manager import TopicConfigManager
 from reput_hooks import Record
 from small_store import ManualClock
@@ -266,6 +268,52 @@ def test_who_was_asked_often_enough_is_given_up(tmp_path, caplog):
     manager.load()
     assert {HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC} <= set(manager.entries)
     assert progress(tmp_path / "store") == (4, 1)
+
+
+def test_a_message_without_room_for_a_count_is_asked_about_as_often_as_any(tmp_path, caplog):
+    """And keeps no other waiting; what can be put nowhere does not, either."""
+    with open_inline(tmp_path / "store", transaction_check_max=2) as store:
+        store.writer.clock = ManualClock()
+        asked: list[bytes] = []
+        store.transactions.on_check(GROUP, lambda half: COMMIT if half.topic == "../x" else asked.append(half.body))
+        size = next(size for size in range(PROPERTIES_SIZE_MAX, 0, -1) if has_room(store, size))
+        odd = {"PGROUP": GROUP, "REAL_TOPIC": "../x", "REAL_QID": "0"}
+        nowhere = store.put(MessageExtBrokerInner(HALF_TOPIC, b"nowhere", properties=odd))
+        with store.transactions.changed:
+            store.transactions.know(store.transactions.half_at(nowhere.commit_log_offset))
+        put_half(store, b"large", properties={"large": "x" * size})
+        put_half(store, b"small")
+        for number in (1, 2):
+            advance(store, store.settings.transaction_check_interval)
+            wait_until(lambda times=number: sorted(asked) == [b"large"] * times + [b"small"] * times)
+        advance(store, store.settings.transaction_check_interval)
+        wait_until(lambda: store.transactions.status() == 0)
+        assert sorted(record.body for record in of_topic(store, DISCARDED_TOPIC)) == [b"large", b"nowhere", b"small"]
+        assert sum("cannot be settled" in record.message for record in caplog.records) == 2
+
+
+@pytest.mark.parametrize("name", ["CHECK_IMMUNITY_TIME_IN_SECONDS", "TRANSACTION_CHECK_TIMES", "DELAY"])
+@pytest.mark.parametrize("value", ["9" * 400, "9" * 5000, "x"])
+def test_a_number_that_is_none_counts_as_absent(tmp_path, name, value):
+    """Whoever may put a message could stop all check-backs with it, at every start anew."""
+    path = tmp_path / "store"
+    with open_inline(path) as store:
+        put_half(store, b"odd", properties={name: value})
+    with open_inline(path) as store:
+        store.writer.clock = ManualClock(Clock().now_ms() + 10_000)
+        store.transactions.on_check(GROUP, lambda half: COMMIT)
+        wait_until(lambda: store.transactions.status() == 0)
+        assert [record.body for record in of_topic(store, "orders")] == [b"odd"]
+
+
+def has_room(store: Store, size: int) -> bool:
+    """Whether a half message with a property of *size* can be put."""
+    message = reput.Message("orders", b"", tags="paid", keys=["k1"], properties={"large": "x" * size})
+    try:
+        store.writer.prepare(half_message(message, GROUP, store.writer))
+    except MessageIllegal:
+        return False
+    return True
 
 
 def test_a_delay_that_a_client_left_on_its_message_counts_from_the_commit(store):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput.filter import FilterEvaluationError
-from reput.filter.java_numbers import double_is_less, read_double, read_int, read_long
+from reput.filter.java_numbers import double_is_less, int_or, long_or, read_double, read_int, read_long
 
 
 @given(st.integers(-(2**31), 2**31 - 1))
@@ -35,7 +35,8 @@ def test_an_integer_out_of_range_is_refused(read, bits):
 @pytest.mark.parametrize("text", ["0" * 9000 + "7", "+" + "0" * 50 + "7", "０７", "٧"])
 def test_digits_of_any_script_and_any_number_of_zeros_are_an_integer(text):
     """Java counts neither."""
-    assert read_int(text) == 7
+    assert read_int(text) == int_or(text, 1) == long_or(text, 1) == 7
+    assert int_or(None, 1) == long_or(None, 1) == 1
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,7 @@ def test_what_is_no_integer_is_refused(text):
     """Python would read some of them."""
     with pytest.raises(FilterEvaluationError, match="type=int"):
         read_int(text)
+    assert (int_or(text, -5), long_or(text, -5)) == (-5, -5)
 
 
 @pytest.mark.parametrize(

@@ -80,3 +80,8 @@ def test_a_keyword_has_ascii_letters_only():
     """The long s and the Kelvin sign become ASCII letters in capitals, in Unicode but not here."""
     with pytest.raises(FilterSyntaxError):
         list(tokens("iſ"))
+
+
+def test_a_text_of_minus_signs_is_read_in_one_go():
+    """They are no comments, as no line end follows, and none of them has the rest searched for one."""
+    assert sum(token.kind == "-" for token in tokens("a -- b\n" + "-" * 100_000)) == 100_000

@@ -230,6 +230,9 @@ def test_groups_of_light_queues_have_a_table_of_their_own(store: Path):
     assert again.offsets_of_group("%LMQ%cid") == {"%LMQ%t": {0: 4}}
     assert again.offsets_of_group("billing") == {"orders": {2: 6}}
     assert parse_config(again.path.read_text())["lmqOffsetTable"] == {"%LMQ%t@%LMQ%cid": 4}
+    assert again.clean_offset_by_topic("%LMQ%t")
+    assert again.query_offset("%LMQ%cid", "%LMQ%t", 0) is None
+    assert not again.clean_offset_by_topic("%LMQ%t")
 
 
 def test_delay_offsets_are_kept_by_level(golden: Callable[[str], Path]):

@@ -67,7 +67,7 @@ class Administration:
     """Answers and changes. Any thread may call.
 
     Args:
-        moved: is told (group, topic, queue id, queue offset) of every offset that is set.
+        move: sets an offset (group, topic, queue id, queue offset), for whoever consumes, too; None: nobody does.
         delete: deletes a topic with its queues; None where nobody builds the queues.
         consumes: tells whether somebody of a group is there who has subscribed to a topic.
     """
@@ -78,7 +78,7 @@ class Administration:
         managers: ConfigManagers,
         topics: Topics,
         groups: SubscriptionGroups,
-        moved: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, queue_offset: None,
+        move: Callable[[str, str, int, int], None] | None = None,
         delete: Callable[[str], int] | None = None,
         consumes: Callable[[str, str], bool] = lambda group, topic: False,
     ) -> None:
@@ -86,7 +86,7 @@ class Administration:
         self.managers = managers
         self.topics = topics
         self.groups = groups
-        self.moved = moved
+        self.move = move or managers.offsets.commit_offset
         self.delete = delete
         self.consumes = consumes
 
@@ -105,21 +105,20 @@ class Administration:
             RequestRefused: TOPIC_NOT_EXIST.
         """
         rows = []
-        for queue_id in range(self.queue_nums(topic)):
+        for queue_id in self.queue_ids(topic):
             low, high = self.queue_range(topic, queue_id)
             rows.append(QueueStats(topic, queue_id, low, high, self.store_timestamp(topic, queue_id, high - 1)))
         return rows
 
-    def queue_nums(self, topic: str) -> int:
-        """Return how many queues a topic has for whoever reads or writes it.
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the queues that a topic has for whoever reads or writes it.
 
         Raises:
             RequestRefused: TOPIC_NOT_EXIST.
         """
-        config = self.topics.find(topic)
-        if config is None:
+        if self.topics.find(topic) is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
-        return max(config.read_queue_nums, config.write_queue_nums, *(1 + id for id in self.topics.queue_ids(topic)))
+        return self.topics.all_queue_ids(topic)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
@@ -222,22 +221,21 @@ class Administration:
         if queue_id is not None:
             require_whole("queue_id", queue_id, None)
         self.require_group(group)
-        queue_nums = self.queue_nums(topic)
-        if queue_id is not None and not 0 <= queue_id < queue_nums:
+        queue_ids = self.queue_ids(topic)
+        if queue_id is not None and queue_id not in queue_ids:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
-                f"the topic has no such queue: topic={topic!r} queue_id={queue_id} queue_nums={queue_nums}",
+                f"the topic has no such queue: topic={topic!r} queue_id={queue_id} queue_nums={len(queue_ids)}",
             )
         rows = []
-        for number in range(queue_nums) if queue_id is None else (queue_id,):
+        for number in queue_ids if queue_id is None else (queue_id,):
             low, high = self.queue_range(topic, number)
             if isinstance(to, int):
                 with self.store.read_lock:
                     offset = self.store.reader.offset_by_time(topic, number, to)
             else:
                 offset = low if to == "earliest" else high
-            self.moved(group, topic, number, offset)
-            self.managers.offsets.commit_offset(group, topic, number, offset)
+            self.move(group, topic, number, offset)
             last = self.store_timestamp(topic, number, offset - 1)
             rows.append(GroupProgress(group, topic, number, high, offset, high - offset, last))
         self.managers.offsets.persist()

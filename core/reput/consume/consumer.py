@@ -6,7 +6,8 @@
             consumer.acknowledge(record)      # or consumer.retry(record)
 
 At least once: a message that was not acknowledged when its consumer goes - closed, dead, or with the whole program - is
-given again, to another consumer of the group or after the next start.
+given again, to another consumer of the group or after the next start. One that nobody refers to any more is gone, too:
+Python gives a ResourceWarning, and the others get its share at the next ``flush_consumer_offset_interval``.
 
 A broadcasting consumer is given every message, whoever else of its group is. Nobody sends a message back then.
 """
@@ -19,10 +20,12 @@ import logging
 import os
 import threading
 import time
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
+from weakref import ref
 
 from reput.arguments import require_seconds, require_whole
 from reput.consume.loop_arrivals import running_loop
@@ -54,7 +57,11 @@ class Consumer:
     Attributes:
         in_flight_max: messages that are given and not acknowledged at most; then it waits for acknowledgements.
         closed: by `close`, or because the store was closed.
+        reference: what its group knows it by, which keeps it alive only while a task waits.
     """
+
+    # Until it has joined its group.
+    closed = True
 
     def __init__(
         self,
@@ -97,7 +104,7 @@ class Consumer:
         self.changed = threading.Condition(shared.lock)
         self.tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self.told_full = False
-        self.closed = False
+        self.reference = ref(self)
         shared.services.groups.require(shared.group)
         shared.join(self)
 
@@ -148,6 +155,7 @@ class Consumer:
                 future: asyncio.Future[None] = loop.create_future()
                 waiter = (loop, future)
                 self.tasks.append(waiter)
+                self.shared.awaited.add(self)
                 self.shared.begin_waiting(loop)
             timer = None
             if deadline is not None:
@@ -167,6 +175,8 @@ class Consumer:
         with self.shared.lock:
             if waiter in self.tasks:
                 self.tasks.remove(waiter)
+            if not self.tasks:
+                self.shared.awaited.discard(self)
 
     def __iter__(self) -> Iterator[Record]:
         return self
@@ -197,7 +207,7 @@ class Consumer:
             return None
         while True:
             queue = self.current
-            if queue is None or queue.owner is not self or queue.heir is not None or queue.fetched is None:
+            if queue is None or queue.owner is not self.reference or queue.heir is not None or queue.fetched is None:
                 queue = self.current = self.next_queue()
                 if queue is None:
                     return None
@@ -233,6 +243,7 @@ class Consumer:
         tasks, self.tasks = self.tasks, []
         if not tasks:
             return
+        self.shared.awaited.discard(self)
         current = running_loop()
         for loop, future in tasks:
             if loop is current:
@@ -430,11 +441,21 @@ class Consumer:
                 return
             self.closed = True
             try:
-                self.shared.leave(self)
+                self.shared.leave(self.reference)
             finally:
                 self.forget_all()
         if self.shared.broadcasts:
             self.shared.services.stop_broadcasting(self.shared)
+
+    def __del__(self) -> None:
+        # It may be any thread, in whatever it does, so nothing is locked: the group's keeper does the rest.
+        if not self.closed:
+            warnings.warn(
+                f"a consumer was not closed: group={self.group!r} topics={','.join(self.begins)}",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     def require_open(self) -> None:
         """Refuse what only a consumer of an open store can do.

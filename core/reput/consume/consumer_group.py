@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from reput.consume.consumer_manager import BROADCASTING, CLUSTERING
 from reput.consume.hold_service import CONSUME_QUEUE
@@ -67,7 +68,10 @@ class ConsumerGroup:
         self.broadcasts = offsets is not None
         self.offsets: ConsumerOffsetManager = services.managers.offsets if offsets is None else offsets
         self.lock = lock or threading.RLock()
-        self.consumers: list[Consumer] = []
+        # Client ids of the consumers, in the order in which they came.
+        self.members: dict[ref[Consumer], str] = {}
+        # Consumers that tasks wait for: nothing else may refer to a task, nor to what it holds.
+        self.awaited: set[Consumer] = set()
         self.queues: dict[tuple[str, int], SharedQueue] = {}
         self.begins: dict[str, Beginning] = {}
         self.watch: Watch | None = None
@@ -75,6 +79,11 @@ class ConsumerGroup:
         self.thread_count = 0
 
     # Who is there.
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """The consumers that somebody refers to."""
+        return [consumer for reference in self.members if (consumer := reference()) is not None]
 
     def join(self, consumer: Consumer) -> None:
         """Let a consumer in and give it its share.
@@ -96,14 +105,15 @@ class ConsumerGroup:
                             f"group={self.group!r} topic={topic!r} filter={subscription.expression!r} "
                             f"filter_of_the_others={theirs.expression!r}"
                         )
-            self.consumers.append(consumer)
+            self.members[consumer.reference] = consumer.client_id
             self.begins.update(consumer.begins)
             try:
                 self.register()
                 self.assign()
             except BaseException:
-                self.leave(consumer)
+                self.leave(consumer.reference)
                 raise
+            consumer.closed = False
             waiting = [
                 key
                 for key, queue in self.queues.items()
@@ -113,20 +123,28 @@ class ConsumerGroup:
             # It was put before anybody watched, and may not be readable yet.
             self.services.hold_service.look_again(key)
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, reference: ref[Consumer]) -> None:
         """Let a consumer go: what it has not done is given to the others, or to whoever comes next."""
         with self.lock:
-            if consumer not in self.consumers:
+            client_id = self.members.pop(reference, None)
+            if client_id is None:
                 return
-            self.consumers.remove(consumer)
             self.commit()
             for queue in self.queues.values():
-                if queue.owner is consumer:
+                if queue.owner is reference:
                     queue.give_back()
-                    queue.give_to(queue.heir if queue.heir is not consumer else None)
+                    queue.give_to(queue.heir if queue.heir is not reference else None)
             self.register()
             self.assign()
-        self.services.consumer_manager.unregister(self.group, consumer.client_id)
+        self.services.consumer_manager.unregister(self.group, client_id)
+
+    def let_abandoned_go(self) -> bool:
+        """Let the consumers go that nobody refers to any more, and tell whether there were any."""
+        with self.lock:
+            abandoned = [reference for reference in self.members if reference() is None]
+        for reference in abandoned:
+            self.leave(reference)
+        return bool(abandoned)
 
     def register(self) -> None:
         """Have the store know what is consumed, and tell this group when there is more of it."""
@@ -155,8 +173,7 @@ class ConsumerGroup:
 
     def find_queues(self, topic: str, begin: Beginning) -> None:
         """Have the queues that a topic has now; those that are new here begin at *begin*."""
-        config = self.services.topics.find(topic)
-        for queue_id in range(config.read_queue_nums if config is not None else 0):
+        for queue_id in self.services.topics.read_queue_ids(topic):
             if (topic, queue_id) not in self.queues:
                 self.queues[topic, queue_id] = self.new_queue(topic, queue_id, begin)
 
@@ -207,7 +224,7 @@ class ConsumerGroup:
         for key in sorted(self.queues):
             by_topic.setdefault(key[0], []).append(self.queues[key])
         for topic, queues in by_topic.items():
-            members = [consumer for consumer in self.consumers if topic in consumer.subscriptions]
+            members = [consumer.reference for consumer in self.consumers if topic in consumer.subscriptions]
             for number, queue in enumerate(queues):
                 owner = members[share_of(number, len(queues), len(members))] if members else None
                 if queue.owner is owner:
@@ -217,7 +234,7 @@ class ConsumerGroup:
                 else:
                     queue.heir = owner
         for consumer in self.consumers:
-            consumer.queues = [queue for queue in self.queues.values() if queue.owner is consumer]
+            consumer.queues = [queue for queue in self.queues.values() if queue.owner is consumer.reference]
             consumer.notify()
 
     def begin_waiting(self, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -251,7 +268,7 @@ class ConsumerGroup:
                 queue.has_more = True
                 owners.add(queue.owner)
             for consumer in self.consumers:
-                if consumer in owners:
+                if consumer.reference in owners:
                     consumer.notify()
 
     def look_for_queues(self) -> None:
@@ -284,8 +301,8 @@ class ConsumerGroup:
             return
         self.commit()
         for queue in dropped:
-            if queue.owner is not None:
-                queue.owner.forget(queue)
+            if (owner := queue.owning_consumer) is not None:
+                owner.forget(queue)
             self.queues.pop((queue.topic, queue.queue_id), None)
         self.assign()
 
@@ -395,13 +412,24 @@ class ConsumerGroup:
             queue = self.queues.get((topic, queue_id))
             if queue is None:
                 return
-            if queue.owner is not None:
-                queue.owner.forget(queue)
+            owner = queue.owning_consumer
+            if owner is not None:
+                owner.forget(queue)
             queue.move(queue_offset)
             if queue.heir is not None:
                 self.assign()
-            elif queue.owner is not None:
-                queue.owner.notify()
+            elif owner is not None:
+                owner.notify()
+
+    def reset(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Go on elsewhere in a queue, whether it is consumed now or not, and have that be the group's offset."""
+        with self.lock:
+            self.move(topic, queue_id, queue_offset)
+            # At once: what is done from there on must not be committed before.
+            self.offsets.commit_offset(self.group, topic, queue_id, queue_offset)
+            queue = self.queues.get((topic, queue_id))
+            if queue is not None:
+                queue.committed = queue_offset
 
     def hold_back(self, topic: str) -> None:
         """Give nothing of a topic that is being deleted, not even what was read of it already."""
@@ -428,12 +456,13 @@ class ConsumerGroup:
                 consumer.changed = threading.Condition(self.lock)
                 consumer.tasks = []
                 consumer.forget_all()
-            self.consumers = []
+            self.members = {}
+            self.awaited = set()
             self.queues = {}
 
     def end(self) -> None:
         """Close all consumers: the store closes."""
-        for consumer in list(self.consumers):
+        for consumer in self.consumers:
             try:
                 consumer.close()
             except OSError as error:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
+from reput.filter.java_numbers import int_or, long_or
 from reput.store.message_reader import MessageReader
 from reput.store.record import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE, decode_record
 from reput_hooks import Record
@@ -33,6 +34,7 @@ __all__ = [
     "identity_of",
     "names_real_queue",
     "queue_records",
+    "real_queue_id",
 ]
 
 # Its committed offsets in both topics say up to where all is settled.
@@ -55,14 +57,17 @@ def identity_of(record: Record) -> Identity:
 
 def names_real_queue(half: Record) -> bool:
     """Whether a half message says where it is to be delivered."""
-    queue_id = half.properties.get("REAL_QID", "")
-    return bool(half.properties.get("REAL_TOPIC")) and queue_id.isascii() and queue_id.isdigit()
+    return bool(half.properties.get("REAL_TOPIC")) and real_queue_id(half) >= 0
+
+
+def real_queue_id(half: Record) -> int:
+    """Return the queue that a half message is for; -1 where it names none."""
+    return int_or(half.properties.get("REAL_QID"), -1)
 
 
 def check_times(record: Record) -> int:
     """Return how often somebody was asked about a half message; 0 where that is no number."""
-    text = record.properties.get(CHECK_TIMES, "0")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return max(int_or(record.properties.get(CHECK_TIMES), 0), 0)
 
 
 def done_offsets(op: Record) -> list[int]:
@@ -70,7 +75,8 @@ def done_offsets(op: Record) -> list[int]:
 
     RocketMQ 4.3 to 5.0 write one, later ones several with commas.
     """
-    return [int(text) for text in op.body.decode("ascii", "replace").split(",") if text.isascii() and text.isdigit()]
+    offsets = (long_or(text, -1) for text in op.body.decode("ascii", "replace").split(","))
+    return [offset for offset in offsets if offset >= 0]
 
 
 def queue_records(reader: MessageReader, topic: str, queue_id: int, queue_offset: int | None) -> Iterator[Record]:

@@ -30,6 +30,7 @@ import msgspec
 from reput.consume.carried_message import carried_message, carried_properties
 from reput.consume.delay_offsets import DelayOffsets, DeliveredUpTo
 from reput.errors import (
+    DamagedStore,
     DispatcherError,
     MessageIllegal,
     OffsetOutOfRange,
@@ -85,15 +86,20 @@ class DelayLevelRow(msgspec.Struct, frozen=True):
 
 
 class Level:
-    """One delay level. *due* is when to look at it, in ms since 1970, 0: at once; None: nothing waits. Guarded by the
-    condition."""
+    """One delay level. Guarded by the condition.
 
-    __slots__ = ("due", "number", "queue_offset")
+    Attributes:
+        due: when to look at it, in ms since 1970, 0: at once; None: nothing waits.
+        trouble: what keeps it from going on, as it was reported; None: nothing does.
+    """
+
+    __slots__ = ("due", "number", "queue_offset", "trouble")
 
     def __init__(self, number: int, queue_offset: int) -> None:
         self.number = number
         self.queue_offset = queue_offset
         self.due: int | None = None
+        self.trouble: str | None = None
 
 
 class ScheduleService:
@@ -311,10 +317,30 @@ class ScheduleService:
             level.queue_offset = units[-1][0] + 1
 
     def deliver_due(self) -> None:
-        """Deliver what is due, a batch of each level at most."""
+        """Deliver what is due, a batch of each level at most; one that cannot go on keeps no other waiting."""
         for level in self.levels.values():
-            if level.due is not None and level.due <= self.writer.clock.now_ms() and not self.stopping:
+            if level.due is None or level.due > self.writer.clock.now_ms() or self.stopping:
+                continue
+            try:
                 self.deliver(level)
+                level.trouble = None
+            except (StoreClosed, StoreReadOnly):
+                raise
+            except WaitTimeout:
+                # The consume queue is behind, or does not run; it was waited for.
+                self.postpone(level)
+            except (DispatcherError, StoreError, OSError) as error:
+                if level.trouble != str(error):
+                    level.trouble = str(error)
+                    logger.warning(
+                        "delayed messages have to wait: level=%d pause_ms=%d error=%s", level.number, PAUSE_MS, error
+                    )
+                self.postpone(level)
+
+    def postpone(self, level: Level) -> None:
+        """Have a level tried again a little later."""
+        with self.changed:
+            level.due = self.writer.clock.now_ms() + PAUSE_MS
 
     def deliver(self, level: Level) -> None:
         """Deliver up to `BATCH` messages of one level, and set when to look at it next."""
@@ -340,9 +366,21 @@ class ScheduleService:
                 level.due = now if units else now + PAUSE_MS
 
     def put(self, level: Level, queue: QueueReader, due: list[Waiting]) -> None:
-        """Put what is due under its real topic, all under one lock."""
+        """Put what is due under its real topic, all under one lock.
+
+        Raises:
+            DamagedStore: a record cannot be read; those before it were put.
+        """
+        try:
+            records = self.records(queue, due)
+        except DamagedStore:
+            if len(due) == 1:
+                raise
+            for item in due:
+                self.put(level, queue, [item])
+            return
         messages = []
-        for record in self.records(queue, due):
+        for record in records:
             message = real_message(record)
             if message is None:
                 self.refuse(record, "it names no topic and queue")

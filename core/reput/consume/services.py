@@ -105,7 +105,7 @@ class ConsumeServices:
             self.managers,
             self.topics,
             self.groups,
-            self.moved,
+            self.move,
             store.delete_topic,
             self.consumer_manager.consumes,
         )
@@ -212,11 +212,14 @@ class ConsumeServices:
         self.broadcasts.pop(shared, None)
         shared.offsets.persist()
 
-    def moved(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """An operator has set an offset: the group's consumers here go on from there."""
-        shared = self.consumer_groups.get(group)
-        if shared is not None:
-            shared.move(topic, queue_id, queue_offset)
+    def move(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Set an offset for an operator: the group's consumers here go on from there."""
+        with self.lock:
+            shared = self.consumer_groups.get(group)
+            if shared is None:
+                self.managers.offsets.commit_offset(group, topic, queue_id, queue_offset)
+                return
+        shared.reset(topic, queue_id, queue_offset)
 
     def topic_goes(self, topic: str) -> None:
         """A topic is being deleted: its messages are given to nobody while its queues go."""
@@ -265,9 +268,11 @@ class ConsumeServices:
             self.look_for_queues()
 
     def look_for_queues(self) -> None:
-        """Have all groups look which queues their topics have now."""
+        """Have all groups look which consumers they still have, and which queues their topics have now."""
         for shared in self.all_groups():
             try:
+                if shared.let_abandoned_go() and shared.broadcasts:
+                    self.stop_broadcasting(shared)
                 shared.look_for_queues()
             except (ReputError, OSError) as error:
                 logger.warning("a group's queues cannot be looked for: group=%s error=%s", shared.group, error)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from reput.consume.statistics import GroupStatistics
 from reput_hooks import Record
@@ -38,7 +39,8 @@ class SharedQueue:
         committed: what the group's committed offset is, as far as this program knows.
         has_more: whether reading on may find something.
         looked_again_at: the log's end when it was asked to be told again of a message that could not be read.
-        owner, heir: the consumer it belongs to, and the one that gets it when nothing is in flight.
+        owner, heir: the consumer it belongs to, and the one that gets it when nothing is in flight. Neither is kept
+            alive by that.
     """
 
     __slots__ = (
@@ -73,8 +75,8 @@ class SharedQueue:
         self.committed = committed
         self.has_more = True
         self.looked_again_at = -1
-        self.owner: Consumer | None = None
-        self.heir: Consumer | None = None
+        self.owner: ref[Consumer] | None = None
+        self.heir: ref[Consumer] | None = None
 
     def acknowledge(self, queue_offset: int) -> None:
         """Take a message that is in flight as done."""
@@ -85,10 +87,15 @@ class SharedQueue:
             break
         del in_flight[queue_offset]
 
-    def give_to(self, consumer: Consumer | None) -> None:
-        """Have it belong to *consumer*; what was read ahead is forgotten."""
+    @property
+    def owning_consumer(self) -> Consumer | None:
+        """The consumer it belongs to, unless that was left without `close`."""
+        return None if self.owner is None else self.owner()
+
+    def give_to(self, owner: ref[Consumer] | None) -> None:
+        """Have it belong to a consumer; what was read ahead is forgotten."""
         assert not self.in_flight
-        self.owner, self.heir = consumer, None
+        self.owner, self.heir = owner, None
         self.fetched = None
         self.has_more = True
 

@@ -100,6 +100,27 @@ class Topics:
             return None
         return TopicConfig(topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
 
+    def described_queue_nums(self, topic: str) -> tuple[int, int]:
+        """Return how many queues ``topics.json`` or every broker has for readers of a topic, and for writers."""
+        config = self.manager.entries.get(topic)
+        if config is None:
+            return (BOOT_TOPICS.get(topic, 0),) * 2
+        return config.read_queue_nums, config.write_queue_nums
+
+    def all_queue_ids(self, topic: str) -> list[int]:
+        """Return the queues that a topic has for whoever reads or writes it, ascending.
+
+        They are not counted up to the highest: a program may put to any queue that a number of 32 bits names.
+        """
+        return sorted({*range(max(self.described_queue_nums(topic))), *self.queue_ids(topic)})
+
+    def read_queue_ids(self, topic: str) -> list[int]:
+        """Return the queues of a topic that consumers are given, ascending."""
+        read_queue_nums, _ = self.described_queue_nums(topic)
+        if topic in self.manager.entries:
+            return list(range(read_queue_nums))
+        return self.all_queue_ids(topic)
+
     def create_or_update(self, config: TopicConfig) -> None:
         """Have a topic be as *config* says, durably.
 

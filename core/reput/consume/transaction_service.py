@@ -51,6 +51,7 @@ from reput.consume.half_messages import (
     identity_of,
     names_real_queue,
     queue_records,
+    real_queue_id,
 )
 from reput.consume.response_code import ResponseCode
 from reput.consume.services import ConsumeServices
@@ -64,6 +65,7 @@ from reput.errors import (
     RequestRefused,
     StoreError,
 )
+from reput.filter.java_numbers import int_or, long_or
 from reput.settings import Settings
 from reput.store.message import Message, MessageExtBrokerInner, PutMessageResult
 from reput.store.message_reader import MessageReader
@@ -123,9 +125,19 @@ class Transaction:
         queue_offset, commit_log_offset: of its newest copy in the half topic.
         copies: queue offsets of all copies that are not passed over yet.
         due: when to ask about it, ms since 1970.
+        uncounted: questions that no copy counts.
     """
 
-    __slots__ = ("commit_log_offset", "copies", "due", "identity", "producer_group", "queue_id", "queue_offset")
+    __slots__ = (
+        "commit_log_offset",
+        "copies",
+        "due",
+        "identity",
+        "producer_group",
+        "queue_id",
+        "queue_offset",
+        "uncounted",
+    )
 
     def __init__(self, record: Record, due: int) -> None:
         self.identity: Identity = identity_of(record)
@@ -135,6 +147,7 @@ class Transaction:
         self.commit_log_offset = record.commit_log_offset
         self.copies = [record.queue_offset]
         self.due = due
+        self.uncounted = 0
 
 
 Checker: TypeAlias = Callable[[Record], TransactionState | None]
@@ -265,11 +278,7 @@ class TransactionService:
 
     def immunity(self, half: Record) -> tuple[int, bool]:
         """Return for how many ms nobody is asked about a half message, and whether it says so itself."""
-        text = half.properties.get(IMMUNITY)
-        try:
-            seconds = -1 if text is None else int(text)
-        except ValueError:
-            seconds = -1
+        seconds = long_or(half.properties.get(IMMUNITY), -1)
         return (self.settings.transaction_time_out, False) if seconds < 0 else (seconds * 1000, True)
 
     # What senders do.
@@ -497,7 +506,16 @@ class TransactionService:
                 with self.changed:
                     self.pay()
                 for transaction in self.take_due():
-                    self.ask(transaction)
+                    try:
+                        self.ask(transaction)
+                    except MessageIllegal as error:
+                        # Trying again changes nothing, and the others do not wait for it.
+                        logger.error(
+                            "a transaction cannot be settled: producer_group=%s commit_log_offset=%d error=%s",
+                            transaction.producer_group,
+                            transaction.commit_log_offset,
+                            error,
+                        )
                 self.keep()
             except (DispatcherError, StoreError, OSError) as error:
                 logger.warning("transactions have to wait: pause_ms=%d error=%s", PAUSE_MS, error)
@@ -538,18 +556,21 @@ class TransactionService:
                 return
             checker = self.checkers.get(transaction.producer_group)
             age = self.writer.clock.now_ms() - half.born_timestamp
-            asked_enough = checker is not None and check_times(half) >= self.settings.transaction_check_max
+            asked = check_times(half) + transaction.uncounted
+            asked_enough = checker is not None and asked >= self.settings.transaction_check_max
             if asked_enough or age > self.settings.file_reserved_time * HOUR_MS:
                 self.discard(transaction, half)
                 return
             if checker is None:
                 return
-            half = self.append_again(transaction, half)
+            try:
+                half = self.append_again(transaction, half)
+            except MessageIllegal:
+                # With its count it would break a limit that it does not break without.
+                transaction.uncounted += 1
         # Without the lock: a checker may take its time, and senders go on.
         try:
-            state = checker(
-                replace(half, topic=half.properties["REAL_TOPIC"], queue_id=int(half.properties["REAL_QID"]))
-            )
+            state = checker(replace(half, topic=half.properties["REAL_TOPIC"], queue_id=real_queue_id(half)))
         except (Exception, SystemExit):
             logger.exception("a checker failed: producer_group=%s", transaction.producer_group)
             return
@@ -685,13 +706,10 @@ def committed_message(half: Record) -> MessageExtBrokerInner:
 
     One that a client has delayed, which RocketMQ's own do not, waits from now on.
     """
-    level = half.properties.get("DELAY", "")
-    message = carried_message(
-        half, half.properties["REAL_TOPIC"], int(half.properties["REAL_QID"]), carried_properties(half)
-    )
+    message = carried_message(half, half.properties["REAL_TOPIC"], real_queue_id(half), carried_properties(half))
     return msgspec.structs.replace(
         message,
         sys_flag=half.sys_flag & ~TRANSACTION_ROLLBACK_TYPE | TRANSACTION_COMMIT_TYPE,
         prepared_transaction_offset=half.commit_log_offset,
-        delay_level=int(level) if level.isascii() and level.isdigit() else 0,
+        delay_level=max(int_or(half.properties.get("DELAY"), 0), 0),
     )

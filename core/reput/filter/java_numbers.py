@@ -10,7 +10,7 @@ import re
 
 from reput.filter.errors import FilterEvaluationError, quoted
 
-__all__ = ["INT_MAX", "LONG_MAX", "double_is_less", "read_double", "read_int", "read_long"]
+__all__ = ["INT_MAX", "LONG_MAX", "double_is_less", "int_or", "long_or", "read_double", "read_int", "read_long"]
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -48,6 +48,22 @@ def read_int(text: str) -> int:
 def read_long(text: str) -> int:
     """Return the 64-bit integer that *text* is, by the rules of `read_int`."""
     return _read_integer(text, LONG_MAX, "long")
+
+
+def int_or(text: str | None, otherwise: int) -> int:
+    """Return the 32-bit integer that *text* is; *otherwise* where it is none: anybody may give properties."""
+    try:
+        return otherwise if text is None else read_int(text)
+    except FilterEvaluationError:
+        return otherwise
+
+
+def long_or(text: str | None, otherwise: int) -> int:
+    """Return the 64-bit integer that *text* is; *otherwise* where it is none."""
+    try:
+        return otherwise if text is None else read_long(text)
+    except FilterEvaluationError:
+        return otherwise
 
 
 def read_double(text: str) -> float:

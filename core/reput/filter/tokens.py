@@ -32,7 +32,7 @@ _KEYWORDS = frozenset(
 # Alternatives are tried in order, so of two that can match the same text the longer one stands first.
 _TOKEN = re.compile(
     r"""
-    (?P<blank>      [ \t\n\r\f]+ | --[^\n\r]*[\n\r] | /\*[^*]*\*+(?:[^/*][^*]*\*+)*/ )
+    (?P<blank>      [ \t\n\r\f]+ | /\*[^*]*\*+(?:[^/*][^*]*\*+)*/ )
   | (?P<identifier> [A-Za-z_$][A-Za-z0-9_$]* )
   | (?P<string>     '[^']*(?:''[^']*)*' )
   | (?P<float>      [0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)? | \.[0-9]+(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+ )
@@ -41,6 +41,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+_LINE_COMMENT = re.compile(r"(?P<blank>--[^\n\r]*[\n\r])")
 
 
 class Token(NamedTuple):
@@ -58,8 +59,11 @@ def tokens(text: str) -> Iterator[Token]:
         FilterSyntaxError: the next token cannot be read. Whoever stops before it never hears of it, as in RocketMQ.
     """
     position = 0
+    # Where no line end follows, each of a thousand minus signs would have the rest of the text searched for one.
+    last_line_end = max(text.rfind("\n"), text.rfind("\r"))
     while position < len(text):
-        match = _TOKEN.match(text, position)
+        match = _LINE_COMMENT.match(text, position) if position < last_line_end else None
+        match = match or _TOKEN.match(text, position)
         if match is None:
             raise FilterSyntaxError("no token can be read here", position, f"character={text[position]!r}")
         kind = str(match.lastgroup)

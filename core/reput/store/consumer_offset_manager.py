@@ -130,6 +130,13 @@ class LmqConsumerOffsetManager(ConsumerOffsetManager):
         with self.lock:
             self.lmq_offset_table[f"{topic}@{group}"] = queue_offset
 
+    def clean_offset_by_topic(self, topic: str) -> bool:
+        with self.lock:
+            keys = [key for key in self.lmq_offset_table if key.startswith(f"{topic}@")]
+            for key in keys:
+                del self.lmq_offset_table[key]
+            return super().clean_offset_by_topic(topic) or bool(keys)
+
     def groups(self) -> set[str]:
         with self.lock:
             return super().groups() | {key.rpartition("@")[2] for key in self.lmq_offset_table}
