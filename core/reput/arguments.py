@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from math import isnan
 from typing import Any
@@ -43,10 +42,9 @@ def require_seconds(name: str, value: object) -> None:
         ConfigError: it is.
     """
     # A time that is no number never goes by.
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value)):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not isnan(value)
+    if not is_number and value is not None:
         raise ConfigError(f"{name} is not a number of seconds: {name}={value!r}", "Give a float, or None for no limit.")
-    if value is not None and isnan(value):
-        raise ConfigError(f"{name} is no number: {name}={value!r}", "Give a float, or None for no limit.")
 
 
 def require_messages(messages: Iterable[Any]) -> None:

@@ -124,9 +124,9 @@ def test_units_of_one_queue_are_its_records(rows):
     [
         (("--view", "colour"), "colour"),
         (("--view", "index", "--topic", "t"), "topic='t'"),
-        (("--view", "index", "--from", "0"), "--from does not go with --view"),
+        (("--view", "index", "--from", "0"), "--from does not go with --view: --from=0"),
         (("--view", "index", "--body", "none"), "--body does not go with --view"),
-        (("--queue-id", "0"), "--queue-id does not go with a dump of the log"),
+        (("--queue-id", "0"), "--queue-id does not go with a dump of the log: --queue-id=0"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(store, options, named, capsys):

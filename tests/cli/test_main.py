@@ -44,9 +44,14 @@ def test_the_version_is_the_distribution_s(capsys):
         (["get", "store", "orders"], "an argument is missing: argument=QUEUE_ID", "See reput get --help."),
         (["get", "store", "orders", "x", "0"], "on: QUEUE_ID=x", "See reput get --help."),
         (["get", "store", "orders", "0", "0", "0"], "arguments=0", "See reput get --help."),
-        (["get", "store", "orders", "0", "-12"], "no number here is below 0", "See reput get --help."),
+        (["get", "store", "orders", "0", "-12"], "no number here is below 0: begins_with=-1", "See reput get --help."),
         (["check", ""], "STORE is empty", "See reput check --help."),
-        (["plugin"], "missing command", "See reput plugin --help."),
+        (["repair", "store"], "not both: --cut-at=None --accept=None", "See reput repair --help."),
+        (["repair", "store", "--cut-at", "x"], "from 0 on: --cut-at=x", "See reput repair --help."),
+        (["repair", "store", "--accept", "5"], "two commit-log offsets: --accept=5", "See reput repair --help."),
+        (["consume", "store", "t", "--tags", "a", "--sql", "b"], "--tags=a --sql=b", "See reput consume --help."),
+        (["rebuild", "store", "--engine", "spark"], "--target names: --engine=spark", "See reput rebuild --help."),
+        (["plugin"], "a command is missing: group=plugin", "See reput plugin --help."),
     ],
 )
 def test_a_wrong_request_is_two_lines_and_exit_code_2(arguments, sentence, advice, capsys):

@@ -74,9 +74,11 @@ def consume(
     if not may_be_topic(topic):
         raise typer.BadParameter(f"{topic!r} is no topic's name", param_hint="'TOPIC'")
     if tags is not None and sql is not None:
-        raise typer.BadParameter("--tags and --sql exclude each other")
+        raise typer.BadParameter(f"--tags and --sql exclude each other: --tags={tags} --sql={sql}")
     if group is not None and follow:
-        raise typer.BadParameter("--group and --follow exclude each other: with a group nobody else writes the store")
+        raise typer.BadParameter(
+            f"--group and --follow exclude each other, for with a group nobody else writes the store: --group={group}"
+        )
     beginning = parse_beginning(start)
     tag_filter = parse_tags(tags) if tags is not None else None
     sql_filter = parse(sql) if sql is not None else None

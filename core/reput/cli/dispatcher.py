@@ -68,7 +68,8 @@ def dead_letters(
     """Show the records that a dispatcher rejected, with its reasons, or replay them.
 
     They are shown whether anybody has the store open or not. They are replayed at once if the dispatcher runs, by its
-    being restarted, and else at its next start.
+    being restarted, and else at its next start. Where a line of their file cannot be read, the others are shown, and
+    that one is named.
     """
     from reput.process.dead_letters import DeadLetters
     from reput.process.replay import replay_dead_letters
@@ -77,14 +78,17 @@ def dead_letters(
 
     require_store(store)
     require_dispatcher(store, name)
+    letters = DeadLetters(store, name)
     if replay:
         print_table(msgspec.to_builtins(replay_dead_letters(store, name)), REPLAY_COLUMNS, output_format)
+        letters.require_whole()
         return
     printer = Printer(output_format, lambda row: dead_letter_text(row, None if body else BODY_PREVIEW_SIZE))
-    for letter in DeadLetters(store, name).lines.read():
+    for letter in letters.read():
         kind = (body or Body.BASE64) if printer.is_json else Body.TEXT if body is None else body
         rejected = {"reason": letter.reason, "rejected_timestamp": letter.timestamp, "epoch": letter.epoch}
         printer.row(rejected | record_row(decode_record(letter.record), kind))
+    letters.require_whole()
 
 
 def require_dispatcher(store: Path, name: str) -> None:

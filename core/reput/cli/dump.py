@@ -85,7 +85,7 @@ def refuse_together(what: str, options: Mapping[str, object]) -> None:
     """
     for name, value in options.items():
         if value is not None:
-            raise typer.BadParameter(f"{name} does not go with {what}")
+            raise typer.BadParameter(f"{name} does not go with {what}: {name}={value}")
 
 
 def dump_records(rows: Iterable[Record | Extent], body: Body | None, output_format: OutputFormat) -> int:

@@ -78,7 +78,8 @@ def assignments_in(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         name, separator, value = word.partition("=")
         if not name or not separator:
-            raise typer.BadParameter(f"write --storage-option NAME=VALUE, not {name}")
+            # Not the value, which may be a key.
+            raise typer.BadParameter(f"--storage-option takes NAME=VALUE: name={name}")
         found[name] = value
     return found
 

@@ -87,7 +87,7 @@ def usage_sentence(error: typer.BadParameter) -> str:
     if message.startswith("No such option"):
         if option is not None and option[1:].isdigit():
             # click takes a negative number for options of one letter each, and names the first.
-            return f"no number here is below 0, as one that begins with {option} is"
+            return f"no number here is below 0: begins_with={option}"
         near = getattr(error, "possibilities", None)
         return f"no such option: option={option}" + (f" near={','.join(sorted(near))}" if near else "")
     if refused := NO_SUCH_COMMAND.fullmatch(message):
@@ -98,6 +98,8 @@ def usage_sentence(error: typer.BadParameter) -> str:
         return f"the option {refused[2]}: option={refused[1]}"
     # "Value error, " is how the library that checks types for typer begins.
     reason = error.message.removesuffix(".").removeprefix("Value error, ")
+    if message == "Missing command" and error.ctx is not None:
+        return f"a command is missing: group={error.ctx.info_name}"
     parameter, hint = getattr(error, "param", None), getattr(error, "param_hint", None)
     if parameter is not None:
         name = parameter.opts[-1] if parameter.opts[-1].startswith("-") else parameter.metavar or parameter.name

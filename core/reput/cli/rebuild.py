@@ -56,7 +56,9 @@ def rebuild(
     from reput.store.identity import require_store
 
     if engine != LOCAL and target is None:
-        raise typer.BadParameter(f"--engine {engine} builds into another directory only: name one with --target")
+        raise typer.BadParameter(
+            f"that engine builds into another directory only, which --target names: --engine={engine}"
+        )
     settings = settings_of(store, config, assignments).settings
     require_store(store)
     done_of: dict[str, int] = {}

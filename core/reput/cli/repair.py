@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, StoreArgument, settings_of
+from reput.cli.options import (
+    ConfigOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StoreArgument,
+    settings_of,
+    whole_number,
+)
 from reput.cli.output import Printer
 
 if TYPE_CHECKING:
@@ -24,7 +32,12 @@ def repair(
     store: StoreArgument,
     cut_at: Annotated[
         int | None,
-        typer.Option("--cut-at", metavar="O", min=0, help="End the log at this commit-log offset; all behind it goes."),
+        typer.Option(
+            "--cut-at",
+            metavar="O",
+            parser=whole_number(),
+            help="End the log at this commit-log offset; all behind it goes.",
+        ),
     ] = None,
     accepted: Annotated[
         str | None,
@@ -40,7 +53,7 @@ def repair(
     Says what is lost. Every byte that is cut is kept under reput/cut/ in the store.
     """
     if (cut_at is None) == (accepted is None):
-        raise typer.BadParameter("takes one of the two: --cut-at O, or --accept FROM..UNTIL")
+        raise typer.BadParameter(f"one of the two is needed, and not both: --cut-at={cut_at} --accept={accepted}")
     from reput.store.repair import accept, cut, plan_accept, plan_cut
 
     demand_crc = settings_of(store, config, assignments).settings.force_verify_prop_crc
@@ -61,7 +74,7 @@ def parse_range(text: str) -> tuple[int, int]:
     """
     begin, separator, end = text.partition(RANGE_SEPARATOR)
     if not separator or not all(part.isascii() and part.isdigit() for part in (begin, end)):
-        raise typer.BadParameter(f"--accept takes FROM..UNTIL, two commit-log offsets: {text!r}")
+        raise typer.BadParameter(f"--accept takes FROM..UNTIL, two commit-log offsets: --accept={text}")
     return int(begin), int(end)
 
 
