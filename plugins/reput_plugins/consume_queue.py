@@ -129,7 +129,8 @@ class ConsumeQueueDispatcher(KeptView[ConsumeQueueBuilder, ConsumeQueueState]):
         except FileNotFoundError:
             return
         if stamp != self.ext_generation_stamp:
-            generation = Path(self.ext_generation_path).read_text()
+            # Damaged, it is another one than before.
+            generation = Path(self.ext_generation_path).read_text("utf-8", "replace")
             if self.ext_generation not in (None, generation):
                 self.context.logger.warning("the ext files were made anew, and so are the queues that lead to them")
                 raise RebuildNeeded

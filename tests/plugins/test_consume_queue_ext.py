@@ -31,6 +31,7 @@ from reput_plugins.consume_queue_ext import (
     reput_describe_dispatcher,
 )
 from simulation.simulated_machine import HeldThreads, PromptThreads
+from small_store import small_sidecars
 from written_log import START_MS, WrittenLog
 
 FOLDER = "consumequeue_ext"
@@ -244,8 +245,9 @@ def test_a_flush_goes_on_beside(small_log, tmp_path):
     assert run(small_log, tmp_path / "target", 20) == expected
 
 
-def test_a_kill_at_any_file_call_loses_nothing(small_log, tmp_path):
+def test_a_kill_at_any_file_call_loses_nothing(small_log, tmp_path, monkeypatch):
     """Killed in the n-th call, for every n, torn writes included, and started again: the same bytes."""
+    small_sidecars(monkeypatch)
     expected = run(small_log, tmp_path / "expected")
     for calls in itertools.count():
         root = tmp_path / str(calls)
@@ -263,8 +265,9 @@ def test_a_kill_at_any_file_call_loses_nothing(small_log, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
+def test_a_power_cut_loses_nothing(seed, small_log, tmp_path, monkeypatch):
     """Whatever the disk kept of what was not forced, the cursor tells what is sure and the rest comes again."""
+    small_sidecars(monkeypatch)
     expected = run(small_log, tmp_path / "expected")
     chance = random.Random(seed)
     root = tmp_path / "target"
@@ -375,14 +378,20 @@ def test_a_store_that_rocketmq_closed_is_taken_over(golden, broker_properties):
     assert ext_of(store, store, settings).start() is not None
 
 
-def test_queues_are_made_anew_with_the_ext_files(small_log, tmp_path):
-    """Addresses lead into one making of the ext files; into another they would lead to other units."""
+def begun_queues(small_log, tmp_path):
+    """Return queues that have the first batch, as the ext files have; and the log's batches."""
     ext, queues = ext_of(small_log, tmp_path), queues_of(small_log, tmp_path)
     ext.start()
     queues.start()
     batches = list(batches_from(small_log, None, 20))
     ext.dispatch(batches[0])
     queues.dispatch(batches[0])
+    return queues, batches
+
+
+def test_queues_are_made_anew_with_the_ext_files(small_log, tmp_path):
+    """Addresses lead into one making of the ext files; into another they would lead to other units."""
+    queues, batches = begun_queues(small_log, tmp_path)
     units = UNIT.iter_unpack((tmp_path / QUEUES / "a" / "0" / ("0" * 20)).read_bytes())
     assert is_address(next(units)[2])
     queues.flush()
@@ -395,6 +404,20 @@ def test_queues_are_made_anew_with_the_ext_files(small_log, tmp_path):
     again.start()
     with pytest.raises(RebuildNeeded):
         again.dispatch(batches[1])
+
+
+def test_a_damaged_name_of_the_ext_files_is_another_name(small_log, tmp_path):
+    """The queues are built again, and know the ext files by it from then on; nobody dies of it."""
+    queues, batches = begun_queues(small_log, tmp_path)
+    generation = tmp_path / "reput" / "views" / "consume_queue_ext" / "generation"
+    generation.write_bytes(b"\xb0" + generation.read_bytes())
+    os.utime(generation, ns=(1, 1))
+    with pytest.raises(RebuildNeeded):
+        queues.dispatch(batches[1])
+    again = queues_of(small_log, tmp_path)
+    again.start()
+    for batch in batches[:2]:
+        again.dispatch(batch)
 
 
 def test_without_ext_units_the_queue_has_the_tags_code(small_log, tmp_path):

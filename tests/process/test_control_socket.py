@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 
 import pytest
 
 from reput.errors import DispatcherError
-from reput.process.control_socket import connect_observer, control_socket_path, group_status, request
+from reput.process.control_socket import (
+    ControlSocket,
+    connect_observer,
+    control_socket_path,
+    group_status,
+    request,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +74,28 @@ def test_without_a_group_nothing_answers(tmp_path):
     assert connect_observer(tmp_path) is None
     with pytest.raises(DispatcherError, match="no process group runs"):
         request(tmp_path, "pause", "index")
+
+
+def test_stale_sockets_go(tmp_path):
+    """A start removes what killed groups have left. Those of groups that run stay, also of one that does not answer."""
+    running = ControlSocket(tmp_path / "running")
+    for name in ("killed", "again"):
+        dead = socket.socket(socket.AF_UNIX)
+        dead.bind(str(control_socket_path(tmp_path / name)))
+        dead.listen(1)
+        dead.close()
+    busy = socket.socket(socket.AF_UNIX)
+    busy.bind(str(control_socket_path(tmp_path / "busy")))
+    busy.listen(0)
+    waiting = socket.socket(socket.AF_UNIX)
+    waiting.connect(str(control_socket_path(tmp_path / "busy")))
+    started = ControlSocket(tmp_path / "again")
+    left = {control_socket_path(tmp_path / name) for name in ("running", "again", "busy")}
+    assert set(started.path.parent.iterdir()) == left
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(str(started.path))
+    started.close()
+    running.close()
+    assert set(started.path.parent.iterdir()) == {control_socket_path(tmp_path / "busy")}
+    for opened in (busy, waiting, client):
+        opened.close()

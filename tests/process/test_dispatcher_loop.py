@@ -9,7 +9,9 @@ import pytest
 
 from faults.scripted_store import ScriptedStore
 from reput.errors import DispatcherError
-from reput.process.dispatcher_loop import Stop
+from reput.process.dispatcher_loop import Stop, lacks_properties
+from reput_hooks import DispatchColumns
+from reput_hooks.dispatch import ROW
 from simulation.simulated_machine import HeldThreads, PromptThreads
 from simulation.simulation import SEGMENT_SIZE
 
@@ -175,3 +177,10 @@ def test_a_view_that_is_built_again_says_why_until_it_has_caught_up(store):
         store.work(member, 2)
     assert member.cell.progress == store.store.appended
     assert member.cell.error is None
+
+
+@pytest.mark.parametrize(("sizes", "is_lacking"), [((0, 5, 32767), False), ((-1, 5), True), ((5, -1, 5), True)])
+def test_a_frame_lacks_properties_if_any_of_its_rows_does(sizes, is_lacking):
+    """A put that began before they were asked for may end, and be held, behind others that began later."""
+    rows = b"".join(ROW.pack(at * 100, at, 0, 0, 0, 100, 0, 0, 0, -1, -1, -1, size) for at, size in enumerate(sizes))
+    assert lacks_properties(DispatchColumns([("orders", 3)], rows, b"")) is is_lacking

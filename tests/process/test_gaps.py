@@ -14,3 +14,14 @@ def test_gaps_are_kept_and_counted_once(tmp_path):
     assert Gaps(tmp_path, "index").size == 300
     assert len(list(gaps.lines.read())) == 3
     assert Gaps(tmp_path, "other").size == 0
+
+
+def test_a_line_that_is_no_gap_stops_nobody(tmp_path):
+    """It is told of, and stays; the others count."""
+    gaps = Gaps(tmp_path, "index")
+    gaps.add(Gap(1, 100, 200))
+    gaps.lines.path.write_bytes(b"rubbish\n" + gaps.lines.path.read_bytes())
+    gaps = Gaps(tmp_path, "index")
+    gaps.add(Gap(2, 300, 400))
+    again = Gaps(tmp_path, "index")
+    assert (again.size, [line.number for line in again.damaged_lines]) == (200, [1])

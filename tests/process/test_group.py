@@ -905,3 +905,14 @@ def test_tasks_wait_for_progress(log, plugins, context, processes, inline):
     running.stop()
     group = inline(context("probe"))
     asyncio.run(group.wait_for_async("probe", end, TIMEOUT))
+
+
+def test_what_is_asked_for_while_there_is_no_supervisor_is_refused(plugins, context, processes, monkeypatch):
+    """Nobody would ever answer: a rebuild would be waited for without an end."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    monkeypatch.setattr("reput.process.group.RESTART_MIN_S", 1.0)
+    os.kill(running.group.process.pid, signal.SIGKILL)
+    running.wait_until(lambda: running.group.channel.closed)
+    with pytest.raises(DispatcherError, match="the supervisor"):
+        running.group.rebuild([])

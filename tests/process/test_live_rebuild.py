@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,9 @@ import reput
 from command_line import REPUT
 from reput.errors import DispatcherError
 from reput.process.control_socket import group_status, request
+from reput.process.live_rebuild import LiveRebuild
 from reput.process.rebuild import rebuild_in_place
+from reput.process.states import State
 from reput.settings import Settings
 from reput.store.check import check_store
 
@@ -122,6 +125,24 @@ def test_what_others_come_after_is_waited_for_in_its_new_view(log, plugins, cont
     assert row.view == "second"
     running.stop()
     assert saved("first")["offsets"] == saved("second")["offsets"] == log.offsets
+
+
+@pytest.mark.parametrize(
+    ("first", "running", "near"),
+    [(None, None, False), (None, 100, False), (0, 100, False), (60, 100, False), (100, None, True), (100, 100, True)],
+)
+def test_how_far_a_view_has_to_come_is_known_once_those_it_comes_after_have_started(first, running, near):
+    """What is built by then is nothing, and the running one may have come further before."""
+    rebuild = LiveRebuild.__new__(LiveRebuild)
+    rebuild.goals = {}
+    rebuild.members = {"second": SimpleNamespace(cell=SimpleNamespace(progress=running))}
+    description = SimpleNamespace(reads="appended", after_failed="proceed")
+    built = SimpleNamespace(progress=min(first or 0, 100))
+    rebuild.shadows = {"second": SimpleNamespace(description=description, state=State.RUNNING, cell=built)}
+    rebuild.group = SimpleNamespace(memory=SimpleNamespace(header=SimpleNamespace(appended=100)))
+    before = SimpleNamespace(state=State.STARTING, cell=SimpleNamespace(progress=first))
+    rebuild.predecessors = lambda name: [before]
+    assert rebuild.is_near("second") is near
 
 
 def hold_rebuild(log, plugins, context, processes, background, **options):

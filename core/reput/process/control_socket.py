@@ -2,7 +2,7 @@
 
 A Unix socket named by a hash of the store's real path, in the user's runtime directory (``XDG_RUNTIME_DIR`` if it is
 there, else a private folder below the temporary directory), because a store's own path may be longer than a socket's
-name can be. Only the owner of the group connects. A stale file of a killed group is replaced at the next start.
+name can be. Only the owner of the group connects. What killed groups have left there goes at the next start of any.
 
 A request is a line of JSON, `reput.process.messages.Request`, and so is each `Reply`. With the reply to "observe" come
 the read-only descriptors of the ring and the cells.
@@ -80,12 +80,15 @@ class ControlSocket:
     def __init__(self, store_directory: Path) -> None:
         """Listen, in place of whatever a dead group has left; the group's lock says that it is dead."""
         self.path = control_socket_path(store_directory)
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
-        self.socket.bind(str(self.path))
-        self.inode = self.path.stat().st_ino
+        self.socket = new_socket()
+        # It has its name once it listens, so that one which refuses to be connected to is known to be stale.
+        draft = self.path.with_suffix(".bind")
+        draft.unlink(missing_ok=True)
+        self.socket.bind(str(draft))
         self.socket.listen(16)
+        self.inode = draft.stat().st_ino
+        draft.rename(self.path)
+        remove_stale_sockets(self.path.parent)
 
     def fileno(self) -> int:
         """Return the descriptor to poll."""
@@ -110,6 +113,41 @@ class ControlSocket:
         with contextlib.suppress(FileNotFoundError):
             if self.path.stat().st_ino == self.inode:
                 self.path.unlink()
+
+
+def new_socket() -> socket.socket:
+    """Return a socket that neither waits nor is inherited."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+
+
+def refuses(path: Path) -> bool:
+    """Tell whether a socket is there to which nobody listens."""
+    probe = new_socket()
+    try:
+        probe.connect(str(path))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        # It is gone, or so many wait for its owner that there is no more room.
+        return False
+    finally:
+        probe.close()
+    return False
+
+
+def remove_stale_sockets(folder: Path) -> None:
+    """Remove the control sockets of groups that were killed."""
+    for path in folder.glob("*.sock"):
+        if refuses(path):
+            # A new group may take the name meanwhile, so what is removed is looked at once more, where nobody replaces
+            # it: under a name of the same length, since the system takes none of more than 107 bytes.
+            aside = path.with_suffix(f".{os.getpid() % 10_000:04}")
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(aside)
+                if refuses(aside):
+                    aside.unlink()
+                else:
+                    aside.rename(path)
 
 
 class Observed(msgspec.Struct):

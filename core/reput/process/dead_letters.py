@@ -7,19 +7,22 @@ They can be replayed: an operator writes the wish ``NAME.replay``, and the dispa
 
 A wish is tried once, or a record that kills its dispatcher would do so at every start. What was taken in leaves the
 file after the view was flushed: after a crash in between it may come twice, if it is asked for again.
+
+A line that is no letter, because a disk or a person has changed it, stops nobody: it is told of, and stays where it is.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 from isal.isal_zlib import crc32
 
+from reput.errors import DamagedStore
 from reput.process.view_folders import force_directory
-from reput.store.json_lines import JsonLines
+from reput.store.json_lines import DamagedLine, JsonLines
 from reput_hooks import replace_durably
 
 __all__ = ["DeadLetter", "DeadLetters"]
@@ -74,8 +77,21 @@ class DeadLetters:
     def load(self) -> set[Identity]:
         """Return which records are in the file."""
         if self.known is None:
-            self.known = {letter.identity for letter in self.lines.read()}
+            self.known = {letter.identity for letter in self.read()}
         return self.known
+
+    def read(self) -> Iterator[DeadLetter]:
+        """Yield the letters that can be read, in the order in which they came."""
+        return (line for line in self.lines.read_lines() if isinstance(line, DeadLetter))
+
+    def require_whole(self) -> None:
+        """Raise DamagedStore, which names the line, if one is no letter."""
+        for _ in self.lines.read():
+            pass
+
+    def damaged_lines(self) -> list[DamagedLine]:
+        """Return the lines that are no letters."""
+        return [line for line in self.lines.read_lines() if isinstance(line, DamagedLine)]
 
     def add(self, letter: DeadLetter) -> bool:
         """Keep *letter* durably; return whether it is new."""
@@ -92,7 +108,7 @@ class DeadLetters:
 
     def wish_replay(self) -> list[DeadLetter]:
         """Have all letters that are there come again at the dispatcher's next start; return them."""
-        letters = list(self.lines.read())
+        letters = list(self.read())
         if letters:
             replace_durably(self.wish, msgspec.json.encode(ReplayWish([letter.identity for letter in letters])))
         return letters
@@ -102,23 +118,35 @@ class DeadLetters:
         return self.wish.exists() or self.attempt.exists()
 
     def begin_replay(self) -> list[DeadLetter]:
-        """Return the letters that are wished for, and remember that they were handed out."""
-        wish = msgspec.json.decode(self.wish.read_bytes(), type=ReplayWish)
+        """Return the letters that are wished for, and remember that they were handed out.
+
+        Raises:
+            DamagedStore: the wish is not what was written. It is forgotten; no letter is.
+        """
+        try:
+            wish = msgspec.json.decode(self.wish.read_bytes(), type=ReplayWish)
+        except msgspec.DecodeError as error:
+            self.wish.unlink()
+            raise DamagedStore(
+                f"the wish for a replay is not what was written, and is forgotten: path={self.wish} error={error}",
+                f"Ask again: reput dispatcher dead-letters STORE {self.name} --replay",
+            ) from None
         os.rename(self.wish, self.attempt)
         force_directory(self.attempt.parent)
         wanted = set(map(tuple, wish.letters))
         self.rejected_again = {}
-        return [letter for letter in self.lines.read() if letter.identity in wanted]
+        return [letter for letter in self.read() if letter.identity in wanted]
 
     def finish_replay(self, taken: Iterable[DeadLetter]) -> None:
         """Forget those of *taken* that were not rejected again; of the others the newer reason holds."""
         gone = {letter.identity for letter in taken} - self.rejected_again.keys()
-        kept = [
-            self.rejected_again.get(letter.identity, letter)
-            for letter in self.lines.read()
-            if letter.identity not in gone
-        ]
-        replace_durably(self.lines.path, b"".join(msgspec.json.encode(letter) + b"\n" for letter in kept))
+        kept = []
+        for line in self.lines.read_lines():
+            if isinstance(line, DamagedLine):
+                kept.append(line.data)
+            elif line.identity not in gone:
+                kept.append(msgspec.json.encode(self.rejected_again.get(line.identity, line)))
+        replace_durably(self.lines.path, b"".join(line + b"\n" for line in kept))
         self.known = None
         self.give_up_replay()
 

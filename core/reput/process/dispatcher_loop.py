@@ -70,8 +70,8 @@ RETRY_MIN_S = 0.02
 RETRY_MAX_S = 5.0
 # How often accepted damage is looked for, while the loop stands before some.
 DAMAGE_RETRY_S = 1.0
-# ``properties_size`` of a row without them, -1; the row's last field.
-NO_PROPERTIES = b"\xff\xff"
+# ``properties_size`` of a row without them is -1, and nowhere else negative; its last byte is the row's.
+NO_PROPERTIES_LAST_BYTE = 0xFF
 # Flush intervals after which a loop waits for the durable cursors of those it comes after, and how often it looks.
 FLUSH_PATIENCE = 5
 # Flush intervals for which a loop that has drained waits for those, if they run on.
@@ -195,6 +195,8 @@ class DispatcherLoop:
         self.rebuilt = False
         # Why the view is being built again, until it has caught up; None: it is not.
         self.built_again: str | None = None
+        # What of the dispatcher's own small files cannot be read; None: nothing. It goes on without that.
+        self.damaged_lines: str | None = None
         # Everything is dispatched, and this is until when it is waited for that it can be flushed.
         self.end_by: float | None = None
         self.finished = False
@@ -268,7 +270,18 @@ class DispatcherLoop:
         if self.shortage is not None:
             self.shortage = None
             self.shortage_delay = 0.0
-            self.cell.set_error(None)
+            self.say_error(None)
+
+    def look_for_damaged_lines(self) -> None:
+        """Log which lines of the dispatcher's own small files cannot be read, and have the status name the first."""
+        damaged = [*self.dead_letters.damaged_lines(), *self.gaps.damaged_lines]
+        for line in damaged:
+            self.logger.error("%s", line)
+        self.damaged_lines = f"{damaged[0]} damaged_lines={len(damaged)}" if damaged else None
+
+    def say_error(self, text: str | None) -> None:
+        """Have the status say *text*, or, where there is none, what is wrong all the time."""
+        self.cell.set_error(text or self.damaged_lines)
 
     def step(self, dispatcher: CommitLogDispatcher) -> int:
         if self.stop is Stop.NOW:
@@ -347,6 +360,7 @@ class DispatcherLoop:
             self.cell.set_progress(durable.commit_log_offset, None)
         self.gaps = Gaps(self.folders.root, self.name)
         self.cell.set_gap_bytes(self.gaps.size)
+        self.look_for_damaged_lines()
         self.folders.prepare()
         untouched = self.builds_anew and not any(self.folders.directory.iterdir())
         self.dispatcher = self.create()
@@ -363,7 +377,7 @@ class DispatcherLoop:
             self.rebuild(error)
         self.shortage = None
         self.shortage_delay = 0.0
-        self.cell.set_error(self.built_again)
+        self.say_error(self.built_again)
         self.cell.set_phase(Phase.IDLE)
         if self.dead_letters.give_up_replay():
             self.logger.error("dead letters were being replayed when the dispatcher ended; they are left as they are")
@@ -439,7 +453,7 @@ class DispatcherLoop:
             )
         self.settle(self.dispatcher, None)
         self.dirty = True
-        self.cell.set_error(self.built_again)
+        self.say_error(self.built_again)
         self.cell.set_phase(Phase.IDLE)
 
     def rebuilt_in_vain(self) -> DispatcherError:
@@ -534,7 +548,7 @@ class DispatcherLoop:
             self.log_feed.close()
             if self.built_again is not None:
                 self.built_again = None
-                self.cell.set_error(None)
+                self.say_error(None)
             return self.follow(dispatcher)
         if deletions:
             bound = min(bound, deletions[0].commit_log_offset)
@@ -559,7 +573,7 @@ class DispatcherLoop:
             return 0
         if self.damage is not None:
             self.damage = None
-            self.cell.set_error(None)
+            self.say_error(None)
         end = Cursor(
             self.cursor.store_id, self.cursor.epoch, found.end, found.store_timestamp or self.cursor.store_timestamp
         )
@@ -685,7 +699,11 @@ class DispatcherLoop:
     def replay(self, dispatcher: CommitLogDispatcher) -> None:
         """Hand out the dead letters that an operator wants to be taken in now. The view's position stays as it is."""
         self.replay_at = None
-        letters = self.dead_letters.begin_replay()
+        try:
+            letters = self.dead_letters.begin_replay()
+        except DamagedStore as error:
+            self.logger.error("%s", error)
+            return
         handed_out: list[DeadLetter] = []
         parts: list[DispatchColumns] = []
         for letter in letters:
@@ -866,5 +884,8 @@ class DispatcherLoop:
 
 
 def lacks_properties(columns: DispatchColumns) -> bool:
-    """Whether the frame was made before the writer knew that somebody wants the properties. The log has them."""
-    return columns.rows[ROW_SIZE - 2 : ROW_SIZE] == NO_PROPERTIES
+    """Whether a row was made before the writer knew that somebody wants the properties. The log has them.
+
+    Not only the first: a thread may have begun its put before that, and end it behind those who began theirs later.
+    """
+    return NO_PROPERTIES_LAST_BYTE in columns.rows[ROW_SIZE - 1 :: ROW_SIZE]

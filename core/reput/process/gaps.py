@@ -1,4 +1,7 @@
-"""Gaps: ranges of the log that retention took before a dispatcher had them, in ``reput/gaps/NAME.jsonl``, for ever."""
+"""Gaps: ranges of the log that retention took before a dispatcher had them, in ``reput/gaps/NAME.jsonl``, for ever.
+
+A line that is no gap, because a disk or a person has changed it, stops nobody: it is told of, and stays in its place.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from reput.store.json_lines import JsonLines
+from reput.store.json_lines import DamagedLine, JsonLines
 
 __all__ = ["Gap", "Gaps"]
 
@@ -20,11 +23,22 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Gaps:
-    """The gaps of one dispatcher's view."""
+    """The gaps of one dispatcher's view.
+
+    Attributes:
+        known: those that can be read.
+        damaged_lines: what else there is.
+    """
 
     def __init__(self, store_directory: Path, name: str) -> None:
         self.lines = JsonLines(store_directory / "reput" / "gaps" / f"{name}.jsonl", Gap)
-        self.known = list(self.lines.read())
+        self.known: list[Gap] = []
+        self.damaged_lines: list[DamagedLine] = []
+        for line in self.lines.read_lines():
+            if isinstance(line, DamagedLine):
+                self.damaged_lines.append(line)
+            else:
+                self.known.append(line)
 
     @property
     def size(self) -> int:

@@ -186,20 +186,25 @@ class LiveRebuild:
         if shadow.state is not State.RUNNING:
             return False
         progress, reach = shadow.cell.progress or 0, self.reach(name)
+        if reach is None or progress < (self.members[name].cell.progress or 0):
+            return False
         near = progress >= self.goals.setdefault(name, reach) and progress >= reach - NEAR
         if progress >= self.goals[name] and not near:
             self.goals[name] = reach
         return near
 
-    def reach(self, name: str) -> int:
-        """Return up to where the new view of *name* could have come."""
+    def reach(self, name: str) -> int | None:
+        """Return up to where the new view of *name* could have come; None: one that it comes after has yet to say."""
         shadow = self.shadows[name]
         assert shadow.description is not None
         header = self.group.memory.header
         reach = (header.durable if shadow.description.reads == "durable" else header.appended) or 0
         for other in self.predecessors(name):
             if shadow.description.after_failed == "wait" or other.state not in ABSENT:
-                reach = min(reach, other.cell.progress or 0)
+                progress = other.cell.progress
+                if progress is None:
+                    return None
+                reach = min(reach, progress)
         return reach
 
     def drain(self) -> None:

@@ -50,7 +50,7 @@ def replay_dead_letters(store_directory: Path, name: str, timeout: float = 60.0)
     if wished and running:
         request(store_directory, "restart", name)
         await_replay(dead_letters, timeout)
-    left = {letter.identity: letter for letter in dead_letters.lines.read()}
+    left = {letter.identity: letter for letter in dead_letters.read()}
     rows = []
     for letter in wished:
         now = left.get(letter.identity)

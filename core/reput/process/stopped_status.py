@@ -82,6 +82,9 @@ def stopped_row(
         # Which of them would run is not known.
         entry = None
     lag_bytes = None if durable_cursor is None or clean_end is None else max(clean_end - durable_cursor, 0)
+    error = damage_where(segments, store_directory, durable_cursor) if lag_bytes and durable_cursor else None
+    dead_letters, gaps = DeadLetters(store_directory, name), Gaps(store_directory, name)
+    damaged_lines = [*dead_letters.damaged_lines(), *gaps.damaged_lines]
     return DispatcherRow(
         name=name,
         distribution=entry.distribution if entry else None,
@@ -95,12 +98,12 @@ def stopped_row(
         lag_seconds=None,
         restart_count=None,
         lapped_count=None,
-        gap_bytes=Gaps(store_directory, name).size,
-        rejected_count=len(DeadLetters(store_directory, name)),
+        gap_bytes=gaps.size,
+        rejected_count=len(dead_letters),
         backstop_count=None,
         heartbeat_age_ms=None,
         rss_bytes=None,
-        error=damage_where(segments, store_directory, durable_cursor) if lag_bytes and durable_cursor else None,
+        error=error or (str(damaged_lines[0]) if damaged_lines else None),
         counters={},
         rebuild_progress=None,
     )
