@@ -507,3 +507,76 @@ def test_a_killed_writer_loses_nothing_that_was_put(tmp_path):
         assert [record.body for record in found.records] == [b"body %d" % n for n in range(len(found.records))]
         assert [record.queue_offset for record in store.query("orders", f"k{acknowledged - 1}")] == [acknowledged - 1]
         assert store.status().writer.epoch == 2
+
+
+@pytest.mark.parametrize("cut", [0, 0.5, -1])
+@pytest.mark.parametrize("view", ["consumequeue/orders/0", "consumequeue_ext/orders/0", "index"])
+def test_a_file_of_a_view_that_was_cut_short_is_noticed_by_the_opening(tmp_path, view, cut):
+    """RocketMQ would not start on it: the view is built again, and nothing is missing. Who only reads is told."""
+    settings = {"mapped_file_size_consume_queue_ext": 100, "enable_consume_queue_ext": True}
+    names = ["consume_queue_ext", "consume_queue", "index"]
+    path = tmp_path / "store"
+    with open_tiny(path, mode="inline", dispatchers=names, **settings) as store:
+        for number in range(30):
+            store.put(message(number))
+    victim = sorted((path / view).iterdir())[0]
+    data = victim.read_bytes()
+    victim.write_bytes(data[: int(len(data) * cut)] if cut >= 0 else data[:cut])
+    if view == "consumequeue/orders/0":
+        with reput.open(path, read_only=True) as reader:
+            with pytest.raises(DamagedStore, match="the file was cut short"):
+                reader.get("orders", 0, 9)
+            assert [record.queue_offset for record in reader.get("orders", 0, 10).records] == list(range(10, 30))
+    if cut != -1 or view != "consumequeue_ext/orders/0":
+        # Where no byte of an ext unit is gone, each address leads to one.
+        name = view.partition("/")[0].replace("consumequeue", "consume_queue")
+        assert check_store(path, store.settings).views[name].state == "different"
+    with open_tiny(path, mode="inline", dispatchers=names, **settings) as store:
+        catch_up(store)
+        assert len(store.get("orders", 0, 0).records) == 30
+        assert len(store.query("orders", "k1")) == 1
+    assert check_store(path, store.settings).ok
+
+
+def test_a_byte_that_no_crc_covers_brings_nothing_back_that_was_deleted(tmp_path):
+    """The log's end is not as it was left, and reput wrote it last: what came behind a deletion is there still."""
+    path = tmp_path / "store"
+    with open_tiny(path, mode="inline") as store:
+        store.put(message(0))
+    with open_tiny(path, mode="inline") as store:
+        store.put(message(1))
+        store.delete_topic("orders")
+        results = [store.put(message(2)), store.put(message(3))]
+    with (path / "commitlog" / f"{0:020}").open("r+b") as segment:
+        segment.seek(results[-1].commit_log_offset + 47)
+        segment.write(b"\xaa")
+    with open_tiny(path, mode="inline") as store:
+        catch_up(store)
+        assert [record.body for record in store.get("orders", 0, 0).records] == [b"body 2", b"body 3"]
+        assert store.put(message(4)).queue_offset == 2
+    assert check_store(path, store.settings).ok
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("size", [None, 0, 1000])
+def test_a_segment_that_is_gone_or_cut_short_is_noticed_by_the_opening(tmp_path, size, killed):
+    """Its range is named, and is the operator's to decide about; accepted, it delays no opening any more."""
+    path = tmp_path / "store"
+    with open_tiny(path, mode="inline") as store:
+        for number in range(100):
+            store.put(message(number))
+    segment = path / "commitlog" / f"{4096:020}"
+    if size is None:
+        segment.unlink()
+    else:
+        os.truncate(segment, size)
+    if killed:
+        (path / "abort").touch()
+    with pytest.raises(DamagedStore, match=r"the log is damaged: from=\d+ until=8192 ") as refused:
+        open_tiny(path, mode="inline")
+    begin = int(str(refused.value).partition("from=")[2].split()[0])
+    accept(path, begin, 8192)
+    with open_tiny(path, mode="inline") as store:
+        store.put(message(100))
+        catch_up(store)
+    assert [row.accepted for row in reput.open(path, read_only=True).status().damage] == [True]

@@ -283,3 +283,19 @@ def test_files_that_go_while_they_are_looked_at_show_no_size(tmp_path, monkeypat
     monkeypatch.setattr(os, "listdir", list_without_bills)
     assert shown_queue_file_size(tmp_path) == FILE_SIZE
     assert [(topic, queue_id) for topic, queue_id, _ in queue_directories(tmp_path)] == [("orders", 0), ("orders", 1)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 3 * UNIT_SIZE + 1])
+def test_a_first_file_that_was_cut_short_does_not_hide_the_next(queue, size):
+    """What it lacks is named; the units behind are there."""
+    queue.write(0, [unit(number) for number in range(UNITS_PER_FILE)], size=size)
+    queue.write(UNITS_PER_FILE, [unit(number) for number in range(UNITS_PER_FILE, 12)])
+    end = queue.end(12 * RECORD_SIZE)
+    assert end == 12
+    assert queue.queue.min(0, end) == (0 if size >= UNIT_SIZE else UNITS_PER_FILE)
+    lacked = size // UNIT_SIZE
+    assert queue.queue.cut_short(lacked) == (
+        f"the file was cut short: path={queue.directory}/{file_name(0)} size={size} expected={FILE_SIZE}"
+    )
+    assert queue.queue.cut_short(UNITS_PER_FILE) is None
+    assert queue.queue.cut_short(5 * UNITS_PER_FILE) is None

@@ -72,6 +72,7 @@ def test_newest_come_first_across_files(written):
     assert written.query("a") == [24, 23, 22, 21, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0]
     assert written.query("a", 7) == [24, 23, 22, 21, 20, 18, 16]
     assert written.query("b", 2) == [19, 17]
+    assert written.query("b", 0) == []
     assert written.query("c") == []
 
 

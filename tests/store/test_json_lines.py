@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from reput.errors import DamagedStore
-from reput.store.json_lines import JsonLines
+from reput.store.json_lines import DamagedLine, JsonLines
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -44,3 +44,14 @@ def test_a_whole_line_that_is_no_row_is_an_error(tmp_path):
         file.write(b"rubbish\n")
     with pytest.raises(DamagedStore, match=r"path=.*rows\.jsonl line=2"):
         list(lines.read())
+
+
+def test_who_can_go_on_gets_a_line_that_is_no_row_in_its_place(tmp_path):
+    """With its bytes, and what to tell of it."""
+    lines = JsonLines(tmp_path / "rows.jsonl", Row)
+    lines.path.write_bytes(b'{"number":1}\nrub\xffbish\n{"number":2}\n')
+    first, damaged, last = lines.read_lines()
+    assert (first, last) == (Row(1), Row(2))
+    assert isinstance(damaged, DamagedLine)
+    assert (damaged.number, damaged.data) == (2, b"rub\xffbish")
+    assert str(damaged).startswith(f"a line is not what was written: path={lines.path} line=2 error=")

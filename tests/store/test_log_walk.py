@@ -174,7 +174,7 @@ def test_a_walk_can_begin_where_a_record_begins(log):
 
 def test_a_walk_learns_the_next_queue_offsets(tmp_path):
     """Prepared and rolled back records take none; multi-dispatch and inner batches take theirs."""
-    log = WrittenLog(tmp_path / "store", SEGMENT_SIZE)
+    log = WrittenLog(tmp_path / "store", 16 << 10)
     log.append(queue_offset=4)
     log.append(topic=b"half", sys_flag=4, queue_offset=0)
     log.append(topic=b"half", sys_flag=12, queue_offset=0)
@@ -186,6 +186,7 @@ def test_a_walk_learns_the_next_queue_offsets(tmp_path):
         properties=b"INNER_MULTI_DISPATCH\x01%LMQ%a,other\x02INNER_MULTI_QUEUE_OFFSET\x015,6\x02",
     )
     log.append(topic=b"batch", sys_flag=0xC0, queue_offset=10, properties=b"INNER_NUM\x013\x02INNER_BASE\x0110\x02")
+    log.append(topic=b"odd", sys_flag=0xC0, queue_offset=1, properties=b"INNER_NUM\x01" + b"9" * 5000 + b"\x02")
     walk = LogWalk(Segments(log.save() / "commitlog"))
     list(walk.walk())
     assert walk.queue_offsets.queues == {
@@ -195,8 +196,9 @@ def test_a_walk_learns_the_next_queue_offsets(tmp_path):
         "%LMQ%a": {0: 6},
         "other": {3: 7},
         "batch": {0: 13},
+        "odd": {0: 2},
     }
-    assert walk.store_timestamp == START_MS + 5
+    assert walk.store_timestamp == START_MS + 6
 
 
 def test_records_larger_than_a_read_are_taken_whole(tmp_path):

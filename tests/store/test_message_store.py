@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -553,10 +554,12 @@ def test_a_store_is_free_after_its_close(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_in_a_forked_child_the_store_is_closed(store):
-    """The child can neither write nor take the parent's lock away."""
+    """The child can neither write nor take the parent's lock away, nor waits for a thread that it does not have."""
     store.put(Message("orders", b"x"))
+    store.put_lock.acquire()
     child = os.fork()
     if child == 0:
+        signal.alarm(60)
         code = 9
         try:
             store.forget()
@@ -565,6 +568,7 @@ def test_in_a_forked_child_the_store_is_closed(store):
             code = 0
         finally:
             os._exit(code)
+    store.put_lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert StoreLock.holder(store.directory) == os.getpid()
     assert store.put(Message("orders", b"y")).queue_offset == 1
@@ -829,6 +833,7 @@ def test_the_request_of_a_message_born_elsewhere_is_what_a_scan_finds(tmp_path):
     [
         ({"sys_flag": 4}, "transaction"),
         ({"sys_flag": 12}, "transaction"),
+        ({"sys_flag": 0xC0}, "several messages under one record"),
         ({"sys_flag": 1 << 31}, "sys_flag"),
         ({"reconsume_times": -(1 << 31) - 1}, "reconsume_times"),
         ({"born_timestamp": "now"}, "born_timestamp"),
@@ -841,6 +846,14 @@ def test_a_message_born_elsewhere_has_numbers_that_fit(tmp_path, fields, text):
     with pytest.raises(MessageIllegal, match=text):
         store.put(inner_message(**fields))
     assert store.appended == 0
+    store.close(views_complete=False)
+
+
+def test_a_property_of_several_messages_under_one_record_is_refused(tmp_path):
+    """RocketMQ has it in topics with batch queues alone."""
+    store = open_store(tmp_path / "store")
+    with pytest.raises(MessageIllegal, match="name=INNER_NUM value='2' topic=orders"):
+        store.put(Message("orders", b"body", properties={"INNER_NUM": "2"}))
     store.close(views_complete=False)
 
 

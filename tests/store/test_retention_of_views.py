@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import reput
+from delivering import wait_until
 from reput.errors import OffsetOutOfRange
 from reput.store.check import check_store
 from reput.store.message_reader import GetMessageStatus
@@ -39,14 +38,6 @@ def fill(store: reput.Store, count: int) -> None:
     for number in range(count):
         store.put(reput.Message("orders", b"x" * 50, keys=[f"k{first}-{number}"]))
     store.flush()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline
-        pause.wait(0.005)
 
 
 def let_segments_age(store: reput.Store) -> None:

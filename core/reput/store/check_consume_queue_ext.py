@@ -49,14 +49,15 @@ class ConsumeQueueExtCheck:
         self.open_files = OpenFiles()
         self.queues: dict[tuple[str, int], ConsumeQueueExt] = {}
         for topic, queue_id, directory in queue_directories(self.root):
-            sizes = []
+            # One that was cut short does not say where the next one begins.
+            file_size = 0
             for name in names_in(directory):
                 # Retention, or the deletion of a topic, may take a file while it is looked at.
                 with contextlib.suppress(FileNotFoundError):
                     if parse_file_name(name) is not None:
-                        sizes.append((directory / name).stat().st_size)
-            if sizes:
-                self.queues[topic, queue_id] = ConsumeQueueExt(directory, sizes[0], self.open_files)
+                        file_size = max(file_size, (directory / name).stat().st_size)
+            if file_size:
+                self.queues[topic, queue_id] = ConsumeQueueExt(directory, file_size, self.open_files)
         self.absent = not self.queues
         self.filters = {} if self.absent else read_filters(store_directory)
         # Commit-log offset → bits that must be set, of records whose queue unit was not compared yet.

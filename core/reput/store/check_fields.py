@@ -19,10 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from reput.filter.java_numbers import int_or
 from reput.store.check_report import LogRange
 from reput.store.record import (
     BORN_HOST_V6_FLAG,
     INNER_BATCH_FLAG,
+    INNER_NUM,
     STORE_HOST_V6_FLAG,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
@@ -168,7 +170,7 @@ class FieldsCheck:
             self.meet(queue, self.place(columns, first))
             count = 1
             if batch[begin]:
-                count = max(int_or_one(columns.properties(first).get("INNER_NUM", "1")), 1)
+                count = max(int_or(columns.properties(first).get(INNER_NUM), 1), 1)
             if last > begin:
                 # The second of a run stands for it: what follows continues it.
                 self.meet(queue, self.place(columns, int(order[begin + 1])))
@@ -322,8 +324,3 @@ def fault_of_topic(topic: bytes) -> str | None:
     except UnicodeDecodeError:
         return "is no UTF-8"
     return "has an illegal character" if ILLEGAL_IN_TOPIC.intersection(topic) else None
-
-
-def int_or_one(text: str) -> int:
-    """Return the number in *text*, 1 if there is none."""
-    return int(text) if text.isascii() and text.isdigit() else 1

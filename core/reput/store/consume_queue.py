@@ -213,23 +213,34 @@ class ConsumeQueue:
         """Look again at a place that held no unit; a builder may just have been writing there."""
         unit = self.unit(queue_offset)
         if unit is None:
-            begin = queue_offset * UNIT_SIZE // self.file_size * self.file_size
-            path = self.prefix + file_name(begin)
-            try:
-                size = os.stat(path).st_size
-            except FileNotFoundError:
-                return
-            # A file whose making was interrupted is empty, and is made again.
-            if 0 < size < self.file_size:
-                self.garbage = (
-                    queue_offset,
-                    f"the file was cut short: path={path} size={size} expected={self.file_size}",
-                )
+            reason = self.cut_short(queue_offset)
+            # A last file whose making was interrupted is empty, and is made again.
+            if reason is not None and self.unit_file_size(queue_offset):
+                self.garbage = (queue_offset, reason)
         elif is_garbage(unit):
             self.garbage = (
                 queue_offset,
                 (f"no unit stands there: commit_log_offset={unit[0]} record_size={unit[1]} tags_code={unit[2]}"),
             )
+
+    def cut_short(self, queue_offset: int) -> str | None:
+        """Return what is wrong with the file that should have this unit, if it is there and has not its full size."""
+        size = self.unit_file_size(queue_offset)
+        if size is None or size >= self.file_size:
+            return None
+        return f"the file was cut short: path={self.unit_file(queue_offset)} size={size} expected={self.file_size}"
+
+    def unit_file(self, queue_offset: int) -> str:
+        """Return the path of the file that has this unit."""
+        at = queue_offset * UNIT_SIZE
+        return self.prefix + file_name(at - at % self.file_size)
+
+    def unit_file_size(self, queue_offset: int) -> int | None:
+        """Return how many bytes the file that has this unit has; None: there is no such file."""
+        try:
+            return os.stat(self.unit_file(queue_offset)).st_size
+        except FileNotFoundError:
+            return None
 
     # The beginning.
 
@@ -266,7 +277,12 @@ class ConsumeQueue:
         while queue_offset < end:
             units = self.units(queue_offset, min(count, end - queue_offset))
             if not units:
-                return None
+                if self.cut_short(queue_offset) is None:
+                    return None
+                # What lies in the next file is there; what this one lacks is named to who asks for it.
+                queue_offset += 1
+                queue_offset += -queue_offset % (self.file_size // UNIT_SIZE)
+                continue
             for unit in units:
                 if unit[1] != PRE_BLANK_SIZE:
                     return queue_offset

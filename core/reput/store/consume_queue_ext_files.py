@@ -21,7 +21,7 @@ from reput.store.consume_queue_ext import (
     encode_unit,
     to_address,
 )
-from reput.store.consume_queue_files import queue_file_begins
+from reput.store.consume_queue_files import queue_file_begins, require_full_size
 from reput.store.file_name import file_name
 from reput.store.file_runs import removal_order
 from reput.store.files import Files, WrittenFile
@@ -131,6 +131,7 @@ class ConsumeQueueExtFiles:
         wanted = range(known.begin, known.end, self.file_size)
         if not set(begins).issuperset(wanted):
             raise DamagedStore(f"consume queue ext lacks a file: directory={self.directory} end={known.end}")
+        require_full_size(self.directory, wanted, self.file_size)
         for begin in removal_order(begins, wanted):
             self.files.remove(self.directory / file_name(begin))
         if wanted:

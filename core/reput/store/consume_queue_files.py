@@ -9,6 +9,7 @@ Source: RocketMQ store, ConsumeQueue.putMessagePositionInfo, fillPreBlank, trunc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from struct import error as StructError
 
@@ -20,7 +21,7 @@ from reput.store.file_name import file_name, parse_file_name
 from reput.store.file_runs import removal_order
 from reput.store.files import Files, WrittenFile
 
-__all__ = ["ConsumeQueueFiles", "QueueEnd", "queue_file_begins"]
+__all__ = ["ConsumeQueueFiles", "QueueEnd", "queue_file_begins", "require_full_size"]
 
 PRE_BLANK_UNIT = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 
@@ -225,6 +226,7 @@ class ConsumeQueueFiles:
                 f"consume queue is not what its cursor says: directory={self.directory} end={known.end} "
                 f"last={known.last}"
             )
+        require_full_size(self.directory, wanted, self.file_size)
         for begin in removal_order(begins, wanted):
             self.remove(begin)
         if self.open(wanted[-1]).zero_behind(known.end - wanted[-1]):
@@ -281,6 +283,21 @@ class ConsumeQueueFiles:
             if size != PRE_BLANK_SIZE:
                 return offset
         return -1
+
+
+def require_full_size(directory: Path, begins: Iterable[int], file_size: int) -> None:
+    """Refuse files that lack bytes, or have more than they were made with: RocketMQ would not start on them.
+
+    Raises:
+        DamagedStore: one does.
+    """
+    for begin in begins:
+        path = directory / file_name(begin)
+        size = path.stat().st_size
+        if size != file_size:
+            raise DamagedStore(
+                f"the file has not the size of its queue's: path={path} size={size} expected={file_size}"
+            )
 
 
 def queue_file_begins(directory: Path) -> list[int]:

@@ -244,6 +244,8 @@ class IndexBuilder:
         self.last = last
         # The next files are like this one: whoever made it has its numbers in a configuration.
         self.slot_count, self.entry_count = last.slot_count, last.entry_count
+        for name in state.names[:-1]:
+            self.sizes_of(self.directory / name)
         count = state.header.index_count
         if not last.ends_as(state.header):
             raise DamagedStore(
@@ -259,6 +261,15 @@ class IndexBuilder:
             DamagedStore: it has another size than the settings give it, and does not show why.
         """
         path = self.directory / name
+        slot_count, entry_count = self.sizes_of(path)
+        return IndexMapping(path, slot_count, entry_count, self.files)
+
+    def sizes_of(self, path: Path) -> tuple[int, int]:
+        """Return how many slots and entries a file has.
+
+        Raises:
+            DamagedStore: as `map`.
+        """
         slot_count, entry_count = self.slot_count, self.entry_count
         size = path.stat().st_size
         if size != index_file_size(slot_count, entry_count):
@@ -271,7 +282,7 @@ class IndexBuilder:
                     f"max_hash_slot_num={slot_count} max_index_num={entry_count}"
                 )
             slot_count, entry_count = shown
-        return IndexMapping(path, slot_count, entry_count, self.files)
+        return slot_count, entry_count
 
     # Cutting.
 

@@ -108,6 +108,8 @@ class Index:
             DamagedStore: a file that may hold some of them was cut short.
         """
         found = FoundOffsets()
+        if count_max <= 0:
+            return found
         wanted = key_hash(topic, key)
         for path, slot_count in self.newest_first():
             try:

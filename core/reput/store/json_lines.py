@@ -12,9 +12,21 @@ import msgspec
 from reput.errors import DamagedStore
 from reput_hooks.durable_file import named
 
-__all__ = ["JsonLines"]
+__all__ = ["DamagedLine", "JsonLines"]
 
 Row = TypeVar("Row", bound=msgspec.Struct)
+
+
+class DamagedLine(msgspec.Struct, frozen=True):
+    """A whole line, *data* without its end, that is no row. Its text names file and line, counted from 1."""
+
+    path: Path
+    number: int
+    data: bytes
+    reason: str
+
+    def __str__(self) -> str:
+        return f"a line is not what was written: path={self.path} line={self.number} error={self.reason}"
 
 
 class JsonLines(Generic[Row]):
@@ -30,6 +42,15 @@ class JsonLines(Generic[Row]):
         Raises:
             DamagedStore: a whole line is not a row.
         """
+        for line in self.read_lines():
+            if isinstance(line, DamagedLine):
+                raise DamagedStore(
+                    str(line), "Restore the file from a copy, or take that line out: what it says is lost."
+                )
+            yield line
+
+    def read_lines(self) -> Iterator[Row | DamagedLine]:
+        """Yield all rows, and lines that are none in their places, for those who can go on without them."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -38,10 +59,7 @@ class JsonLines(Generic[Row]):
             try:
                 yield self.decode(line)
             except msgspec.DecodeError as error:
-                raise DamagedStore(
-                    f"a line is not what was written: path={self.path} line={number} error={error}",
-                    "Restore the file from a copy, or take that line out: what it says is lost.",
-                ) from None
+                yield DamagedLine(self.path, number, line, str(error))
 
     def append(self, row: Row) -> None:
         """Add *row*; when this returns it survives a power cut."""

@@ -27,12 +27,14 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from reput.filter.java_numbers import int_or, long_or
 from reput.store.consume_queue_builder import LEFT_OUT
 from reput.store.multi_dispatch import DISPATCH_NAMES, QUEUE_OFFSETS_NAME, own_queue_id
 from reput.store.queue_births import QueueBirth, Restart
 from reput.store.queue_offsets import QueueOffsets
 from reput.store.record import (
     INNER_BATCH_FLAG,
+    INNER_NUM,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
     TRANSACTION_PREPARED_TYPE,
@@ -378,14 +380,14 @@ def next_queue_offsets(columns: RecordColumns) -> Iterator[tuple[str, int, int]]
         if offset >= 0:
             yield topic.decode("utf-8", "replace"), queue_id, offset + 1
     for number in np.flatnonzero(sys_flag & INNER_BATCH_FLAG).tolist():
-        count = columns.properties(number).get("INNER_NUM", "1")
-        if count.isascii() and count.isdigit():
-            yield columns.topic(number), int(header["queue_id"][number]), int(offsets[number]) + int(count)
+        count = int_or(columns.properties(number).get(INNER_NUM, "1"), -1)
+        if count >= 0:
+            yield columns.topic(number), int(header["queue_id"][number]), int(offsets[number]) + count
     if b"INNER_MULTI_DISPATCH\x01" in columns.data:
         for number in range(len(columns)):
             properties = columns.properties(number)
             names = properties.get(DISPATCH_NAMES, "").split(",")
             values = properties.get(QUEUE_OFFSETS_NAME, "").split(",")
             for name, value in zip(names, values, strict=False):
-                if name and value.isascii() and value.isdigit():
-                    yield name, own_queue_id(name, int(header["queue_id"][number])), int(value) + 1
+                if name and (queue_offset := long_or(value, -1)) >= 0:
+                    yield name, own_queue_id(name, int(header["queue_id"][number])), queue_offset + 1

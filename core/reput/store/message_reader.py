@@ -407,7 +407,10 @@ class MessageReader:
         if status is GetMessageStatus.OFFSET_TOO_SMALL and queue_offset >= 0:
             # Garbage looks as old as a unit whose record is gone.
             unit = queue.units.unit(queue_offset)
-            queue.refuse_garbage([] if unit is None else [(queue_offset, unit)])
+            if unit is None:
+                queue.refuse_cut_short(queue_offset)
+            else:
+                queue.refuse_garbage([(queue_offset, unit)])
         if status is not None:
             following = {GetMessageStatus.OFFSET_TOO_SMALL: low, GetMessageStatus.OFFSET_OVERFLOW_BADLY: high}
             where = 0 if status is GetMessageStatus.NO_MESSAGE_IN_QUEUE else following.get(status, queue_offset)
@@ -435,6 +438,7 @@ class MessageReader:
             data = queue.units.counted_unit_bytes(at, wanted)
             if not data:
                 if not taken:
+                    queue.refuse_cut_short(at)
                     status = GetMessageStatus.OFFSET_FOUND_NULL
                     at += file_units - at % file_units
                 break
@@ -809,6 +813,16 @@ class QueueReader:
         if len(records) < len(chosen):
             self.refuse_garbage(chosen)
         return records
+
+    def refuse_cut_short(self, queue_offset: int) -> None:
+        """Look why there are no bytes where this unit should be.
+
+        Raises:
+            DamagedStore: its file is there, and was cut short.
+        """
+        reason = self.units.cut_short(queue_offset)
+        if reason is not None:
+            raise self.garbled(queue_offset, reason)
 
     def refuse_garbage(self, chosen: Sequence[tuple[int, Unit]]) -> None:
         """Look among units whose records were not all found for one that was never written.

@@ -48,6 +48,7 @@ __all__ = [
     "CRC_PROPERTY_NAME",
     "CRC_PROPERTY_SIZE",
     "INNER_BATCH_FLAG",
+    "INNER_NUM",
     "MESSAGE_MAGIC_CODE",
     "MESSAGE_MAGIC_CODE_V2",
     "RECORD_SIZE_MIN",
@@ -81,6 +82,8 @@ TRANSACTION_ROLLBACK_TYPE = 0xC
 BORN_HOST_V6_FLAG = 0x10
 STORE_HOST_V6_FLAG = 0x20
 INNER_BATCH_FLAG = 0x80
+# The property that says how many messages are under one record, in the batch queues of RocketMQ 5.
+INNER_NUM = "INNER_NUM"
 
 CRC_NAME = "__CRC32#"
 CRC_PROPERTY_NAME = CRC_NAME.encode() + b"\x01"

@@ -116,7 +116,12 @@ def recover(
         DamagedStore: bytes before the end are no records, and no operator has accepted that.
     """
     epochs = read_epochs(store_directory, store_id)
-    snapshot = read_queue_offsets(store_directory)
+    accepted = read_damage(store_directory).accepted()
+    lacks_files = any(
+        not any(begin <= low and high <= end for begin, end in accepted) for low, high in segments.missing()
+    )
+    # Where a segment is gone, or was cut short, the log is read whole: that is damage, wherever the log ends.
+    snapshot = None if lacks_files else read_queue_offsets(store_directory)
     untouched = as_it_was_closed(store_directory, segments, epochs, snapshot)
     if untouched is not None:
         return untouched
@@ -129,10 +134,11 @@ def recover(
     ours_before = (store_directory / "reput" / "epochs").exists()
     aborted = (store_directory / "abort").exists()
     begin: int | None = None
-    # Where another program wrote, deletions behind what both have in common would fall upon its records.
+    # Where another program wrote, deletions behind what both have in common would fall upon its records. Where none
+    # has, bytes that are others now are damaged ones, and what was deleted stays so.
     held = [mark.offset for mark in epochs.marks if mark_holds(segments, mark)]
     claimed = is_claimed(store_directory)
-    common = None if aborted and claimed else max(held, default=0)
+    common = None if claimed else max(held, default=0)
     deletions = TopicDeletions(store_directory).following(segments.offset_min)
     births = [part for part in read_queue_births(store_directory) if part.commit_log_offset >= segments.offset_min]
     if common is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_right
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -75,6 +76,14 @@ class Segments:
     def offset_end(self) -> int:
         """Commit-log offset where the last segment's bytes end, used or not."""
         return self.list[-1].begin + self.list[-1].size
+
+    def missing(self) -> list[tuple[int, int]]:
+        """Return the ranges (begin, end) between the first segment and the last whose bytes no file has."""
+        return [
+            (segment.begin + segment.size, following.begin)
+            for segment, following in pairwise(self.list)
+            if segment.begin + segment.size < following.begin
+        ]
 
     def find(self, commit_log_offset: int) -> Segment | None:
         """Return the segment that holds this byte, looking again at the directory if need be; None in a gap."""
