@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from reput.store import consume_queue_ext_addresses, consume_queue_ext_builder
+from small_store import small_sidecars
 
 
 @pytest.fixture(autouse=True)
 def _small_sidecars(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of five entries, where a store has 300,000."""
-    for module in (consume_queue_ext_builder, consume_queue_ext_addresses):
-        monkeypatch.setattr(module, "ADDRESS_FILE_SIZE", 5 * 20)
+    """Have them cross the ends of their files."""
+    small_sidecars(monkeypatch)

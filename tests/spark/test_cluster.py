@@ -17,6 +17,7 @@ import pytest
 import reput.table
 from reput.process.rebuild import rebuild
 from reput.settings import Settings
+from reput_plugins.spark_export.spark_session import JVM_OPTIONS
 from spark.lakes import offsets_in
 from spark.ports import free_port
 from written_log import START_MS, WrittenLog
@@ -35,10 +36,11 @@ import reput.table
 from reput.engines import find_engine, rebuild_with
 from reput.settings import Settings
 from reput_plugins.spark_export import export
-from reput_plugins.spark_export.spark_session import spark_session
+from reput_plugins.spark_export.spark_session import JVM_OPTIONS, spark_session
 
 master, store, root = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 settings = {"spark.master": master, "spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "2"}
+settings["spark.executor.extraJavaOptions"] = JVM_OPTIONS
 with spark_session(settings, "test") as session:
     found = {"master": session.sparkContext.master, "records": export(store, root / "lake").records}
     engine = find_engine("spark")
@@ -91,7 +93,9 @@ def started(log: Path, words: str, *command: str) -> subprocess.Popen[bytes]:
     assert spec.submodule_search_locations is not None
     home = next(iter(spec.submodule_search_locations))
     ours = {"SPARK_HOME": home, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "512m"}
-    variables = {**os.environ, **ours, "PYSPARK_PYTHON": sys.executable}
+    # Of the process, and of the JVM that writes its command line.
+    options = {"SPARK_DAEMON_JAVA_OPTS": JVM_OPTIONS, "SPARK_LAUNCHER_OPTS": JVM_OPTIONS}
+    variables = {**os.environ, **ours, **options, "PYSPARK_PYTHON": sys.executable}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [os.path.join(home, "bin", command[0]), *command[1:]], env=variables, stdout=output, stderr=output
