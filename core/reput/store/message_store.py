@@ -121,6 +121,8 @@ pack_row = ROW.pack
 INT_MAX = 2**31 - 1
 INT_MIN = -(2**31)
 TAGS_KNOWN_MAX = 20_000
+KEYS_BEGIN, KEYS_END = b"KEYS\x01", b"\x02"
+KEYS_OVERHEAD = len(KEYS_BEGIN + KEYS_END)
 # Characters, of four bytes at most. Whatever is longer is looked at as a whole.
 PLAIN_KEYS_MAX = 4096
 PLAIN_TAGS_MAX = 1024
@@ -174,12 +176,13 @@ class RecordHead(msgspec.Struct, frozen=True):
     """What a record says besides its message: one for all messages of this program, others for `MessageExtBrokerInner`.
 
     Attributes:
-        pack: packs fields 1 to 15 of the record.
+        pack: packs fields 1 to 15 of the record, of which 8 to 14 come as what `origin` returns.
         record_size_min: bytes of the record up to its body.
         born_timestamp: None stands for the store time.
     """
 
     pack: Callable[..., bytes]
+    pack_origin: Callable[..., bytes]
     record_size_min: int
     sys_flag: int
     born_timestamp: int | None
@@ -187,6 +190,18 @@ class RecordHead(msgspec.Struct, frozen=True):
     store_host: bytes
     reconsume_times: int
     prepared_transaction_offset: int
+
+    def origin(self, store_timestamp: int) -> bytes:
+        """Return fields 8 to 14 of a record that is stored at that time: where and when it came from."""
+        return self.pack_origin(
+            self.sys_flag,
+            store_timestamp if self.born_timestamp is None else self.born_timestamp,
+            self.born_host,
+            store_timestamp,
+            self.store_host,
+            self.reconsume_times,
+            self.prepared_transaction_offset,
+        )
 
 
 class Prepared(msgspec.Struct, gc=False):
@@ -207,11 +222,11 @@ class Prepared(msgspec.Struct, gc=False):
     after_body: bytes
     record_size: int
     tags_code: int
-    deliver_after: int
     texts: bytes
-    uniq_key_size: int
     keys_size: int
-    properties_size: int
+    uniq_key_size: int = -1
+    deliver_after: int = -1
+    properties_size: int = -1
     further: tuple[str, ...] = ()
     multi_dispatch_size: int = -1
     further_offsets: Sequence[tuple[dict[int, int], int, int]] = ()
@@ -323,6 +338,8 @@ class MessageStore:
             self.publisher = self.committed_publisher = CommittedPublisher(self.publisher, lambda end: None)
         self.commit_service: CommitService | None = None
         self.needs_properties = False
+        # Nothing is added to what a message says itself.
+        self.is_plain = not self.appends_crc and not self.multi_dispatch
         self.topics: dict[str, Topic] = {}
         # Topic → commit-log offset of its last deletion.
         self.deleted_at = last_deletions(self.topic_deletions.following(0))
@@ -638,6 +655,7 @@ class MessageStore:
                     self.commit_log.commit()
                 self.committed_publisher.change(publisher, self.shown)
             self.needs_properties = needs_properties
+            self.is_plain = not (needs_properties or self.appends_crc or self.multi_dispatch)
         self.told_notice = None
         self.flush_service.durable_is_awaited = durable_is_awaited
         self.flush_service.durable_wanted = reads_durable
@@ -663,11 +681,44 @@ class MessageStore:
         Raises:
             MessageIllegal: it breaks a limit.
         """
-        flag, queue_id, given = message.flag, message.queue_id, message.properties
+        flag, queue_id = message.flag, message.queue_id
         if type(flag) is not int or not INT_MIN <= flag <= INT_MAX:
             raise MessageIllegal(f"flag is not a number of 32 bits: flag={flag!r}")
         if type(queue_id) is not int or not 0 <= queue_id <= INT_MAX:
             raise MessageIllegal(f"queue_id is not a number from 0 to {INT_MAX}: queue_id={queue_id!r}")
+        # Nearly every message has no more than keys, and a topic and tags that were met before.
+        body, keys = message.body, message.keys
+        is_plain = self.is_plain and message.properties is None and not message.delay_level
+        if not is_plain or type(message) is not Message or type(body) is not bytes:
+            return self.prepare_any(message)
+        try:
+            topic, tags = self.topics[message.topic], self.known_tags[message.tags]
+            data = tags.data
+            if keys is None:
+                texts, keys_size = b"", -1 if data else 0
+                after_body = b"".join((topic.field, pack_properties_size(len(data)), data))
+            else:
+                text = " ".join(keys) if type(keys) is list or type(keys) is tuple else keys
+                # What is printable has no separator, no zero byte and no lone surrogate in it.
+                if type(text) is not str or not text.isprintable() or not 0 < len(text) <= PLAIN_KEYS_MAX:
+                    return self.prepare_any(message)
+                texts = text.encode()
+                keys_size = len(texts)
+                properties_size = pack_properties_size(keys_size + KEYS_OVERHEAD + len(data))
+                after_body = b"".join((topic.field, properties_size, KEYS_BEGIN, texts, KEYS_END, data))
+        except (KeyError, TypeError):
+            # They are met now, or are no text.
+            return self.prepare_any(message)
+        head = self.head
+        record_size = head.record_size_min + len(body) + len(after_body)
+        if len(body) > self.body_size_max or record_size > self.record_size_max:
+            return self.prepare_any(message)
+        crc = crc32(body) & 0x7FFFFFFF
+        return Prepared(topic, head, queue_id, body, crc, flag, after_body, record_size, tags.code, texts, keys_size)
+
+    def prepare_any(self, message: Message) -> Prepared:
+        """Do what `prepare` does, for a message of any kind, whose numbers were checked."""
+        queue_id, given = message.queue_id, message.properties
         if given is not None or message.delay_level:
             message = self.as_stored(message)
             queue_id, given = message.queue_id, message.properties
@@ -704,14 +755,14 @@ class MessageStore:
             queue_id,
             body,
             crc32(body) & 0x7FFFFFFF,
-            flag,
+            message.flag,
             after_body,
             record_size,
             tags_code,
-            self.delay_of_scheduled(message) if topic.is_scheduled else -1,
             texts,
-            uniq_key_size,
             keys_size,
+            uniq_key_size,
+            self.delay_of_scheduled(message) if topic.is_scheduled else -1,
             properties_size,
             further,
         )
@@ -783,27 +834,6 @@ class MessageStore:
         Raises:
             MessageIllegal: as `message_properties`.
         """
-        # Nearly every message has no more than keys, and tags that were met before. What is printable has no separator,
-        # no zero byte and no lone surrogate in it.
-        try:
-            keys = message.keys
-            known = None if message.properties else self.known_tags.get(message.tags)
-            if known is not None:
-                if keys is None:
-                    return known.data, known.code, b"", -1, -1 if known.data else 0
-                if type(keys) is list or type(keys) is str or type(keys) is tuple:
-                    text = keys if type(keys) is str else " ".join(keys)
-                    if text.isprintable() and len(text) <= PLAIN_KEYS_MAX:
-                        texts = text.encode()
-                        properties = b"".join((b"KEYS\x01", texts, b"\x02", known.data))
-                        return properties, known.code, texts, -1, len(texts) or -1
-        except TypeError:
-            # Tags or keys are no text: what follows says so.
-            pass
-        return self.any_properties_of(message)
-
-    def any_properties_of(self, message: Message) -> tuple[bytes, int, bytes, int, int]:
-        """Return what `properties_of` promises, for any message."""
         properties, tags, keys, uniq_key = message_properties(message)
         texts = b""
         uniq_key_size = keys_size = -1
@@ -898,8 +928,7 @@ class MessageStore:
             topic, head, queue_id = prepared.topic, prepared.head, prepared.queue_id
             record_size, body, after_body = prepared.record_size, prepared.body, prepared.after_body
             texts, tags_code = prepared.texts, prepared.tags_code
-            sys_flag, born_timestamp, store_host = head.sys_flag, head.born_timestamp, head.store_host
-            prepared_transaction_offset = head.prepared_transaction_offset
+            sys_flag, prepared_transaction_offset = head.sys_flag, head.prepared_transaction_offset
             commit_log = self.commit_log
             before = commit_log.appended
             begin = commit_log.room(record_size)
@@ -913,13 +942,7 @@ class MessageStore:
                 prepared.flag,
                 queue_offset,
                 begin,
-                sys_flag,
-                timestamp if born_timestamp is None else born_timestamp,
-                head.born_host,
-                timestamp,
-                store_host,
-                head.reconsume_times,
-                prepared_transaction_offset,
+                head.origin(timestamp),
                 len(body),
             )
             if self.appends_crc:
@@ -955,7 +978,7 @@ class MessageStore:
         taken = self.monotonic() - called
         if taken > self.put_statistics.threshold and not self.sync_flush:
             self.put_statistics.note(taken, 1)
-        return PutMessageResult(PUT_OK, begin, end, record_size, queue_id, queue_offset, timestamp, store_host)
+        return PutMessageResult(PUT_OK, begin, end, record_size, queue_id, queue_offset, timestamp, head.store_host)
 
     def put_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
         """Store *messages* one behind the other: one lock, one publication, one wait for the disk with SYNC_FLUSH.
@@ -1094,8 +1117,7 @@ class MessageStore:
         texts: list[bytes] = []
         topic, head = run[0].topic, run[0].head
         queue_id, queue_index, queue_offset = -1, 0, 0
-        sys_flag, born_timestamp, store_host = head.sys_flag, head.born_timestamp, head.store_host
-        born_host, reconsume_times = head.born_host, head.reconsume_times
+        origin, sys_flag, store_host = head.origin(timestamp), head.sys_flag, head.store_host
         prepared_transaction_offset = head.prepared_transaction_offset
         for prepared in run:
             if prepared.queue_id != queue_id or prepared.topic is not topic:
@@ -1106,8 +1128,7 @@ class MessageStore:
                 queue_index = number_of.setdefault((topic.name, queue_id), len(number_of))
             if prepared.head is not head:
                 head = prepared.head
-                sys_flag, born_timestamp, store_host = head.sys_flag, head.born_timestamp, head.store_host
-                born_host, reconsume_times = head.born_host, head.reconsume_times
+                origin, sys_flag, store_host = head.origin(timestamp), head.sys_flag, head.store_host
                 prepared_transaction_offset = head.prepared_transaction_offset
             record_size, body, after_body = prepared.record_size, prepared.body, prepared.after_body
             header = head.pack(
@@ -1118,13 +1139,7 @@ class MessageStore:
                 prepared.flag,
                 queue_offset,
                 at,
-                sys_flag,
-                timestamp if born_timestamp is None else born_timestamp,
-                born_host,
-                timestamp,
-                store_host,
-                reconsume_times,
-                prepared_transaction_offset,
+                origin,
                 len(body),
             )
             if self.appends_crc:
@@ -1401,9 +1416,10 @@ def record_head(
     sys_flag &= ~(BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG)
     sys_flag |= BORN_HOST_V6_FLAG if len(born_host) > 8 else 0
     sys_flag |= STORE_HOST_V6_FLAG if len(store_host) > 8 else 0
-    header = headers(len(born_host), len(store_host))
+    header, origin = headers(len(born_host), len(store_host))
     return RecordHead(
         header.pack,
+        origin.pack,
         header.size,
         sys_flag,
         born_timestamp,
@@ -1415,9 +1431,10 @@ def record_head(
 
 
 @cache
-def headers(born_host_size: int, store_host_size: int) -> Struct:
-    """Return fields 1 to 15 of a record whose hosts have these sizes."""
-    return Struct(f">iIIiiqqiq{born_host_size}sq{store_host_size}siqi")
+def headers(born_host_size: int, store_host_size: int) -> tuple[Struct, Struct]:
+    """Return fields 1 to 15 of a record whose hosts have these sizes, with 8 to 14 in one, and these by themselves."""
+    origin = Struct(f">iq{born_host_size}sq{store_host_size}siq")
+    return Struct(f">iIIiiqq{origin.size}si"), origin
 
 
 def with_record_crc(header: bytes, body: bytes, after_body: bytes) -> bytes:
