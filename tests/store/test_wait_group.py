@@ -4,13 +4,36 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
 from delivering import wait_until
+from reput.store import wait_group
 from reput.store.wait_group import WaitGroup
 
 LIMIT_S = 60.0
+
+
+class WatchedLock:
+    """A lock that knows whether somebody has come to wait before it: only who waits has a limit."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.is_waited_for = False
+
+    def acquire(self, timeout=-1):
+        self.is_waited_for = timeout >= 0
+        return self.lock.acquire(timeout=timeout)
+
+    def release(self):
+        self.lock.release()
+
+
+@pytest.fixture(autouse=True)
+def _watched_locks(monkeypatch):
+    """Have every lock of a group be watched."""
+    monkeypatch.setattr(wait_group, "threading", SimpleNamespace(Lock=WatchedLock))
 
 
 @pytest.fixture
@@ -26,10 +49,12 @@ def ring(rung):
 
 
 def waiters(pool, group, count):
-    """Have so many threads wait for *group*."""
+    """Have so many threads wait for *group*; each has asked for what it had to ask for, and found the group closed."""
     before = len(group.waiting)
     waits = [pool.submit(group.wait, LIMIT_S) for _ in range(count)]
     wait_until(lambda: len(group.waiting) == before + count)
+    locks = list(group.waiting)[before:]
+    wait_until(lambda: all(lock.is_waited_for for lock in locks))
     return waits
 
 
