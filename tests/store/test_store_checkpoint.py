@@ -131,7 +131,8 @@ class Told(NobodyListens):
 def test_a_clock_that_was_set_back_is_told_while_it_is_behind_the_log(tmp_path, caplog):
     """Store times do not go back, so they stand still until it has come there; the opening and `doctor` say so, too."""
     clock = ManualClock(Clock().now_ms())
-    opened = open_store(tmp_path, clock=clock, files=UnforcedFiles())
+    # The flusher would tell of it, too.
+    opened = open_store(tmp_path, clock=clock, files=UnforcedFiles(), flush_interval_commit_log=3_600_000)
     told = Told()
     opened.attach(told, needs_properties=False)
     opened.put(Message("orders", b"x"))
