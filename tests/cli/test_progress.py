@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from types import SimpleNamespace
 
 from reput.cli import progress
 from reput.cli.progress import Bar, progress_bar
@@ -33,8 +34,11 @@ def test_where_nobody_looks_nothing_is_shown():
 def test_short_work_has_no_bar(monkeypatch):
     """It would only flicker."""
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    seconds = 5.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: seconds))
     with progress_bar("check") as update:
         update(50, 100)
+        seconds += 0.99
         update(100, 100)
     assert terminal.getvalue() == ""
 
