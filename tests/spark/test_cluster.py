@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,7 +20,6 @@ from reput.process.rebuild import rebuild
 from reput.settings import Settings
 from reput_plugins.spark_export.spark_session import JVM_OPTIONS
 from spark.lakes import offsets_in
-from spark.ports import free_port
 from written_log import START_MS, WrittenLog
 
 pytest.importorskip("pandas")
@@ -112,17 +112,16 @@ def started(log: Path, words: str, *command: str) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
-    """Return the address of a master that has one worker with two cores."""
-    port = str(free_port())
-    address = f"spark://127.0.0.1:{port}"
-    at_home = ("--host", "127.0.0.1", "--webui-port", "0")
+    """Return the address of a master that has one worker with two cores; the system gives them their ports."""
+    at_home = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     processes: list[subprocess.Popen[bytes]] = []
     package = "org.apache.spark.deploy"
     try:
         log = tmp_path / "master.log"
-        processes.append(
-            started(log, "elected leader", "spark-class", f"{package}.master.Master", *at_home, "--port", port)
-        )
+        processes.append(started(log, "elected leader", "spark-class", f"{package}.master.Master", *at_home))
+        found = re.search(r"Starting Spark master at (spark://\S+)", log.read_text())
+        assert found is not None, log.read_text()
+        address = found[1]
         resources = ("--cores", "2", "--memory", "1g", "--work-dir", str(tmp_path / "work"))
         log = tmp_path / "worker.log"
         words = "Successfully registered with master"

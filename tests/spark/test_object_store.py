@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,34 +29,34 @@ from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, remove_files, write_ranges
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
-from spark.ports import free_port
 from written_log import START_MS, WrittenLog
 
 SECONDS_MAX = 60
 DAY_MS = 86_400_000
+# The system gives it a port, which nobody else can have taken before the server listens there.
+SERVER = """
+import threading
+from moto.server import ThreadedMotoServer
+
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+threading.Event().wait()
+"""
 
 
 @pytest.fixture(scope="module")
 def storage_options() -> Iterator[dict[str, str]]:
     """Return the settings that reach an S3 with a bucket named ``lakes``."""
-    port = free_port()
-    address = f"http://127.0.0.1:{port}"
     # In a process of its own: the Delta library keeps the interpreter while it waits for an answer.
     server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
+    assert server.stdout is not None
     try:
-        end = time.monotonic() + SECONDS_MAX
-        while True:
-            try:
-                urllib.request.urlopen(urllib.request.Request(f"{address}/lakes", method="PUT"), timeout=5).close()
-                break
-            except OSError:
-                assert server.poll() is None
-                assert time.monotonic() < end
-                time.sleep(0.1)
+        address = f"http://127.0.0.1:{int(server.stdout.readline())}"
+        bucket = urllib.request.Request(f"{address}/lakes", method="PUT")
+        urllib.request.urlopen(bucket, timeout=SECONDS_MAX).close()
         yield {
             "AWS_ENDPOINT_URL": address,
             "AWS_ALLOW_HTTP": "true",
@@ -68,6 +67,7 @@ def storage_options() -> Iterator[dict[str, str]]:
     finally:
         server.terminate()
         server.wait()
+        server.stdout.close()
 
 
 @pytest.fixture
