@@ -313,6 +313,9 @@ class InlineGroup:
         for name in ShadowFolders(self.context.view_directory).settle():
             if name in self.members:
                 self.members[name].cell.raise_generation()
+        # Before the thread comes to run: a group that is drained at once takes in what is there, too.
+        for name in self.order:
+            self.start_when_due(self.members[name])
         self.thread.start()
 
     def load(self, member: Member) -> None:
