@@ -13,6 +13,7 @@ import pytest
 
 import reput
 from delivering import LIMIT_S, SMALL, accept, open_inline, wait_until
+from reput.consume import schedule_service
 from reput.consume.delivery_search import is_copy_of
 from reput.consume.schedule_service import PAUSE_MS
 from reput.errors import StoreFull
@@ -34,6 +35,12 @@ def wait_delivered(store: Store) -> None:
     assert store.schedule is not None
     schedule = store.schedule
     wait_until(lambda: not schedule.has_waiting)
+
+
+@pytest.fixture(autouse=True)
+def _patient_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is postponed because its queue is not built yet would wait for a clock that nobody sets on."""
+    monkeypatch.setattr(schedule_service, "WAIT_S", LIMIT_S)
 
 
 @pytest.fixture
@@ -139,9 +146,13 @@ def wait_delivered_of(store: Store, level: int) -> None:
     wait_until(lambda: schedule.levels[level].queue_offset == schedule.end_of(level))
 
 
-def test_a_clock_that_was_far_ahead_delays_nothing_by_that(store):
-    """The message was stored under a time that is years away; it is due at once, as in RocketMQ."""
+@pytest.mark.parametrize("has_looked", [False, True], ids=["at once", "looked at before"])
+def test_a_clock_that_was_far_ahead_delays_nothing_by_that(store, has_looked):
+    """The message was stored under a time that is days away; it is due at once, as in RocketMQ."""
     store.put(reput.Message("orders", b"x", delay_level=2))
+    if has_looked:
+        # It begins with a look at whatever waits.
+        wait_until(lambda: store.schedule.begun and store.schedule.levels[2].due)
     advance(store, -1_000_000_000)
     wait_delivered(store)
     assert len(delivered(store)) == 1
@@ -217,6 +228,8 @@ def test_a_record_that_is_damaged_holds_up_its_level_alone(tmp_path, caplog):
         levels = [1, 1, 1, 2, 3]
         results = store.put_batch([reput.Message("orders", b"%d" % at, delay_level=n) for at, n in enumerate(levels)])
         store.flush()
+        # Whoever builds the queue may still read the log.
+        store.wait_for("consume_queue", store.appended, LIMIT_S)
         with (store.directory / "commitlog" / f"{0:020}").open("r+b") as segment:
             segment.seek(results[1].commit_log_offset + 4)
             segment.write(b"\0\0\0\0")
@@ -307,7 +320,7 @@ def test_deliveries_of_a_rocketmq_that_was_killed_are_found_in_the_log(golden):
 def test_somebody_who_puts_the_properties_of_a_delivered_message_again_hides_none(tmp_path):
     """Such a record is no delivery: the message that is due behind it comes all the same."""
     path = tmp_path / "store"
-    with open_inline(path, message_delay_level="0s 1h") as store:
+    with open_inline(path, message_delay_level="0s 1h", flush_delay_offset_interval=3_600_000) as store:
         store.put(reput.Message("orders", b"first", delay_level=1))
         wait_delivered(store)
         (copy,) = delivered(store)

@@ -319,7 +319,7 @@ class ScheduleService:
     def deliver_due(self) -> None:
         """Deliver what is due, a batch of each level at most; one that cannot go on keeps no other waiting."""
         for level in self.levels.values():
-            if level.due is None or level.due > self.writer.clock.now_ms() or self.stopping:
+            if self.stopping or not self.is_due(level):
                 continue
             try:
                 self.deliver(level)
@@ -337,6 +337,18 @@ class ScheduleService:
                     )
                 self.postpone(level)
 
+    def is_due(self, level: Level) -> bool:
+        """Whether to look at a level now. One that is due later than anything can be by this clock is: it was set."""
+        if level.due is None:
+            return False
+        now = self.writer.clock.now_ms()
+        return level.due <= now or level.due > max(self.too_far(level.number, now), now + PAUSE_MS)
+
+    def too_far(self, number: int, now: int) -> int:
+        """Return the time behind which no message of a level can be due."""
+        delay = self.delay_of(number)
+        return now + delay + min(max(self.writer.store_timestamp - now, 0), delay)
+
     def postpone(self, level: Level) -> None:
         """Have a level tried again a little later."""
         with self.changed:
@@ -351,8 +363,7 @@ class ScheduleService:
             self.wait_for_queue(self.writer.appended, WAIT_S)
             units = self.units(level, queue)
         now = self.writer.clock.now_ms()
-        delay = self.delay_of(level.number)
-        too_far = now + delay + min(max(self.writer.store_timestamp - now, 0), delay)
+        too_far = self.too_far(level.number, now)
         # In the order of the queue: what is due behind a message that is not has to wait.
         due = list(takewhile(lambda item: item[1] <= now or item[1] > too_far, units))
         if due:
