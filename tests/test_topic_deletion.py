@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import reput
+from delivering import wait_until
 from reput.errors import ConfigError, StoreClosed
 from reput.process.control_socket import request
 from reput.process.rebuild import rebuild
@@ -79,6 +80,9 @@ def test_nothing_of_a_deleted_topic_is_read_while_its_view_is_paused(tmp_path):
         put(store, "bills", 2)
         assert len(bodies(store, "orders")) == len(bodies(beside, "orders")) == 5
         request(tmp_path, "pause", "consume_queue")
+        wait_until(
+            lambda: [row.state for row in store.status().dispatchers if row.name == "consume_queue"] == ["PAUSED"]
+        )
         store.delete_topic("orders", 0.01)
         for _ in range(2):
             for reader in (store, beside):

@@ -12,7 +12,11 @@ import warnings
 import pytest
 
 import reput
+from delivering import wait_until
+from reput.consume import loop_arrivals
 from reput.consume.consumer_group import ConsumerGroup
+from reput.consume.pull_service import PullRequest
+from reput.consume.subscription import subscribe
 from reput.errors import ConfigError, OffsetOutOfRange, RequestRefused, StoreClosed
 from reput.filter import FilterSyntaxError, parse
 from reput.opened_store import GoneDirectory
@@ -85,24 +89,37 @@ def test_what_was_not_acknowledged_is_given_again(store):
         assert bodies_of(consumer, 2) == ["b", "c"]
 
 
-def test_a_consumer_that_nobody_refers_to_any_more_is_gone(store):
+def all_were_told(store, group: str, topic: str) -> None:
+    """Wait until whoever tells consumers of what was put has done so, and refers to none of them any more."""
+    store.wait_for("consume_queue", store.appended, WAIT_S)
+    end = store.next_queue_offset(topic, 0)
+    nothing = PullRequest(group=group, topic=topic, queue_id=0, queue_offset=end, subscription=subscribe(topic))
+    # The first is given up behind what had been taken up before it, the second behind all that came before the first.
+    for _ in range(2):
+        store.services.hold_service.pull_and_wait(nothing, 0)
+
+
+def test_a_consumer_that_nobody_refers_to_any_more_is_gone(directory):
     """Python warns, and the others of its group are given what it had in its hands, and what comes then."""
-    put(store, "one", "two", "three")
-    consumer = store.consumer("billing", "orders")
-    broadcasting = store.consumer("audit", "orders", broadcast=True)
-    assert bodies_of(consumer, 1) == bodies_of(broadcasting, 1) == ["one"]
-    assert consumer.receive(WAIT_S).body == b"two"
-    with store.consumer("billing", "orders") as other:
-        with pytest.warns(ResourceWarning, match="not closed: group='billing' topics=orders"):
-            del consumer
-        with pytest.warns(ResourceWarning, match="not closed: group='audit'"):
-            del broadcasting
-        put(store, "four")
-        assert other.receive(0) is None
-        store.services.look_for_queues()
-        assert bodies_of(other, 3) == ["two", "three", "four"]
-        assert store.services.broadcasts == {}
-        assert list(store.services.consumer_manager.groups) == ["billing"]
+    # Nobody but the test looks for those that are gone.
+    with reput.open(directory, mode="inline", flush_consumer_offset_interval=3_600_000) as store:
+        put(store, "one", "two", "three")
+        consumer = store.consumer("billing", "orders")
+        broadcasting = store.consumer("audit", "orders", broadcast=True)
+        assert bodies_of(consumer, 1) == bodies_of(broadcasting, 1) == ["one"]
+        assert consumer.receive(WAIT_S).body == b"two"
+        with store.consumer("billing", "orders") as other:
+            all_were_told(store, "billing", "orders")
+            with pytest.warns(ResourceWarning, match="not closed: group='billing' topics=orders"):
+                del consumer
+            with pytest.warns(ResourceWarning, match="not closed: group='audit'"):
+                del broadcasting
+            put(store, "four")
+            assert other.receive(0) is None
+            store.services.look_for_queues()
+            assert bodies_of(other, 3) == ["two", "three", "four"]
+            assert store.services.broadcasts == {}
+            assert list(store.services.consumer_manager.groups) == ["billing"]
 
 
 def test_a_task_that_waits_keeps_its_consumer(store):
@@ -698,6 +715,8 @@ def test_a_loop_whose_tasks_alone_wait_needs_no_thread(directory, monkeypatch):
         grown(self, queues)
 
     monkeypatch.setattr(ConsumerGroup, "grown", note)
+    # A loop hands over what takes long.
+    monkeypatch.setattr(loop_arrivals, "WAIT_S", WAIT_S)
 
     async def receive_one(store, consumer, text):
         task = asyncio.create_task(consumer.receive_async(WAIT_S))
@@ -707,13 +726,22 @@ def test_a_loop_whose_tasks_alone_wait_needs_no_thread(directory, monkeypatch):
         consumer.acknowledge(record)
         return record.body.decode()
 
+    def put_later(store, consumer, text):
+        def is_waited_for():
+            # Whoever is about to wait has the lock until he does.
+            with consumer.shared.lock:
+                return consumer.shared.thread_count == 1
+
+        wait_until(is_waited_for)
+        put(store, text)
+
     with reput.open(directory, dispatchers=["consume_queue"]) as store, store.consumer("billing", "orders") as consumer:
         # The first put makes the topic's queues known.
         assert asyncio.run(receive_one(store, consumer, "first")) == "first"
         told_by.clear()
         assert asyncio.run(receive_one(store, consumer, "second")) == "second"
         assert set(told_by) == {"MainThread"}
-        thread = threading.Timer(0.05, put, (store, "third"))
+        thread = threading.Thread(target=put_later, args=(store, consumer, "third"))
         thread.start()
         assert bodies_of(consumer, 1) == ["third"]
         thread.join()

@@ -39,11 +39,17 @@ def last(store: Store) -> Record:
     return list(store.records())[-1]
 
 
+def sent_back(store: Store, record: Record, *arguments: int | None) -> Record:
+    """Send a message back and return its copy, whatever the store delivers meanwhile of what waited in it."""
+    result = send_back(store, GROUP, record, *arguments)
+    assert result is not None
+    return next(store.records(result.commit_log_offset))
+
+
 def test_a_message_comes_again_later_each_time(store):
     """Ten seconds first, by RocketMQ's table: level 3, then one more each time."""
     record = put_one(store)
-    send_back(store, GROUP, record)
-    first = last(store)
+    first = sent_back(store, record)
     assert (first.topic, first.queue_id, first.reconsume_times) == (SCHEDULE_TOPIC, 2, 1)
     assert first.properties == {
         "a": "1",
@@ -58,8 +64,7 @@ def test_a_message_comes_again_later_each_time(store):
     }
     assert (first.body, first.flag, first.born_timestamp) == (b"body", 5, record.born_timestamp)
     # The copy as it will be delivered, sent back once more.
-    send_back(store, GROUP, replace(first, topic="%RETRY%billing"))
-    second = last(store)
+    second = sent_back(store, replace(first, topic="%RETRY%billing"))
     assert (second.queue_id, second.reconsume_times) == (3, 2)
     assert second.properties["RETRY_TOPIC"] == "orders"
     assert second.properties["ORIGIN_MESSAGE_ID"] == record.message_id
@@ -67,10 +72,9 @@ def test_a_message_comes_again_later_each_time(store):
 
 def test_a_level_that_is_named_is_taken_and_the_highest_is_the_longest(store):
     record = put_one(store)
-    send_back(store, GROUP, record, delay_level=1)
-    assert last(store).queue_id == 0
-    send_back(store, GROUP, replace(record, reconsume_times=15))
-    assert (last(store).queue_id, last(store).properties["DELAY"]) == (17, "18")
+    assert sent_back(store, record, 1).queue_id == 0
+    highest = sent_back(store, replace(record, reconsume_times=15))
+    assert (highest.queue_id, highest.properties["DELAY"]) == (17, "18")
 
 
 @pytest.mark.parametrize(
@@ -79,8 +83,7 @@ def test_a_level_that_is_named_is_taken_and_the_highest_is_the_longest(store):
 def test_the_dead_letters_take_what_came_often_enough(store, reconsume_times, delay_level, maximum):
     """After the group's maximum, or that of the request, or when the consumer says so: at once, without a delay."""
     record = replace(put_one(store), reconsume_times=reconsume_times)
-    send_back(store, GROUP, record, delay_level, maximum)
-    dead = last(store)
+    dead = sent_back(store, record, delay_level, maximum)
     assert (dead.topic, dead.queue_id, dead.reconsume_times) == ("%DLQ%billing", 0, reconsume_times + 1)
     assert (dead.properties["DELAY"], dead.properties["RETRY_TOPIC"]) == ("0", "orders")
 
@@ -91,8 +94,7 @@ def test_topics_and_group_are_made_when_they_are_needed(store):
     record = put_one(store)
     queues = set()
     for _ in range(40):
-        send_back(store, GROUP, record)
-        queues.add(last(store).properties["REAL_QID"])
+        queues.add(sent_back(store, record).properties["REAL_QID"])
     assert queues == {"0", "1", "2"}
     send_back(store, GROUP, record, -1)
     manager = TopicConfigManager(store.directory)
@@ -107,8 +109,7 @@ def test_what_comes_again_comes_to_a_queue_that_is_read(store):
     send_back(store, GROUP, record)
     store.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=64))
     for _ in range(8):
-        send_back(store, GROUP, record)
-        assert last(store).properties["REAL_QID"] == "0"
+        assert sent_back(store, record).properties["REAL_QID"] == "0"
 
 
 def test_a_group_without_retry_queues_gets_nothing_again(store):

@@ -44,7 +44,8 @@ def test_what_waits_after_a_close_is_counted(tmp_path):
         transactions.rollback(halves[1])
         asked = []
         transactions.on_check("shop", lambda half: asked.append(half) or TransactionState.UNKNOWN)
-        wait_until(lambda: len(asked) == 2 and store.delays()[0].waiting == 0)
+        # One that was due already when somebody came to be asked may be asked about twice.
+        wait_until(lambda: len({half.body for half in asked}) == 2 and store.delays()[0].waiting == 0)
         assert store.statistics().half_messages == 2
     assert waiting(path) == ({2: 2, 3: 1}, 2)
 

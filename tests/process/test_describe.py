@@ -159,7 +159,7 @@ def test_what_no_dispatcher_can_declare_is_named(plugins, fields, text):
     [
         ("import os; os._exit(3)", "exit_status=3"),
         ("import os; os.kill(os.getpid(), 9)", "signal=9"),
-        ("import time; time.sleep(60)", "timeout="),
+        ("import time; time.sleep(1000)", "timeout="),
         ("raise SystemExit('enough')", "SystemExit: enough"),
         (
             "from reput_hooks import *\n@hookimpl\ndef reput_describe_dispatcher():\n"
@@ -173,5 +173,6 @@ def test_what_no_dispatcher_can_declare_is_named(plugins, fields, text):
 )
 def test_whatever_a_stranger_does_is_an_answer(plugin, source, text):
     """The process that asks goes on."""
-    answer = describe(plugin(source=source), {}, timeout=1.5)
+    # Only the one that hangs is to be given up.
+    answer = describe(plugin(source=source), {}, timeout=1.5 if "sleep" in source else 60.0)
     assert text in answer.broken

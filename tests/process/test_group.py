@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -53,7 +54,11 @@ def await_end(pid):
 
 def named_memory(pid):
     """Return the files in memory that a process has open or mapped and that outlive it."""
-    opened = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    opened = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        # It goes on meanwhile, and closes what it had open.
+        with contextlib.suppress(FileNotFoundError):
+            opened.add(os.readlink(link))
     mapped = {line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()}
     return {name for name in opened | mapped if name.startswith("/dev/shm/")}
 
@@ -732,7 +737,8 @@ def test_a_store_closes_cleanly_whenever_its_supervisor_is_killed(tmp_path):
         while killed_during_close and group.process is first:
             pause.wait(0.001)
         if killed_during_close:
-            os.kill(group.process.pid, signal.SIGKILL)
+            # Unless it has drained the group and ended by now.
+            group.process.kill()
         closing.join(TIMEOUT)
         assert not closing.is_alive()
         assert not (path / "abort").exists()
@@ -851,8 +857,8 @@ def test_nothing_is_left_in_the_owner(log, plugins, context, processes):
     running.group.wait_for("probe", log.put(1), TIMEOUT)
     supervisor = running.group.process.pid
     running.stop()
-    assert set(os.listdir("/proc/self/fd")) == descriptors
-    assert set(threading.enumerate()) == threads
+    assert set(os.listdir("/proc/self/fd")) <= descriptors
+    assert set(threading.enumerate()) <= threads
     assert is_gone(supervisor)
 
 
@@ -911,8 +917,17 @@ def test_what_is_asked_for_while_there_is_no_supervisor_is_refused(plugins, cont
     """Nobody would ever answer: a rebuild would be waited for without an end."""
     plugins.add("probe")
     running = processes(context("probe"))
-    monkeypatch.setattr("reput.process.group.RESTART_MIN_S", 1.0)
+    ended, go_on = threading.Event(), threading.Event()
+    start_again = running.group.start_again
+
+    def start_later():
+        ended.set()
+        assert go_on.wait(TIMEOUT)
+        return start_again()
+
+    monkeypatch.setattr(running.group, "start_again", start_later)
     os.kill(running.group.process.pid, signal.SIGKILL)
-    running.wait_until(lambda: running.group.channel.closed)
+    assert ended.wait(TIMEOUT)
     with pytest.raises(DispatcherError, match="the supervisor"):
         running.group.rebuild([])
+    go_on.set()
