@@ -14,6 +14,7 @@ import pytest
 from reput.errors import OffsetOutOfRange, StoreFull
 from reput.store.files import Files
 from reput.store.message_store import MessageStore
+from reput.store.retention_plan import SegmentFate
 from reput.store.segments import Segments
 from small_store import SEGMENT_SIZE, START_MS, ManualClock, message_of_size, records, small_settings
 
@@ -273,6 +274,23 @@ def test_whoever_asks_gets_the_plan_and_need_not_wait_for_the_hour(scenes):
     assert scene.run(30) == 3
     scene.fill(8)
     assert scene.run(100) == 0
+
+
+def test_whoever_asks_while_nothing_is_found_to_go_is_not_forgotten(scenes):
+    """As a look of its own is under way, for which it is not the hour."""
+    scene = scenes(delete_when="0")
+    scene.clock.ms = START_MS - START_MS % (24 * HOUR_MS) + 37 * HOUR_MS
+    scene.fill(4)
+    asked: list[SegmentFate] = []
+
+    def ask_meanwhile() -> dict[str, int | None]:
+        if not asked:
+            scene.retention.cursors = dict
+            asked.extend(scene.retention.clean())
+        return {}
+
+    scene.retention.cursors = ask_meanwhile
+    assert scene.run(70) == sum(fate.goes for fate in asked) == 3
 
 
 def test_what_is_not_durable_stays(scenes):

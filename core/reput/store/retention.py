@@ -62,7 +62,8 @@ class Retention:
         self.cursors: Callable[[], Mapping[str, int | None]] = dict
         self.on_trim: Callable[[], None] = lambda: None
         self.level = DiskLevel.FINE
-        self.asked = False
+        # How often somebody has asked for what may go, and how many of these requests were met.
+        self.requests = self.requests_met = 0
         self.look_at = clock.monotonic() + FIRST_LOOK_S
         self.delete_at = clock.monotonic()
         self.left = 0
@@ -101,7 +102,7 @@ class Retention:
     def clean(self) -> list[SegmentFate]:
         """Have go what may, now and whatever the hour; return what is going to become of every segment."""
         fates = self.plan(asked=True)
-        self.asked = True
+        self.requests += 1
         self.look_at = self.clock.monotonic()
         self.wake.set()
         return fates
@@ -149,11 +150,13 @@ class Retention:
 
     def delete_one(self, now: float) -> int:
         """Remove the oldest segment if it may go; return how many went."""
-        fates = self.plan(asked=self.asked)
+        # Whoever asks while this plans is not met by it.
+        requests = self.requests
+        fates = self.plan(asked=requests > self.requests_met)
         oldest = fates[0]
         if not oldest.goes:
             self.left = 0
-            self.asked = False
+            self.requests_met = requests
             return 0
         logger.log(
             logging.WARNING if oldest.missed_by else logging.INFO,
