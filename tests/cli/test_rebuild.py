@@ -13,10 +13,8 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def writable_store(golden, tmp_path, monkeypatch):
+def writable_store(golden, runtime_directory):
     """A store that a RocketMQ wrote and closed, with control sockets of the test's own."""
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     return golden("basic-5.3") / "store"
 
 

@@ -128,14 +128,7 @@ class Running:
 
 
 @pytest.fixture
-def runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have control sockets in a folder of the test's."""
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-
-
-@pytest.fixture
-def processes(log: LogWriter, runtime_directory: None) -> Iterator[Callable[..., Running]]:
+def processes(log: LogWriter, runtime_directory: Path) -> Iterator[Callable[..., Running]]:
     """Return a function that starts a process group over the log; all are stopped afterwards."""
     running: list[Running] = []
 

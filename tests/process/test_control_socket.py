@@ -16,13 +16,7 @@ from reput.process.control_socket import (
     request,
 )
 
-
-@pytest.fixture(autouse=True)
-def runtime_directory(tmp_path, monkeypatch):
-    """A runtime directory of the test's own."""
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    return tmp_path / "run"
+pytestmark = pytest.mark.usefixtures("runtime_directory")
 
 
 def test_its_name_is_short_whatever_the_stores_path(tmp_path, runtime_directory):

@@ -116,10 +116,9 @@ def test_a_killed_supervisor_is_replaced(log, plugins, context, processes, saved
     assert saved("probe")["offsets"] == log.offsets
 
 
-def test_nothing_is_left_of_a_killed_owner(plugins, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("runtime_directory")
+def test_nothing_is_left_of_a_killed_owner(plugins, tmp_path):
     """All processes end, no memory has a name, and the next opening has every acknowledged record in its view."""
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     plugins.add("probe")
     store = tmp_path / "killed"
     program = str(Path(__file__).with_name("owner_program.py"))
@@ -431,10 +430,9 @@ def test_what_leaves_can_be_attached_in_the_same_breath(log, plugins, context, p
     assert running.group.restart_count == 0
 
 
-def test_an_upgrade_and_its_new_options_come_with_one_sighup(plugins, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("runtime_directory")
+def test_an_upgrade_and_its_new_options_come_with_one_sighup(plugins, tmp_path):
     """The options are for the new version to judge, and the status names that."""
-    (tmp_path / "run").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     plugins.add("probe")
     config = tmp_path / "reput.toml"
     config.write_text('[dispatchers]\nenabled = ["probe"]\n[dispatchers.probe]\nlimit = 1\n')
@@ -828,10 +826,10 @@ def test_rubbish_on_the_control_socket_harms_nobody(log, plugins, context, proce
     assert running.group.restart_count == 0
 
 
-def test_without_a_control_socket_the_group_runs_and_says_so(log, plugins, context, processes, tmp_path):
+def test_without_a_control_socket_the_group_runs_and_says_so(log, plugins, context, processes, runtime_directory):
     """Only others cannot ask it."""
     plugins.add("probe")
-    (tmp_path / "run" / "reput").touch()
+    (runtime_directory / "reput").touch()
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(1), TIMEOUT)
     assert "there is no control socket" in group_log(log)
