@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from reput_hooks.dispatch import ROW_SIZE
 
@@ -77,18 +77,6 @@ class NobodyListens:
         """Nobody is told."""
 
 
-class Growth(NamedTuple):
-    """What one `Publisher.publish` tells."""
-
-    begin: int
-    end: int
-    store_timestamp: int
-    ordinal: int
-    queues: list[tuple[str, int]]
-    rows: bytes
-    texts: bytes
-
-
 class CommittedPublisher:
     """Tells *publisher* of what lies below the offset that `release` was given last, and keeps the rest.
 
@@ -101,7 +89,7 @@ class CommittedPublisher:
         self.publisher = publisher
         self.appended = appended
         # Where the log has to be committed up to, and what is told then.
-        self.kept: deque[tuple[int, Growth | Callable[[], None]]] = deque()
+        self.kept: deque[tuple[int, Told | Callable[[], None]]] = deque()
 
     def publish(
         self,
@@ -114,7 +102,7 @@ class CommittedPublisher:
         texts: bytes,
     ) -> None:
         """Keep it until the log is committed up to *end*."""
-        self.kept.append((end, Growth(begin, end, store_timestamp, ordinal, queues, rows, texts)))
+        self.kept.append((end, (begin, end, store_timestamp, ordinal, queues, rows, texts)))
         self.appended(end)
 
     def expire(self, commit_log_offset_min: int, appended: int, ordinal: int) -> None:
@@ -136,15 +124,15 @@ class CommittedPublisher:
     def release(self, committed: int) -> None:
         """Tell what was kept up to *committed*. Under the put lock."""
         kept = self.kept
-        together: list[Growth] = []
+        together: list[Told] = []
         while kept and kept[0][0] <= committed:
             _, told = kept.popleft()
             # A blank lies only before the first record of what is told at once.
-            goes_on = isinstance(told, Growth) and len(together) < TOGETHER_MAX and not begins_with_blank(told)
+            goes_on = isinstance(told, tuple) and len(together) < TOGETHER_MAX and not begins_with_blank(told)
             if together and not goes_on:
                 self.publisher.publish(*merged(together))
                 together.clear()
-            if isinstance(told, Growth):
+            if isinstance(told, tuple):
                 together.append(told)
             else:
                 told()
@@ -157,9 +145,10 @@ class CommittedPublisher:
         self.publisher = publisher
 
 
-def begins_with_blank(growth: Growth) -> bool:
-    """Tell whether a segment ends between the begin of *growth* and its first record."""
-    return int.from_bytes(growth.rows[:OFFSET_SIZE], "little") != growth.begin
+def begins_with_blank(told: Told) -> bool:
+    """Tell whether a segment ends between the begin of what is told and its first record."""
+    begin, rows = told[0], told[5]
+    return int.from_bytes(rows[:OFFSET_SIZE], "little") != begin
 
 
 def merged(growths: Sequence[Told]) -> Told:

@@ -16,7 +16,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from reput.store.crowd import Crowd
+
 __all__ = ["WaitGroup"]
+
+# Whoever waits, for whatever store.
+crowd = Crowd()
 
 
 class WaitGroup:
@@ -45,10 +50,11 @@ class WaitGroup:
 
     def wait(self, timeout: float) -> bool:
         """Return once the group is open; False when *timeout* seconds went by first."""
+        before = self.before
+        crowd.join(len(self.waiting) + (len(before.waiting) if before is not None else 0))
         lock = threading.Lock()
         lock.acquire()
         self.waiting.append(lock)
-        before = self.before
         if before is None or (before.is_open and not before.waiting):
             self.ask()
         is_let_go = False

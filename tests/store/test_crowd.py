@@ -1,0 +1,95 @@
+"""Threads that wait for one force, and how they get a processor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from reput.store.crowd import CROWD_LEFT, CROWD_MIN, Crowd
+from reput.store.wait_group import WaitGroup
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def in_thread() -> Iterator[Callable[[Callable[[], object]], object]]:
+    """Call something in a thread that ends with the test."""
+    with ThreadPoolExecutor(1) as threads:
+        yield lambda work: threads.submit(work).result(LIMIT_S)
+
+
+def test_a_thread_is_one_of_a_batch_while_it_waits_with_many(in_thread):
+    """With a few less nothing changes, and once it waits nearly alone it is as it was."""
+    crowd = Crowd()
+
+    def policies() -> list[int]:
+        found = []
+        for count in (CROWD_MIN - 1, CROWD_MIN, CROWD_LEFT, CROWD_LEFT - 1, CROWD_MIN):
+            crowd.join(count)
+            found.append(os.sched_getscheduler(0))
+        return found
+
+    batch, other = os.SCHED_BATCH, os.SCHED_OTHER
+    assert in_thread(policies) == [other, batch, batch, other, batch]
+    assert os.sched_getscheduler(0) == other
+
+
+def test_a_policy_that_somebody_has_set_is_left_alone(in_thread):
+    """Before the crowd, or in it."""
+
+    def policies() -> list[int]:
+        found = []
+        for before in (0, CROWD_MIN):
+            crowd = Crowd()
+            crowd.join(before)
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            for count in (CROWD_MIN, 0):
+                crowd.join(count)
+                found.append(os.sched_getscheduler(0))
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        return found
+
+    assert in_thread(policies) == [os.SCHED_IDLE] * 4
+
+
+def test_a_system_that_refuses_is_asked_once(in_thread, monkeypatch):
+    """In a container that forbids it threads are as they were."""
+    asked = []
+
+    def refuse(*arguments: object) -> None:
+        asked.append(arguments)
+        raise PermissionError(1, "not permitted")
+
+    def policies() -> list[int]:
+        crowd = Crowd()
+        found = []
+        for count in (CROWD_MIN, CROWD_MIN, 0, CROWD_MIN):
+            crowd.join(count)
+            found.append(os.sched_getscheduler(0))
+        return found
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    assert in_thread(policies) == [os.SCHED_OTHER] * 4
+    assert len(asked) == 1
+
+
+def test_those_who_wait_for_a_force_are_a_crowd():
+    """Whoever comes last finds the others waiting."""
+    group = WaitGroup(lambda: None)
+
+    def wait() -> int:
+        assert group.wait(LIMIT_S)
+        return os.sched_getscheduler(0)
+
+    with ThreadPoolExecutor(2 * CROWD_MIN) as threads:
+        waits = []
+        for number in range(2 * CROWD_MIN):
+            waits.append(threads.submit(wait))
+            while len(group.waiting) <= number:
+                os.sched_yield()
+        group.open()
+        policies = [wait.result(LIMIT_S) for wait in waits]
+    assert policies == [os.SCHED_OTHER] * CROWD_MIN + [os.SCHED_BATCH] * CROWD_MIN
