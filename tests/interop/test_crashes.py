@@ -74,7 +74,7 @@ def test_keys_that_rocketmq_loses_in_a_crash_are_found_by_reput(tmp_path, rocket
 
     Mostly: how far its flush service had come decides. Reput has to find every key either way.
     """
-    assert any(keys_are_lost_by_rocketmq_alone(tmp_path / f"store-{crash}", rocketmq) for crash in range(3))
+    assert any(keys_are_lost_by_rocketmq_alone(tmp_path / f"store-{crash}", rocketmq) for crash in range(10))
 
 
 def keys_are_lost_by_rocketmq_alone(directory, rocketmq):
