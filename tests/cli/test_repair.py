@@ -9,6 +9,7 @@ import pytest
 
 import reput
 from command_line import run_reput
+from delivering import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -70,8 +71,10 @@ def test_a_dispatcher_is_paused_and_resumed_from_outside(tmp_path):
     with reput.open(tmp_path / "store") as store:
         store.wait_for("index", 0, timeout=60)
         assert run_reput("dispatcher", "pause", tmp_path / "store", "index").code == 0
+        # The command is answered as soon as the dispatcher has been told.
+        wait_until(lambda: [row.state for row in store.status().dispatchers if row.name == "index"] == ["PAUSED"])
         result = store.put(reput.Message("orders", b"", keys=["k"]))
-        assert [row.state for row in store.status().dispatchers if row.name == "index"] == ["PAUSED"]
+        assert (store.progress("index") or 0) < result.next_commit_log_offset
         assert run_reput("dispatcher", "resume", tmp_path / "store", "index").code == 0
         store.wait_for("index", result.next_commit_log_offset, timeout=60)
         unknown = run_reput("dispatcher", "pause", tmp_path / "store", "nobody")
