@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -40,19 +41,19 @@ def test_a_thread_is_one_of_a_batch_while_it_waits_with_many(in_thread):
 def test_a_policy_that_somebody_has_set_is_left_alone(in_thread):
     """Before the crowd, or in it."""
 
-    def policies() -> list[int]:
+    def policies(own: int, before: int) -> list[int]:
+        crowd = Crowd()
+        crowd.join(before)
+        os.sched_setscheduler(0, own, os.sched_param(0))
         found = []
-        for before in (0, CROWD_MIN):
-            crowd = Crowd()
-            crowd.join(before)
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-            for count in (CROWD_MIN, 0):
-                crowd.join(count)
-                found.append(os.sched_getscheduler(0))
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        for count in (CROWD_MIN, 0, CROWD_MIN, 0):
+            crowd.join(count)
+            found.append(os.sched_getscheduler(0))
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         return found
 
-    assert in_thread(policies) == [os.SCHED_IDLE] * 4
+    for own, before in ((os.SCHED_IDLE, 0), (os.SCHED_IDLE, CROWD_MIN), (os.SCHED_BATCH, 0)):
+        assert in_thread(partial(policies, own, before)) == [own] * 4
 
 
 def test_a_system_that_refuses_is_asked_once(in_thread, monkeypatch):

@@ -99,6 +99,22 @@ def test_who_is_let_go_as_its_time_ends_lets_the_next_go(ring):
         assert wait.result(LIMIT_S)
 
 
+def test_who_comes_too_late_to_wait_has_the_next_force_begin(ring, rung):
+    """Somebody found him among those who are still to be let go, and counts on him for that."""
+    group = WaitGroup(ring)
+    group.open()
+    following = WaitGroup(ring, group)
+    late = threading.Lock()
+    group.waiting.append(late)
+    with ThreadPoolExecutor(1) as pool:
+        (wait,) = waiters(pool, following, 1)
+        assert not rung
+        group.leave(late)
+        assert rung == [None]
+        following.open()
+        assert wait.result(LIMIT_S)
+
+
 def test_a_group_may_be_opened_again(ring):
     """After a failed force everything is opened, opened or not."""
     group = WaitGroup(ring)

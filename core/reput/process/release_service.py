@@ -50,6 +50,9 @@ class ReleaseService:
         """End the thread, and publish what is held. Nothing is put any more."""
         self.closing = True
         os.eventfd_write(self.descriptor, 1)
-        self.thread.join()
-        with self.put_lock:
-            self.publisher.release()
+        try:
+            self.thread.join()
+        finally:
+            # Also behind Ctrl-C: nobody closes a second time.
+            with self.put_lock:
+                self.publisher.release()

@@ -37,10 +37,11 @@ class Crowd(threading.local):
 
     def change(self, present: int, wanted: int) -> None:
         """Change the policy of the calling thread, if it is *present*."""
-        self.is_batch = wanted == os.SCHED_BATCH
+        self.is_batch = False
         try:
             self.is_ours = os.sched_getscheduler(0) == present
             if self.is_ours:
                 os.sched_setscheduler(0, wanted, os.sched_param(0))
+                self.is_batch = wanted == os.SCHED_BATCH
         except OSError:
             self.is_ours = False

@@ -12,6 +12,7 @@ front of that lock, and half as much processor time again would go into it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -54,11 +55,11 @@ class WaitGroup:
         crowd.join(len(self.waiting) + (len(before.waiting) if before is not None else 0))
         lock = threading.Lock()
         lock.acquire()
-        self.waiting.append(lock)
-        if before is None or (before.is_open and not before.waiting):
-            self.ask()
         is_let_go = False
         try:
+            self.waiting.append(lock)
+            if before is None or (before.is_open and not before.waiting):
+                self.ask()
             # Of who comes behind `open` nobody may know.
             is_let_go = not self.is_open and lock.acquire(timeout=timeout)
         finally:
@@ -83,10 +84,12 @@ class WaitGroup:
         return has_begun
 
     def leave(self, lock: threading.Lock) -> None:
-        """Wait no more; if *lock* was let go just now, let the next one go."""
-        try:
+        """Wait no more."""
+        with contextlib.suppress(ValueError):
+            # It is not there if it was let go just now.
             self.waiting.remove(lock)
-        except ValueError:
+        if self.is_open:
+            # Whoever let it go, or found it waiting behind all others, counts on it for the next one.
             self.let_next_go()
 
     def let_next_go(self) -> None:
