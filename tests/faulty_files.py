@@ -116,6 +116,10 @@ class WatchedMapping(Mapping):
         super().force()
         self.forced(self.path)
 
+    def write_forced(self, data: bytes, at: int) -> None:
+        super().write_forced(data, at)
+        self.forced(self.path)
+
 
 class PowerCutFiles(Files):
     """Remembers what is sure to be on disk; `cut` leaves of all else what chance wants."""

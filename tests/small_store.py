@@ -82,6 +82,10 @@ class UnforcedMapping(Mapping):
     def force(self) -> None:
         pass
 
+    def write_forced(self, data: bytes, at: int) -> None:
+        self.write(memoryview(data), at)
+        self.force()
+
 
 class UnforcedFiles(Files):
     """Files that never wait for the disk: a test that kills a process, and no machine, does without."""

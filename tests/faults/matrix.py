@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from faults.rows import row
-from faults.scripted_store import PooledStore, ScriptedStore, at_every_call
+from faults.scripted_store import AsyncStore, PooledStore, ScriptedStore, SyncStore, at_every_call
 from faulty_files import Killed
 from reput.errors import DamagedStore, StoreError, StoreFull, StoreReadOnly
 from reput.settings import Settings
@@ -66,43 +66,51 @@ CUT = "Power cut at each of its file calls, any of what was not forced lost"
 
 @row(KILL, "append, roll, flush", "nothing that was appended is lost")
 def kill_append(root: Path) -> int:
-    return at_every_call(
-        root,
-        opened,
-        lambda store, calls: store.killed_in(append_roll_and_flush, calls),
-        ScriptedStore.kill_and_open,
-    )
+    return killed_at_every_call(root, AsyncStore)
 
 
 @row(CUT, "append, roll, flush", "nothing that was forced is lost, and what is left has no hole")
 def cut_append(root: Path) -> int:
-    return at_every_call(
-        root,
-        opened,
-        lambda store, calls: store.killed_in(append_roll_and_flush, calls),
-        ScriptedStore.cut_power_and_open,
-    )
+    return cut_at_every_call(root, AsyncStore)
+
+
+@row(KILL, "append, commit, roll, flush with SYNC_FLUSH", "nothing that was committed is lost")
+def kill_synchronous_append(root: Path) -> int:
+    return killed_at_every_call(root, SyncStore)
+
+
+@row(CUT, "append, commit, roll, flush with SYNC_FLUSH", "nothing that was forced is lost, and there is no hole")
+def cut_synchronous_append(root: Path) -> int:
+    return cut_at_every_call(root, SyncStore)
 
 
 @row(KILL, "append, commit, roll, flush with a transient pool", "nothing that was committed is lost")
 def kill_pooled_append(root: Path) -> int:
+    return killed_at_every_call(root, PooledStore)
+
+
+@row(CUT, "append, commit, roll, flush with a transient pool", "nothing that was forced is lost, and there is no hole")
+def cut_pooled_append(root: Path) -> int:
+    return cut_at_every_call(root, PooledStore)
+
+
+def killed_at_every_call(root: Path, kind: type[ScriptedStore]) -> int:
     return at_every_call(
         root,
         opened,
         lambda store, calls: store.killed_in(append_roll_and_flush, calls),
         ScriptedStore.kill_and_open,
-        PooledStore,
+        kind,
     )
 
 
-@row(CUT, "append, commit, roll, flush with a transient pool", "nothing that was forced is lost, and there is no hole")
-def cut_pooled_append(root: Path) -> int:
+def cut_at_every_call(root: Path, kind: type[ScriptedStore]) -> int:
     return at_every_call(
         root,
         opened,
         lambda store, calls: store.killed_in(append_roll_and_flush, calls),
         ScriptedStore.cut_power_and_open,
-        PooledStore,
+        kind,
     )
 
 

@@ -17,7 +17,7 @@ from reput.store.store_lock import StoreLock
 from simulation.expected_log import Violation
 from simulation.simulation import Member, Simulation
 
-__all__ = ["PooledStore", "ScriptedStore", "at_every_call"]
+__all__ = ["AsyncStore", "PooledStore", "ScriptedStore", "SyncStore", "at_every_call"]
 
 CALLS_MAX = 1000
 
@@ -29,9 +29,17 @@ class ScriptedStore(Simulation):
 
     recovery_kill_share = 0.0
     ext_share = 0.0
+    # The seed's choice, if it is none.
+    flush_disk_type: str | None = None
+    transient_store_pool_enable = False
 
     def __init__(self, directory: Path, seed: int = 1) -> None:
         super().__init__(seed, directory, Counter())
+        self.settings = msgspec.structs.replace(
+            self.settings,
+            flush_disk_type=self.flush_disk_type or self.settings.flush_disk_type,
+            transient_store_pool_enable=self.transient_store_pool_enable,
+        )
 
     def put_many(self, count: int) -> None:
         for _ in range(count):
@@ -50,7 +58,8 @@ class ScriptedStore(Simulation):
     def kill_and_open(self) -> None:
         """The writer's process ends, with its dispatchers; another one begins, and has all that was in the files."""
         self.abandon()
-        before = len(self.expected.records)
+        committed = self.store.committed
+        before = sum(record.end <= committed for record in self.expected.records)
         self.open()
         if len(self.expected.records) < before:
             raise Violation(f"a kill has taken records: before={before} after={len(self.expected.records)}")
@@ -82,40 +91,29 @@ class ScriptedStore(Simulation):
         return False
 
 
+class AsyncStore(ScriptedStore):
+    """A store in whose files everything is as soon as it was put."""
+
+    flush_disk_type = "ASYNC_FLUSH"
+
+
+class SyncStore(ScriptedStore):
+    """A store in whose files things are once they were forced."""
+
+    flush_disk_type = "SYNC_FLUSH"
+
+
 class PooledStore(ScriptedStore):
-    """A store with a transient pool. What was put is in the log, for the model, once it was committed."""
+    """A store with a transient pool, in whose files things are once they were committed."""
 
-    def __init__(self, directory: Path, seed: int = 1) -> None:
-        super().__init__(directory, seed)
-        self.sync = False
-        self.settings = msgspec.structs.replace(
-            self.settings, flush_disk_type="ASYNC_FLUSH", transient_store_pool_enable=True
-        )
-
-    def put(self) -> None:
-        message = self.message()
-        self.maybe_stored.append(message)
-        self.store.append(message)
-        self.take_over()
-
-    def take_over(self) -> None:
-        waiting = self.maybe_stored
-        super().take_over()
-        self.maybe_stored = waiting
-
-    def check_recovered(self) -> None:
-        super().check_recovered()
-        # What was not committed is lost.
-        self.maybe_stored = []
+    flush_disk_type = "ASYNC_FLUSH"
+    transient_store_pool_enable = True
 
     def flush(self) -> None:
         """The committer's thread comes to run, then the flusher's."""
         assert self.store.commit_service is not None
         self.store.commit_service.do_round()
-        self.take_over()
         super().flush()
-        self.take_over()
-        self.note_durable()
 
 
 def at_every_call(

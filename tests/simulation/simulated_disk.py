@@ -68,6 +68,11 @@ class SimulatedDisk:
     def force(self, path: Path) -> None:
         self.durable[path] = content(path)
 
+    def force_part(self, path: Path, begin: int, end: int) -> None:
+        """What was written elsewhere in the file is not forced by that."""
+        old, new = self.durable[path], content(path)
+        self.durable[path] = old[:begin] + new[begin:end] + old[end:]
+
     def force_directory(self, path: Path) -> None:
         # As text: `Path.parent` would make a path for each name that is left, at each of thousands of calls.
         directory = str(path)
@@ -157,12 +162,15 @@ class ProcessFiles(Files):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def force(self, path: Path) -> None:
-        """What every force of this process comes to."""
+        """What a force of this process comes to."""
         self.step()
+        self.refuse_force()
+        self.disk.force(path)
+
+    def refuse_force(self) -> None:
         if self.disk.force_error is not None:
             self.disk.refusals["no force"] += 1
             raise OSError(self.disk.force_error, os.strerror(self.disk.force_error))
-        self.disk.force(path)
 
     def keep(self, file: Opened) -> Opened:
         self.opened.append(file)
@@ -282,6 +290,12 @@ class SimulatedMapping(Mapping):
             super().write(data[: len(data) // 2], at)
             raise Killed
         super().write(data, at)
+
+    def write_forced(self, data: bytes, at: int) -> None:
+        self.write(memoryview(data), at)
+        self.process.step()
+        self.process.refuse_force()
+        self.process.disk.force_part(self.path, at, at + len(data))
 
     def force(self) -> None:
         self.process.force(self.path)

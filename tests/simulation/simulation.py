@@ -31,8 +31,10 @@ from reput.settings import Settings
 from reput.store.consume_queue_ext_addresses import ExtAddresses
 from reput.store.epochs import read_epochs
 from reput.store.files import Threads
+from reput.store.group_commit_log import GroupCommitLog
 from reput.store.message import Message
 from reput.store.message_store import MessageStore
+from reput.store.pooled_commit_log import PooledCommitLog
 from reput.store.record import BLANK_MAGIC_CODE, decode_record
 from reput_hooks import CommitLogDispatcher, DispatcherDescription
 from reput_plugins import consume_queue, consume_queue_ext, index
@@ -120,10 +122,10 @@ class Simulation:
         self.disk = SimulatedDisk(self.chance)
         self.clock = SimulatedClock()
         self.flush_threads: Threads = PromptThreads()
-        self.sync = self.chance.random() < 0.5
+        synchronous = self.chance.random() < 0.5
         self.settings = Settings(
             **SETTINGS,
-            flush_disk_type="SYNC_FLUSH" if self.sync else "ASYNC_FLUSH",
+            flush_disk_type="SYNC_FLUSH" if synchronous else "ASYNC_FLUSH",
             enabled_append_prop_crc=self.chance.random() < 0.3,
         )
         self.ext: ExtFiles | None = None
@@ -372,10 +374,10 @@ class Simulation:
         """Have the model know what is in the log since it was looked at last; must be what was put, in its order."""
         at = self.expected.end
         segment, begin = b"", -1
-        while at < self.store.committed:
+        while at < self.store.appended:
             if at - at % SEGMENT_SIZE != begin:
                 begin = at - at % SEGMENT_SIZE
-                segment = content(f"{self.directory}/commitlog/{begin:020d}")
+                segment = self.segment_of_writer(begin)
             size, magic_code = SIZE_AND_MAGIC.unpack_from(segment, at % SEGMENT_SIZE)
             if magic_code == BLANK_MAGIC_CODE:
                 at += size
@@ -402,6 +404,23 @@ class Simulation:
             )
             at += size
         self.maybe_stored = []
+
+    def segment_of_writer(self, begin: int) -> bytes:
+        """Return the segment as it is in its file, with what the writer still has in memory for it."""
+        segment = bytearray(content(f"{self.directory}/commitlog/{begin:020d}"))
+        log = self.store.commit_log
+        at = log.committed
+        if isinstance(log, GroupCommitLog):
+            for piece in log.gathered:
+                if begin <= at < begin + SEGMENT_SIZE:
+                    segment[at - begin : at - begin + len(piece)] = piece
+                size, magic_code = SIZE_AND_MAGIC.unpack_from(piece)
+                at += size if magic_code == BLANK_MAGIC_CODE else len(piece)
+        elif isinstance(log, PooledCommitLog):
+            for written in log.unforced:
+                if written.begin == begin and written.buffer is not None:
+                    segment[max(0, at - begin) :] = written.buffer.memory[max(0, at - begin) :]
+        return bytes(segment)
 
     def flush(self) -> None:
         """The flusher's thread comes to run."""
@@ -483,9 +502,22 @@ class Simulation:
         self.store.snapshot_when_due()
 
     def kill_writer_in_record(self) -> None:
-        """The last put is killed after some of the record's bytes, which a put writes behind the size word first."""
+        """The last put is killed after some of the record's bytes, which a put writes behind the size word first.
+
+        With SYNC_FLUSH it is the flusher that writes them, with what else was put since the last force.
+        """
         at = self.store.appended
         self.put()
+        if self.settings.flush_disk_type == "SYNC_FLUSH":
+            if self.store.appended > self.store.durable:
+                self.writer_files.calls_left = 0
+                try:
+                    self.flush()
+                except Killed:
+                    self.faults["writer killed in the middle of a record"] += 1
+                    self.abandon()
+                    self.open()
+            return
         record = self.expected.records[-1] if self.expected.records else None
         if record is None or record.begin < at:
             return

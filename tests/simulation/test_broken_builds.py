@@ -20,7 +20,7 @@ from reput.store.topic_deletions import TopicDeletions
 from simulation.simulated_disk import ProcessFiles, SimulatedDisk
 from simulation.simulation import Simulation, SimulationFailed
 
-SEED_COUNT_MAX = 60
+SEED_COUNT_MAX = 300
 
 Break = Callable[[pytest.MonkeyPatch], None]
 

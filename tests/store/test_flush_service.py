@@ -134,12 +134,12 @@ def test_a_failed_force_refuses_all_who_wait_for_it_and_who_come_later(synchrono
     begun = threading.Event()
     fail = threading.Event()
 
-    def refuse() -> None:
+    def refuse(data: bytes, at: int) -> None:
         begun.set()
         fail.wait(TIMEOUT)
         raise OSError(5, "Input/output error")
 
-    synchronous.commit_log.current.mapping.force = refuse
+    synchronous.commit_log.current.mapping.write_forced = refuse
     with ThreadPoolExecutor(8) as pool:
         puts = [pool.submit(synchronous.put, Message("orders", b"x")) for _ in range(8)]
         assert begun.wait(TIMEOUT)
@@ -159,13 +159,13 @@ def test_a_put_whose_disk_does_not_answer_in_time_says_so(tmp_path):
     settings = Settings(mapped_file_size_commit_log=1 << 16, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20)
     store = MessageStore(tmp_path / "store", settings)
     answer = threading.Event()
-    force = store.commit_log.current.mapping.force
+    write_forced = store.commit_log.current.mapping.write_forced
 
-    def slow() -> None:
+    def slow(data: bytes, at: int) -> None:
         answer.wait(TIMEOUT)
-        force()
+        write_forced(data, at)
 
-    store.commit_log.current.mapping.force = slow
+    store.commit_log.current.mapping.write_forced = slow
     result = store.put(Message("orders", b"x"))
     assert result.status.value == "FLUSH_DISK_TIMEOUT"
     assert store.durable < result.next_commit_log_offset
@@ -188,14 +188,14 @@ def test_a_force_that_is_asked_for_has_begun_when_that_returns(synchronous):
     """Unless the flusher is at another one for longer than one has patience."""
     begun = threading.Event()
     answer = threading.Event()
-    force = synchronous.commit_log.current.mapping.force
+    write_forced = synchronous.commit_log.current.mapping.write_forced
 
-    def slow() -> None:
+    def slow(data: bytes, at: int) -> None:
         begun.set()
         assert answer.wait(TIMEOUT)
-        force()
+        write_forced(data, at)
 
-    synchronous.commit_log.current.mapping.force = slow
+    synchronous.commit_log.current.mapping.write_forced = slow
     synchronous.append(Message("orders", b"x"))
     synchronous.begin_flush(TIMEOUT)
     assert begun.wait(TIMEOUT)
@@ -209,10 +209,10 @@ def test_a_force_that_is_asked_for_has_begun_when_that_returns(synchronous):
 def test_a_flush_after_a_failed_one_leaves_nobody_waiting(synchronous):
     """It is not tried again; who comes is refused at once, however often somebody asks for a flush."""
 
-    def refuse() -> None:
+    def refuse(data: bytes, at: int) -> None:
         raise OSError(5, "Input/output error")
 
-    synchronous.commit_log.current.mapping.force = refuse
+    synchronous.commit_log.current.mapping.write_forced = refuse
     end = synchronous.append(Message("orders", b"x")).next_commit_log_offset
     with pytest.raises(StoreReadOnly):
         synchronous.wait_durable(end)

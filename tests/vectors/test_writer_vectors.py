@@ -25,7 +25,7 @@ def test_a_record_that_does_not_fit_leaves_a_blank_and_starts_the_next_segment(v
     try:
         # A first record up to the position; with 8 bytes left it is one that fits exactly.
         assert log.room(written) == 0
-        log.append(written.to_bytes(4, "big"), b"\1" * (written - 4))
+        log.append(written.to_bytes(4, "big") + b"\1" * (written - 4))
         at = log.room(numbers["msgLen"])
     finally:
         log.close()

@@ -2,8 +2,8 @@
 
 One writer, under one lock. `append` writes at the end and moves `appended`; `flush` forces what was appended and
 moves `durable`. Both are commit-log offsets, and move only on success: after a failed force nothing is trusted again.
-Between them lies `committed`, up to which the files have what was appended: here the same as `appended`, in a log with
-a pool of buffers (`pooled_commit_log`) not.
+Between them lies `committed`, up to which the files have what was appended: here the same as `appended`, in a log that
+keeps messages in memory first (`pooled_commit_log`, `group_commit_log`) not.
 
 A segment ends with a blank of at least 8 bytes, so a record that would leave less goes to the next one. A helper
 thread keeps room reserved ahead of the end, has the pages in memory before they are written, and makes the next
@@ -130,19 +130,23 @@ class CommitLog:
         """
         return self.appended
 
-    def append(self, size_word: bytes | memoryview, rest: bytes | memoryview) -> int:
-        """Write records at the end and return where the log ends now. *rest* is all behind the first size word.
+    def append(self, records: bytes) -> int:
+        """Write *records* at the end and return where the log ends now.
 
         The caller has made sure with `room` that they fit. One copy, no system call.
         """
         at = self.appended - self.begin
-        memory = self.memory
+        memory, size, view = self.memory, len(records), memoryview(records)
         # The first size word is written last: a reader that sees it may trust every byte behind it.
-        behind = at + 4
-        memory[behind : behind + len(rest)] = rest
-        memory[at:behind] = size_word
-        end = self.appended = self.appended + 4 + len(rest)
+        memory[at + 4 : at + size] = view[4:]
+        memory[at : at + 4] = view[:4]
+        end = self.appended = self.appended + size
         return end
+
+    def append_blank(self, blank: bytes) -> None:
+        """Write *blank* where the log ends, which is the end of what the segment holds."""
+        at = self.appended - self.begin
+        self.memory[at : at + len(blank)] = blank
 
     def room(self, size: int) -> int:
         """Return the commit-log offset where the next *size* bytes go, in one segment; rolls if need be.
@@ -189,7 +193,7 @@ class CommitLog:
             memory = self.memory_of(segment)
             self.reserve(segment, size)
             self.reserve(self.current, at + BLANK_SIZE_MIN)
-            self.memory[at : at + BLANK_SIZE_MIN] = BLANK.pack(left, BLANK_MAGIC_CODE)
+            self.append_blank(BLANK.pack(left, BLANK_MAGIC_CODE))
             self.current.content_size = at + BLANK_SIZE_MIN
             self.unforced.append(segment)
             self.current = segment
@@ -331,15 +335,18 @@ class CommitLog:
             StoreError: the disk refused. What was appended since the last success may be lost, whatever a second
                 try says: the kernel forgets a failed write. So there is no second try.
         """
+        return self.force_until(self.committed)
+
+    def force_until(self, target: int) -> int:
+        """Force the log up to *target* as `flush` does."""
         if self.failed is not None:
             raise StoreError(self.failed)
-        target = self.committed
         segments = [segment for segment in self.unforced if segment.begin < target]
         for segment in segments:
             try:
-                segment.mapping.force()
                 if not segment.mapping.has_name():
                     raise OSError(errno.ENOENT, "the file was removed")
+                self.force(segment, target)
             except OSError as error:
                 self.failed = (
                     f"the log could not be forced to disk: path={segment.mapping.path} durable={self.durable} "
@@ -354,6 +361,14 @@ class CommitLog:
                 with self.tending:
                     segment.mapping.close()
         return target
+
+    def force(self, segment: OpenSegment, target: int) -> None:
+        """Have on disk what *segment* holds of the log up to *target*.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        segment.mapping.force()
 
     def close(self) -> None:
         """Stop the helper and unmap. A segment that was made ahead and not used is removed."""

@@ -43,6 +43,7 @@ from reput.store.disk_space import DiskSpace
 from reput.store.epochs import Epoch, Epochs, make_mark
 from reput.store.files import Clock, Files, Threads
 from reput.store.flush_service import FlushService, nobody_waits
+from reput.store.group_commit_log import GroupCommitLog
 from reput.store.identity import (
     LAYOUT_VERSION,
     StoreIdentity,
@@ -506,9 +507,23 @@ class MessageStore:
         self.commit_log = self.open_log(log_directory, end)
 
     def open_log(self, log_directory: Path, end: int) -> CommitLog:
-        """Open the log for appending at *end*, with a pool of buffers before it if there is to be one."""
+        """Open the log for appending at *end*, of the kind that the settings ask for."""
         settings = self.settings
-        if settings.transient_store_pool_enable and not self.sync_flush:
+        if self.sync_flush:
+            if settings.transient_store_pool_enable:
+                logger.warning(
+                    "there is no transient pool, for each put waits for the disk: flush_disk_type=SYNC_FLUSH"
+                )
+            return GroupCommitLog(
+                log_directory,
+                self.segment_size,
+                end,
+                self.files,
+                warm_up=settings.warm_maped_file_enable,
+                force_pages=settings.flush_least_pages_when_warm_maped_file,
+                threads=self.threads,
+            )
+        if settings.transient_store_pool_enable:
             return PooledCommitLog(
                 log_directory,
                 self.segment_size,
@@ -519,15 +534,12 @@ class MessageStore:
                 warm_up=settings.warm_maped_file_enable,
                 threads=self.threads,
             )
-        if settings.transient_store_pool_enable:
-            logger.warning("there is no transient pool, for each put waits for the disk: flush_disk_type=SYNC_FLUSH")
         return CommitLog(
             log_directory,
             self.segment_size,
             end,
             self.files,
             warm_up=settings.warm_maped_file_enable,
-            force_pages=settings.flush_least_pages_when_warm_maped_file if self.sync_flush else 0,
             threads=self.threads,
         )
 
@@ -947,7 +959,7 @@ class MessageStore:
             )
             if self.appends_crc:
                 after_body = with_record_crc(header, body, after_body)
-            end = commit_log.append(header[:4], b"".join((header[4:], body, after_body)))
+            end = commit_log.append(b"".join((header, body, after_body)))
             topic.offsets[queue_id] = queue_offset + 1
             topic.put_size += record_size
             if prepared.further_offsets:
@@ -1178,8 +1190,7 @@ class MessageStore:
             at = end
             queue_offset += 1
         topic.offsets[queue_id] = queue_offset
-        records = memoryview(b"".join(pieces))
-        commit_log.append(records[:4], records[4:])
+        commit_log.append(b"".join(pieces))
         self.ordinal += len(run)
         self.publisher.publish(before, at, timestamp, self.ordinal, list(number_of), b"".join(rows), b"".join(texts))
         return results
