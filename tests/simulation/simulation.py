@@ -409,17 +409,15 @@ class Simulation:
         """Return the segment as it is in its file, with what the writer still has in memory for it."""
         segment = bytearray(content(f"{self.directory}/commitlog/{begin:020d}"))
         log = self.store.commit_log
-        at = log.committed
         if isinstance(log, GroupCommitLog):
-            for piece in log.gathered:
-                if begin <= at < begin + SEGMENT_SIZE:
-                    segment[at - begin : at - begin + len(piece)] = piece
-                size, magic_code = SIZE_AND_MAGIC.unpack_from(piece)
-                at += size if magic_code == BLANK_MAGIC_CODE else len(piece)
+            for gathered_at, piece in log.gathered:
+                if begin <= gathered_at < begin + SEGMENT_SIZE:
+                    segment[gathered_at - begin : gathered_at - begin + len(piece)] = piece
         elif isinstance(log, PooledCommitLog):
             for written in log.unforced:
                 if written.begin == begin and written.buffer is not None:
-                    segment[max(0, at - begin) :] = written.buffer.memory[max(0, at - begin) :]
+                    at = max(0, log.committed - begin)
+                    segment[at:] = written.buffer.memory[at:]
         return bytes(segment)
 
     def flush(self) -> None:

@@ -41,8 +41,8 @@ class GroupCommitLog(CommitLog):
         threads: Threads | None = None,
     ) -> None:
         """Open the log for appending at *end*, as `CommitLog`."""
-        # What was appended and not forced, in order. None of it goes over a segment's end.
-        self.gathered: deque[bytes] = deque()
+        # What was appended and not forced, in order, and where it goes. None of it goes over a segment's end.
+        self.gathered: deque[tuple[int, bytes]] = deque()
         self.forcing = threading.Lock()
         super().__init__(directory, segment_size, end, files, warm_up=warm_up, force_pages=force_pages, threads=threads)
 
@@ -53,14 +53,15 @@ class GroupCommitLog(CommitLog):
 
     def append(self, records: bytes) -> int:
         """Keep *records* for the next force and return where the log ends now."""
-        self.gathered.append(records)
+        begin = self.appended
+        self.gathered.append((begin, records))
         # Whoever forces up to there finds them.
-        end = self.appended = self.appended + len(records)
+        end = self.appended = begin + len(records)
         return end
 
     def append_blank(self, blank: bytes) -> None:
         """Keep *blank* for the next force."""
-        self.gathered.append(blank)
+        self.gathered.append((self.appended, blank))
 
     def flush(self) -> int:
         """Have on disk all that was appended when this was called, and return that offset, which is `durable` now.
@@ -69,17 +70,18 @@ class GroupCommitLog(CommitLog):
             StoreError: the disk refused. As `CommitLog`.
         """
         with self.forcing:
-            return self.force_until(self.appended)
+            durable = self.force_until(self.appended)
+            # Only now: who is interrupted before has lost nothing of it.
+            while self.gathered and self.gathered[0][0] < durable:
+                self.gathered.popleft()
+            return durable
 
     def force(self, segment: OpenSegment, target: int) -> None:
         """Write and force what *segment* is to have up to *target*."""
-        begin = max(self.durable, segment.begin) - segment.begin
-        left = min(target - segment.begin, segment.content_size) - begin
-        pieces: list[bytes] = []
-        while left:
-            pieces.append(self.gathered.popleft())
-            left -= len(pieces[-1])
-        segment.mapping.write_forced(b"".join(pieces), begin)
+        begin, end = max(self.durable, segment.begin), min(target, segment.begin + segment.content_size)
+        # A copy, for somebody may put meanwhile.
+        pieces = [piece for at, piece in list(self.gathered) if begin <= at < end]
+        segment.mapping.write_forced(b"".join(pieces), begin - segment.begin)
 
     def make_safe(self, end: int) -> None:
         """As `CommitLog`; forces what was gathered where that is much."""
