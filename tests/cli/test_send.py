@@ -61,10 +61,21 @@ def test_nothing_to_send_is_said():
     assert send.summary(Path("store"), "orders", 0, []) == "nothing was sent"
 
 
+@pytest.mark.parametrize("arguments", [("--delay-level", 3), ("--property", "DELAY=3")])
+def test_a_delay_is_told(store, arguments):
+    """Whichever way it is said."""
+    ended = run_reput("send", store, "orders", "--count", 1, *arguments, *SMALL)
+    assert ended.code == 0
+    assert ended.stdout.startswith(f"1 sent to orders in {store}: queue 2 from 0 to 0, ")
+    assert ended.stdout.endswith(", delay level 3\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (("t/../t",), "t/../t"),
+        (("t", "--count", "1", "--property", "DELAY=soon"), "DELAY='soon'"),
+        (("t", "--count", "1", "--property", "DELAY=2", "--delay-level", "3"), "delay_level=3 DELAY='2'"),
         (("t", "--property", "novalue"), "novalue"),
         (("t", "--count", "many"), "--count"),
         (("t", "--count", "1", "--rate", "0"), "--rate"),

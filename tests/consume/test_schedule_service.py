@@ -96,6 +96,16 @@ def test_a_delayed_message_is_delivered_at_its_time_and_not_before(store):
     }
 
 
+def test_a_message_that_its_property_delays_is_delivered_at_its_time(store):
+    """Put again with what it was delivered with, it waits again, as with RocketMQ."""
+    for given in ({"DELAY": "2"}, None):
+        store.put(reput.Message("orders", b"late", properties=given or delivered(store)[0].properties, queue_id=3))
+        before = len(delivered(store))
+        advance(store, 3_600_000)
+        wait_until(lambda before=before: len(delivered(store)) == before + 1)
+    assert [(record.topic, record.queue_id) for record in delivered(store)] == [("orders", 3)] * 2
+
+
 def test_a_level_delivers_in_the_order_of_its_queue(store):
     """Hundreds that are due at once come in the order in which they were put."""
     store.put_batch([reput.Message("orders", str(number).encode(), delay_level=2) for number in range(300)])
@@ -318,7 +328,7 @@ def test_deliveries_of_a_rocketmq_that_was_killed_are_found_in_the_log(golden):
 
 
 def test_somebody_who_puts_the_properties_of_a_delivered_message_again_hides_none(tmp_path):
-    """Such a record is no delivery: the message that is due behind it comes all the same."""
+    """Such a record, as Spark writes a row that was read, is no delivery: the message due behind it comes all the same."""
     path = tmp_path / "store"
     with open_inline(path, message_delay_level="0s 1h", flush_delay_offset_interval=3_600_000) as store:
         store.put(reput.Message("orders", b"first", delay_level=1))
@@ -326,7 +336,7 @@ def test_somebody_who_puts_the_properties_of_a_delivered_message_again_hides_non
         (copy,) = delivered(store)
         store.schedule.stop()
         store.put(reput.Message("orders", b"second", delay_level=1))
-        store.put(reput.Message("orders", copy.body, properties=copy.properties))
+        store.put(MessageExtBrokerInner("orders", copy.body, properties=copy.properties))
         store.schedule.known = False
     # As a kill would have left it: nothing kept.
     assert not (path / "reput" / "delay_offsets").exists()

@@ -44,6 +44,12 @@ def put_half(store: Store, body: bytes = b"body", **fields: object) -> HalfMessa
     return store.transactions.put_half(GROUP, message)
 
 
+def put_clients_half(store: Store, body: bytes = b"body", **properties: str) -> HalfMessage:
+    """Put a half message as a broker does for a client, whose properties are whatever they are."""
+    message = MessageExtBrokerInner("orders", body, properties=properties, queue_id=2)
+    return store.transactions.put_half(GROUP, message)
+
+
 def advance(store: Store, ms: int) -> None:
     """Set the clock on, and have the service notice."""
     assert isinstance(store.writer.clock, ManualClock)
@@ -299,7 +305,7 @@ def test_a_number_that_is_none_counts_as_absent(tmp_path, name, value):
     """Whoever may put a message could stop all check-backs with it, at every start anew."""
     path = tmp_path / "store"
     with open_inline(path) as store:
-        put_half(store, b"odd", properties={name: value})
+        put_clients_half(store, b"odd", **{name: value})
     with open_inline(path) as store:
         store.writer.clock = ManualClock(Clock().now_ms() + 10_000)
         store.transactions.on_check(GROUP, lambda half: COMMIT)
@@ -317,11 +323,19 @@ def has_room(store: Store, size: int) -> bool:
     return True
 
 
+@pytest.mark.parametrize("fields", [{"delay_level": 2}, {"properties": {"DELAY": "2"}}])
+def test_a_transaction_is_not_delayed(store, fields):
+    """Whichever way its sender says it."""
+    with pytest.raises(MessageIllegal, match="a transaction's message is not delayed: delay_level=2"):
+        put_half(store, **fields)
+    assert store.appended == 0
+
+
 def test_a_delay_that_a_client_left_on_its_message_counts_from_the_commit(store, monkeypatch):
     """RocketMQ's own clients take it off; where one did not, the committed message waits, and is delivered once."""
     # What is postponed because its queue is not built yet would wait for a clock that nobody sets on.
     monkeypatch.setattr(schedule_service, "WAIT_S", LIMIT_S)
-    half = put_half(store, properties={"DELAY": "1"})
+    half = put_clients_half(store, DELAY="1")
     store.transactions.commit(half)
     (waiting,) = of_topic(store, "SCHEDULE_TOPIC_XXXX")
     assert (waiting.sys_flag, waiting.prepared_transaction_offset) == (8, half.commit_log_offset)

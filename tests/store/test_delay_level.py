@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reput.errors import ConfigError
-from reput.store.delay_level import DelayLevels
+from reput.errors import ConfigError, MessageIllegal
+from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
+from reput.store.message import Message, MessageExtBrokerInner
 
 NOW = 1_700_000_000_000
 
@@ -46,3 +47,53 @@ def test_what_is_no_time_is_refused(text):
 def test_when_a_record_of_a_level_is_due(level, due):
     """A level above the highest counts as the highest; what is no level above 0 does not wait."""
     assert DelayLevels().deliver_timestamp(level, NOW) == due
+
+
+@pytest.mark.parametrize(
+    ("delay_level", "text", "level"),
+    [
+        (0, None, 0),
+        (3, None, 3),
+        (99, None, 18),
+        (0, "3", 3),
+        (0, "+03", 3),
+        (0, "2147483647", 18),
+        (0, "0", 0),
+        (0, "-1", 0),
+        (0, "", 0),
+        (3, "3", 3),
+        (99, "18", 18),
+        # As dead letters have it.
+        (5, "0", 5),
+    ],
+)
+def test_the_property_says_the_level_as_much_as_the_field(delay_level, text, level):
+    """So do RocketMQ's own clients."""
+    properties = None if text is None else {"DELAY": text}
+    assert DelayLevels().level_of(Message("orders", b"", properties=properties, delay_level=delay_level)) == level
+
+
+@pytest.mark.parametrize("text", ["x", "3s", " 3", "1.5", "2147483648", "9" * 5000])
+def test_a_property_that_is_no_level_is_refused(text):
+    """As RocketMQ's broker refuses it; it is named with its value."""
+    with pytest.raises(MessageIllegal, match=r"a delay level is a number: topic='orders' DELAY='") as caught:
+        DelayLevels().level_of(Message("orders", b"", properties={"DELAY": text}))
+    assert caught.value.advice
+
+
+def test_field_and_property_do_not_name_two_levels():
+    """Neither is taken for the right one."""
+    with pytest.raises(MessageIllegal, match="two delays: delay_level=2 DELAY='3'"):
+        DelayLevels().level_of(Message("orders", b"", properties={"DELAY": "3"}, delay_level=2))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        MessageExtBrokerInner("orders", b"", properties={"DELAY": "3"}),
+        Message(SCHEDULE_TOPIC, b"", properties={"DELAY": "3"}),
+    ],
+)
+def test_what_was_delayed_before_is_not_delayed_again(message):
+    """What a service delivers keeps the property, and what is put to the schedule topic waits where it is."""
+    assert DelayLevels().level_of(message) == 0

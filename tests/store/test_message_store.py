@@ -10,6 +10,7 @@ import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -207,13 +208,26 @@ def test_a_delayed_message_waits_in_the_schedule_topic(store):
     assert record.properties == {"DELAY": "18", "REAL_TOPIC": "orders", "REAL_QID": "5"}
 
 
+@pytest.mark.parametrize("way", ["put", "put_batch"])
+@pytest.mark.parametrize("given", [{"DELAY": "3"}, MappingProxyType({"DELAY": "3", "a": "b"})])
+def test_a_message_whose_property_says_so_is_delayed(store, given, way):
+    """The record is the same as by the field, whatever mapping the properties are."""
+    message = Message("orders", b"later", tags="t", properties=given, queue_id=5)
+    getattr(store, way)([message] if way == "put_batch" else message)
+    (record,) = records(store.directory)
+    assert (record.topic, record.queue_id) == ("SCHEDULE_TOPIC_XXXX", 2)
+    assert record.properties == {**given, "REAL_TOPIC": "orders", "REAL_QID": "5", "TAGS": "t"}
+
+
 @pytest.mark.parametrize("level", ["x", " 1", "1_0", "9999999999"])
 def test_a_delay_that_rocketmq_cannot_read_is_refused(store, level):
-    """Its recovery takes a record of the schedule topic with such a one for none, and ends the log there."""
+    """Its recovery takes a record of the schedule topic with such a one for none, and ends the log there; on any other
+    topic its broker does not take one."""
     with pytest.raises(MessageIllegal, match="DELAY="):
         store.put(Message("SCHEDULE_TOPIC_XXXX", b"", properties={"DELAY": level}))
+    with pytest.raises(MessageIllegal, match="DELAY="):
+        store.put(Message("orders", b"", properties={"DELAY": level}))
     assert store.appended == 0
-    store.put(Message("orders", b"", properties={"DELAY": level}))
 
 
 def test_ipv6_hosts_are_stored_with_their_flags(tmp_path):

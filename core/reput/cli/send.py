@@ -95,6 +95,7 @@ def send(
     """
     from reput.errors import MessageIllegal
     from reput.opened_store import Store
+    from reput.store.delay_level import DelayLevels
     from reput.store.message import Message, check_topic, message_properties
 
     refuse_address(store)
@@ -105,6 +106,7 @@ def send(
     # A store that is not there is made by opening it; a message that nobody can send should not make one.
     check_topic(topic)
     message_properties(template)
+    level = DelayLevels(settings.message_delay_level).level_of(template)
     if count and size > settings.max_message_size:
         raise MessageIllegal(f"body is too long: body_size={size} max_message_size={settings.max_message_size}")
     bodies = stdin_lines() if count is None else generated_bodies(count, size)
@@ -112,7 +114,6 @@ def send(
     results: list[PutMessageResult] = []
     sent_count = 0
     with Interrupts() as interrupts, Store(store, settings, "processes") as opened:
-        level_max = opened.writer.delay_levels.level_max
         for body in until_interrupted(paced(bodies, rate), interrupts):
             result = opened.put(msgspec.structs.replace(template, body=body))
             sent_count += 1
@@ -124,7 +125,7 @@ def send(
                     # Whoever writes the lines may wait for what became of one before writing the next.
                     sys.stdout.flush()
     if not printer.is_json:
-        write_line(summary(store, topic, sent_count, results) + delay_text(delay_level, level_max))
+        write_line(summary(store, topic, sent_count, results) + delay_text(level, delay_level))
     return interrupts.exit_code
 
 
@@ -192,13 +193,13 @@ def result_row(topic: str, result: PutMessageResult) -> dict[str, Any]:
     }
 
 
-def delay_text(delay_level: int, level_max: int) -> str:
+def delay_text(level: int, asked: int) -> str:
     """Return which delay the messages got, for people; nothing without one."""
-    if delay_level <= 0 or level_max == 0:
+    if not level:
         return ""
-    if delay_level <= level_max:
-        return f", delay level {delay_level}"
-    return f", delay level {level_max}: the highest there is, {delay_level} was asked for"
+    if asked <= level:
+        return f", delay level {level}"
+    return f", delay level {level}: the highest there is, {asked} was asked for"
 
 
 def summary(store: Path, topic: str, count: int, ends: list[PutMessageResult]) -> str:

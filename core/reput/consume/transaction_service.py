@@ -296,8 +296,9 @@ class TransactionService:
                 ResponseCode.NO_PERMISSION, "the store takes no transactions: reject_transaction_message=True"
             )
         require_messages([message])
-        if message.delay_level:
-            raise MessageIllegal(f"a transaction's message is not delayed: delay_level={message.delay_level}")
+        level = self.writer.delay_levels.level_of(message)
+        if level:
+            raise MessageIllegal(f"a transaction's message is not delayed: delay_level={level}")
         if not isinstance(producer_group, str) or not producer_group:
             raise MessageIllegal(
                 f"a transaction names the group that is asked about it: producer_group={producer_group!r}"

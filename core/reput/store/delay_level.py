@@ -5,9 +5,10 @@ Source: RocketMQ store, MessageStoreConfig.messageDelayLevel and ScheduleMessage
 
 from __future__ import annotations
 
-from reput.errors import ConfigError
+from reput.errors import ConfigError, MessageIllegal
 from reput.filter.errors import FilterEvaluationError
 from reput.filter.java_numbers import read_int
+from reput.store.message import Message, MessageExtBrokerInner
 
 __all__ = ["SCHEDULE_TOPIC", "DelayLevels"]
 
@@ -41,6 +42,43 @@ class DelayLevels:
     def level_max(self) -> int:
         """The highest level."""
         return len(self.delay_ms)
+
+    def level_of(self, message: Message) -> int:
+        """Return the delay level that *message* is put with, the highest at most; 0: it does not wait.
+
+        The property ``DELAY``, by which RocketMQ's clients say it, counts as much as the field does. Not so where the
+        field says all: what a service puts that was delayed before keeps the property, and would wait again. Nor of the
+        schedule topic, whose records wait where they are.
+
+        Raises:
+            MessageIllegal: a level is no number, or field and property name two.
+
+        Source: RocketMQ common, Message.getDelayTimeLevel.
+        """
+        level = message.delay_level
+        if type(level) is not int or level < 0:
+            raise MessageIllegal(f"a delay level is a number, and not negative: delay_level={level!r}")
+        level = min(level, self.level_max)
+        text = None if message.properties is None else message.properties.get("DELAY")
+        # One without a value is none to RocketMQ; one that is no text is refused with the other properties.
+        if not text or not isinstance(text, str):
+            return level
+        if isinstance(message, MessageExtBrokerInner) or message.topic == SCHEDULE_TOPIC:
+            return level
+        try:
+            named = max(0, min(read_int(text), self.level_max))
+        except FilterEvaluationError:
+            raise MessageIllegal(
+                f"a delay level is a number: topic={message.topic!r} DELAY={text!r}",
+                "Give the message a delay_level, or its property DELAY a number.",
+            ) from None
+        # A dead letter has DELAY=0, which keeps nobody from putting it again with a delay.
+        if level and named and level != named:
+            raise MessageIllegal(
+                f"field and property name two delays: delay_level={message.delay_level} DELAY={text!r}",
+                "Leave one of them out.",
+            )
+        return level or named
 
     def delay_of(self, level: str) -> int | None:
         """Return how long a record of the schedule topic with this ``DELAY`` waits, in ms; None if it is not above 0.

@@ -43,7 +43,7 @@ class Message(msgspec.Struct, gc=False):
         properties: further names and values; they may not contain the separators 0x01 and 0x02. The CRC of the record
             that they were read off, ``__CRC32#``, is left out.
         flag: the user's own 32 bits, signed.
-        delay_level: 1 to 18 delays delivery by RocketMQ's table; 0 does not.
+        delay_level: 1 to 18 delays delivery by RocketMQ's table; 0 does not. The property ``DELAY`` does the same.
     """
 
     topic: str
@@ -60,7 +60,8 @@ class MessageExtBrokerInner(Message, gc=False):
     """A message that was born elsewhere, or stored before: with what the writer else gives by itself.
 
     For whoever puts on another's behalf: a broker for its clients, the services that deliver, retry and commit.
-    The properties are whole; tags and keys stand in them.
+    The properties are whole; tags and keys stand in them. Only `delay_level` delays it: what was delivered late keeps
+    ``DELAY`` among its properties.
 
     Attributes:
         born_timestamp: ms since 1970; None: the store time.

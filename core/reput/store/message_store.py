@@ -783,14 +783,16 @@ class MessageStore:
         """Return *message*, which has properties or a delay, as it is to be put.
 
         Raises:
-            MessageIllegal: they are none.
+            MessageIllegal: they are none, or its delay is none.
         """
         given = message.properties
         if given is not None and type(given) is not dict:
             check_properties(given)
-        if message.delay_level:
-            message = self.delayed(message)
-            given = message.properties
+        if message.delay_level or (given and "DELAY" in given):
+            level = self.delay_levels.level_of(message)
+            if level:
+                message = self.delayed(message, level)
+                given = message.properties
         if given and INNER_NUM in given:
             raise MessageIllegal(
                 f"the property is for several messages under one record: name={INNER_NUM} value={given[INNER_NUM]!r} "
@@ -870,15 +872,12 @@ class MessageStore:
             self.known_tags[tags] = field
         return field
 
-    def delayed(self, message: Message) -> Message:
+    def delayed(self, message: Message, level: int) -> Message:
         """Return *message* as the schedule topic keeps it until it is due.
 
         Source: RocketMQ store, 4.9 CommitLog.asyncPutMessage and 5.x HookUtils.transformDelayLevelMessage.
         """
-        if type(message.delay_level) is not int or message.delay_level < 0:
-            raise MessageIllegal(f"a delay level is a number, and not negative: delay_level={message.delay_level!r}")
         check_topic(message.topic)
-        level = min(message.delay_level, self.delay_levels.level_max)
         return msgspec.structs.replace(
             message,
             topic=SCHEDULE_TOPIC,
