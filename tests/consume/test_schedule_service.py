@@ -328,7 +328,7 @@ def test_deliveries_of_a_rocketmq_that_was_killed_are_found_in_the_log(golden):
 
 
 def test_somebody_who_puts_the_properties_of_a_delivered_message_again_hides_none(tmp_path):
-    """Such a record, as Spark writes a row that was read, is no delivery: the message due behind it comes all the same."""
+    """Such a record, as Spark writes a row it read, is no delivery: the message due behind it comes all the same."""
     path = tmp_path / "store"
     with open_inline(path, message_delay_level="0s 1h", flush_delay_offset_interval=3_600_000) as store:
         store.put(reput.Message("orders", b"first", delay_level=1))
