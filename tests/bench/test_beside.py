@@ -130,6 +130,22 @@ def test_a_multiple_of_what_was_not_measured_is_not_told():
     assert (row.ratio, row.kept) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("waiting", "late_us", "what", "asked", "kept"),
+    [
+        (100_000, 50_000.0, "delivered late beside 100,000 that wait, max", "≤ 50", True),
+        (100_000, 50_001.0, "delivered late beside 100,000 that wait, max", "≤ 50", False),
+        # With others nothing was promised.
+        (1_000, 60_000.0, "delivered late, max", "", None),
+    ],
+)
+def test_how_late_delayed_messages_come_is_told(waiting, late_us, what, asked, kept):
+    """The goal is for as many that wait as it was set with."""
+    report = {"bench": "consume", "delayed_waiting": waiting, "delivered_late": {"max_us": late_us}}
+    (row,) = rows_of([Line(who="reput", part="consume", round=1, turn=Turn([report], 1.0, 0.0))])
+    assert (row.what, row.asked, row.kept, row.figure) == (what, asked, kept, late_us / 1000)
+
+
 def is_running(process: Path) -> bool:
     """Whether the process of that folder is there, and more than a name that nobody has asked for yet."""
     try:

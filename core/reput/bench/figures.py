@@ -177,6 +177,15 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_most("put to woken among 10,000 pulls, p99", "put_to_woken.p99_us", "µs", 1000),
         at_most("first put to a queue to woken, p50", "put_to_woken_by_first.p50_us", "µs"),
         at_most("memory of a held pull", "bytes_per_held_pull", "bytes", 2048),
+        at_most(
+            "delivered late beside 100,000 that wait, max",
+            "delivered_late.max_us",
+            "ms",
+            50,
+            scale=MS,
+            only={"delayed_waiting": 100_000},
+        ),
+        at_most("delivered late, max", "delivered_late.max_us", "ms", scale=MS),
     ),
     "export": (
         at_least("decode", "decode.mb_per_s", "MB/s", 800),
