@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import reput
 from delivering import wait_until
-from reput.errors import ConfigError, StoreClosed
+from reput.errors import ConfigError, DamagedStore, StoreClosed
 from reput.process.control_socket import request
 from reput.process.rebuild import rebuild
 from reput.settings import Settings, load_settings
@@ -229,6 +230,36 @@ def test_a_deletion_behind_a_lost_tail_falls_upon_no_later_message(tmp_path):
     store = open_store(tmp_path, clock=clock)
     assert put_to(store, "orders") == [4]
     store.close(views_complete=False)
+
+
+def test_a_deletion_that_was_garbled_is_believed_by_nobody(tmp_path):
+    """The topic would be back, and another one gone; file and line are named, and nothing is changed."""
+    store = open_store(tmp_path)
+    put_to(store, "orders", 3)
+    store.delete_topic("orders")
+    drop(store)
+    path = tmp_path / "reput" / "topic_deletions.jsonl"
+    garbled = path.read_bytes().replace(b"orders", b"orderr")
+    path.write_bytes(garbled)
+    with pytest.raises(DamagedStore, match=r"topic_deletions\.jsonl line=1 "):
+        open_store(tmp_path)
+    with pytest.raises(DamagedStore, match=r"topic_deletions\.jsonl line=1 "):
+        check_store(tmp_path, load_settings(**SMALL).settings)
+    assert path.read_bytes() == garbled
+
+
+def test_deletions_from_before_they_had_checksums_hold(tmp_path):
+    """The topic stays deleted."""
+    store = open_store(tmp_path)
+    put_to(store, "orders", 3)
+    store.delete_topic("orders")
+    drop(store)
+    path = tmp_path / "reput" / "topic_deletions.jsonl"
+    [deletion] = TopicDeletions(tmp_path).following(0)
+    path.write_bytes(msgspec.json.encode(deletion) + b"\n")
+    store = open_store(tmp_path)
+    assert put_to(store, "orders", 2) == [0, 1]
+    drop(store)
 
 
 def test_a_killed_view_makes_up_for_the_deletion(tmp_path):

@@ -22,7 +22,7 @@ from isal.isal_zlib import crc32
 
 from reput.errors import DamagedStore
 from reput.process.view_folders import force_directory
-from reput.store.json_lines import DamagedLine, JsonLines
+from reput.store.json_lines import DamagedLine, JsonLines, seal_line
 from reput_hooks import replace_durably
 
 __all__ = ["DeadLetter", "DeadLetters"]
@@ -30,7 +30,7 @@ __all__ = ["DeadLetter", "DeadLetters"]
 Identity = tuple[int, int]
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class DeadLetter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One refused record. *record* is all of it as it lies in the log, base64 in the file; *timestamp* is in ms."""
 
     timestamp: int
@@ -143,10 +143,10 @@ class DeadLetters:
         kept = []
         for line in self.lines.read_lines():
             if isinstance(line, DamagedLine):
-                kept.append(line.data)
+                kept.append(line.data + b"\n")
             elif line.identity not in gone:
-                kept.append(msgspec.json.encode(self.rejected_again.get(line.identity, line)))
-        replace_durably(self.lines.path, b"".join(line + b"\n" for line in kept))
+                kept.append(seal_line(self.rejected_again.get(line.identity, line)))
+        replace_durably(self.lines.path, b"".join(kept))
         self.known = None
         self.give_up_replay()
 

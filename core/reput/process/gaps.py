@@ -14,7 +14,7 @@ from reput.store.json_lines import DamagedLine, JsonLines
 __all__ = ["Gap", "Gaps"]
 
 
-class Gap(msgspec.Struct, frozen=True):
+class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The view knows nothing of the bytes [begin, end) of the log. *timestamp*: when that was found out, ms."""
 
     timestamp: int

@@ -32,7 +32,7 @@ SIZE_FIELD = 4
 logger = logging.getLogger(__name__)
 
 
-class MetDamage(msgspec.Struct, frozen=True):
+class MetDamage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The record at *commit_log_offset* was read at *timestamp* (ms since 1970 UTC), and is none for this *reason*.
 
     *record_size*: as a view knows it; None: nobody does.

@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 
 from reput.store.files import Files
-from reput.store.json_lines import JsonLines
+from reput.store.json_lines import JsonLines, seal_line
 
 __all__ = ["LastDeletions", "TopicDeletion", "TopicDeletions", "last_deletions", "move_deletion"]
 
 
-class TopicDeletion(msgspec.Struct, frozen=True):
+class TopicDeletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """*topic* was deleted when the log ended at *commit_log_offset*; *timestamp* in ms since 1970 UTC."""
 
     timestamp: int
@@ -55,8 +55,7 @@ class TopicDeletions:
         kept = list(self.lines.read())
         moved = [move_deletion(deletion, commit_log_offset) for deletion in kept]
         if moved != kept:
-            encode = msgspec.json.encode
-            files.replace(self.lines.path, b"".join([encode(deletion) + b"\n" for deletion in moved]))
+            files.replace(self.lines.path, b"".join([seal_line(deletion) for deletion in moved]))
 
 
 class LastDeletions:
