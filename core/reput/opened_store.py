@@ -1105,7 +1105,11 @@ class OpenRing:
 
         descriptor = self.memory.release_descriptor
         publisher = HoldingPublisher(
-            self.writer, writer.epochs.epoch, on_read_only, lambda: os.eventfd_write(descriptor, 1)
+            self.writer,
+            writer.epochs.epoch,
+            on_read_only,
+            lambda: os.eventfd_write(descriptor, 1),
+            writer.segment_size,
         )
         self.release_service = ReleaseService(publisher, writer.put_lock, descriptor)
         return publisher

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import sys
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -18,7 +20,8 @@ from reput.process.release_service import ReleaseService
 from reput.ring import RingMemory, RingReader, RingWriter, ring_writer
 from reput.ring.layout import CELL_WORDS, HELD, PARKED
 from reput_hooks import DispatchColumns
-from reput_hooks.dispatch import ROW_SIZE
+from reput_hooks.dispatch import ROW, ROW_SIZE
+from small_store import UnforcedFiles, message_of_size, open_store
 
 SLOT = 1
 LIMIT_S = 60.0
@@ -34,7 +37,9 @@ class Log:
         self.writer = RingWriter(self.memory, appended=0, durable=0, commit_log_offset_min=0, epoch=1, ordinal=0)
         self.reader = RingReader(self.memory, cell)
         self.watched = []
-        self.publisher = HoldingPublisher(self.writer, 1, lambda reason: None, lambda: self.watched.append(None))
+        self.publisher = HoldingPublisher(
+            self.writer, 1, lambda reason: None, lambda: self.watched.append(None), 1 << 30
+        )
         self.put_lock = threading.Lock()
         self.count = 0
 
@@ -123,6 +128,39 @@ def test_a_record_that_was_left_out_stays_a_hole(log):
     log.put(2)
     log.put(store_timestamp=NOW + 1)
     assert [frame[:2] for frame in log.read()] == [(0, 100), (100, 200), (300, 400), (400, 500), (500, 600)]
+
+
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_segment_ends_only_before_what_is_told_at_once(log, tmp_path, flush_disk_type):
+    """Whatever is put one by one or in batches, forced together, and held, in a millisecond that does not end."""
+    chance = random.Random(1)
+    store = open_store(tmp_path, files=UnforcedFiles(), flush_disk_type=flush_disk_type)
+    log.publisher.segment_size = store.segment_size
+    store.attach(log.publisher, needs_properties=False)
+    at, ordinal = 0, 0
+    for _ in range(600):
+        for _ in range(chance.randrange(1, 4)):
+            sizes = [chance.randrange(120, 700) for _ in range(chance.choice([1, 1, 1, 1, 2, 4]))]
+            messages = [message_of_size(size, queue_id=chance.randrange(3)) for size in sizes]
+            if len(messages) == 1:
+                store.append(messages[0])
+            else:
+                store.append_batch(messages)
+        store.flush()
+        if chance.randrange(3):
+            continue
+        with store.put_lock:
+            log.publisher.release()
+        for frame in map(decode_frame, log.reader.read()):
+            assert (frame.begin, frame.ordinal) == (at, ordinal)
+            rows = list(ROW.iter_unpack(frame.columns.rows))
+            for row, following in pairwise(rows):
+                assert row[0] + row[5] == following[0]
+            assert rows[0][0] in (at, at - at % store.segment_size + store.segment_size)
+            at, ordinal = frame.end, frame.end_ordinal
+        assert (at, ordinal) == (store.appended, store.ordinal)
+    assert at > 50 * store.segment_size
+    store.close(views_complete=True)
 
 
 @pytest.mark.parametrize(

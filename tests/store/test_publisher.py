@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from reput.store.message import Message
 from reput.store.publisher import CommittedPublisher, NobodyListens
 from reput_hooks import DispatchColumns
-from small_store import message_of_size, open_store
+from small_store import UnforcedFiles, message_of_size, open_store
 
 
 class Told(NobodyListens):
@@ -54,3 +56,26 @@ def test_what_waited_together_is_told_together(tmp_path):
     for before, frame in pairwise(together.frames):
         assert frame[0] == before[1]
     assert together.frames[-1][1:4] == apart.frames[-1][1:4]
+
+
+def test_a_put_of_which_nobody_is_told_stays_a_hole_between_those_beside_it(tmp_path):
+    """As when Ctrl-C comes between a record and its telling: told over, it would be in no view."""
+    store = open_store(tmp_path, files=UnforcedFiles(), flush_disk_type="SYNC_FLUSH")
+    told = Told()
+    store.attach(told, needs_properties=False)
+    results = [store.append(message_of_size(200))]
+    publisher = store.publisher
+
+    class Interrupted(NobodyListens):
+        def publish(self, *_):
+            raise KeyboardInterrupt
+
+    store.publisher = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        store.append(message_of_size(200))
+    store.publisher = publisher
+    results += [store.append(message_of_size(200)) for _ in range(2)]
+    store.flush()
+    assert [frame[:2] for frame in told.frames] == [(0, 200), (400, 800)]
+    assert [result.next_commit_log_offset for result in results] == [200, 600, 800]
+    store.close(views_complete=True)

@@ -15,6 +15,7 @@ A dispatcher that dies, or is paused, asks for nothing, so the service looks by 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 
 from reput.process.publisher import FramePublisher
 from reput.ring import RingWriter
@@ -39,11 +40,17 @@ class HoldingPublisher(FramePublisher):
     """
 
     def __init__(
-        self, writer: RingWriter, epoch: int, on_read_only: Callable[[str | None], None], watch: Callable[[], None]
+        self,
+        writer: RingWriter,
+        epoch: int,
+        on_read_only: Callable[[str | None], None],
+        watch: Callable[[], None],
+        segment_size: int,
     ) -> None:
         """*watch* is called, under the put lock, when something is held from now on and the service is not looking."""
         super().__init__(writer, epoch, on_read_only)
         self.ring = writer
+        self.segment_size = segment_size
         self.watch = watch
         self.is_watched = False
         # Where the last record ends, and when it was stored.
@@ -92,7 +99,12 @@ class HoldingPublisher(FramePublisher):
             return False
         end, self.end = self.end, -1
         self.ring.end_hold()
-        super().publish(*merged(held))
+        # A blank lies only before the first record of what is told at once. One look for all: segments end rarely.
+        if held[0][0] // self.segment_size == (held[-1][1] - 1) // self.segment_size:
+            super().publish(*merged(held))
+        else:
+            for _, in_one_segment in groupby(held, lambda told: (told[1] - 1) // self.segment_size):
+                super().publish(*merged(list(in_one_segment)))
         # Last: the puts of these records have returned, so what Ctrl-C interrupts here is done again, by the next put
         # or the service. Nothing is held behind it until then, and readers pass over what is said twice.
         self.held = []

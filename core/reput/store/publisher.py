@@ -127,8 +127,7 @@ class CommittedPublisher:
         together: list[Told] = []
         while kept and kept[0][0] <= committed:
             _, told = kept.popleft()
-            # A blank lies only before the first record of what is told at once.
-            goes_on = isinstance(told, tuple) and len(together) < TOGETHER_MAX and not begins_with_blank(told)
+            goes_on = isinstance(told, tuple) and len(together) < TOGETHER_MAX and follows(told, together)
             if together and not goes_on:
                 self.publisher.publish(*merged(together))
                 together.clear()
@@ -145,10 +144,16 @@ class CommittedPublisher:
         self.publisher = publisher
 
 
-def begins_with_blank(told: Told) -> bool:
-    """Tell whether a segment ends between the begin of what is told and its first record."""
+def follows(told: Told, together: Sequence[Told]) -> bool:
+    """Tell whether what is told can be told together with what was before, as one piece.
+
+    A blank lies only before the first record of what is told at once. And it has to go on where the one before ended:
+    of a put that Ctrl-C has ended between its record and its telling, nobody is told. That is to stay a hole, for which
+    views turn to the log; told over, its record would be in no view.
+    """
     begin, rows = told[0], told[5]
-    return int.from_bytes(rows[:OFFSET_SIZE], "little") != begin
+    starts = int.from_bytes(rows[:OFFSET_SIZE], "little")
+    return starts == begin and (not together or together[-1][1] == begin)
 
 
 def merged(growths: Sequence[Told]) -> Told:
