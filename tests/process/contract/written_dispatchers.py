@@ -94,6 +94,17 @@ def counting(*changes: tuple[str, str]) -> str:
     return changed(TOPIC_COUNT, *changes)
 
 
+def beside(path: str) -> str:
+    """Return the dispatcher that counts, and writes to *path* as well when it is closed."""
+    return counting(
+        ("    def start(self)", f"{CLOSES.format(path=path)}    def start(self)"),
+        (
+            "        self.end = saved.cursor\n",
+            "        self.end = saved.cursor\n        self.log = context.store_directory / 'commitlog'\n",
+        ),
+    )
+
+
 def keeping(*changes: tuple[str, str]) -> str:
     """Return the dispatcher that keeps bodies, changed."""
     return changed(BODIES, *changes)
@@ -106,6 +117,12 @@ NO_GAP = "assert not self.end or batch.commit_log_offset == self.end.commit_log_
 COUNTS = "        self.count.update"
 TOPICS = "request.topic for request in batch"
 FLUSH = "    def flush(self)"
+CLOSES = """    def close(self):
+        path = {path}
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"words")
+
+"""
 OLDER = "msgspec.structs.replace(self.end, commit_log_offset=self.end.commit_log_offset - 1)"
 SAVE_TOTALS_ALONE = """    def save(self):
         self.file.write_bytes(msgspec.json.encode(Saved(self.saved, self.count)))
@@ -199,6 +216,15 @@ BROKEN: dict[str, list[tuple[str, str]]] = {
         (
             "still has a cursor",
             counting(('context.directory / "topic_count.json"', 'context.store_directory / "count.json"')),
+        ),
+    ],
+    "keeps_to_its_folders": [
+        ("there are 1 .* reput/views/words.txt was written", beside("self.file.parent.parent / 'words.txt'")),
+        ("there are 1 .* words/0 was written", beside("self.file.parents[3] / 'words' / '0'")),
+        (r"there are 1 .* commitlog/words \(in the store that it reads\) was", beside("self.log / 'words'")),
+        (
+            r"there are 1 .* checkpoint \(in the store that it reads\) was changed",
+            beside("self.log.parent / 'checkpoint'"),
         ),
     ],
     "runs_in_a_process": [

@@ -29,6 +29,7 @@ CLAUSES: dict[str, Clause] = {}
 CRASH_COUNT_MAX = 100
 READ_FAILURE_COUNT_MAX = 40
 CRASH_BATCHES = (5, 1, 9, 3)
+BESIDE_SHOWN_MAX = 10
 
 
 def clause(function: Clause) -> Clause:
@@ -61,6 +62,19 @@ def built_at_once(subject: Subject, store: SampleStore, root: Path) -> object:
 def require_equal(found: object, expected: object, when: str) -> None:
     """Raise AssertionError unless two views are equal."""
     assert found == expected, f"the view differs {when}: {difference(found, expected)}"
+
+
+def files_beside(trial: Trial) -> dict[str, bytes]:
+    """Return the files of the trial's root and of the store that it reads, without those of the view, by their paths
+    there; what the host keeps of the view is the view's."""
+    name, own = trial.subject.name, trial.folders()
+    hosts = [trial.root / "reput" / folder / f"{name}.jsonl" for folder in ("dead_letters", "gaps")]
+    return {
+        f"{path.relative_to(place)}{where}": path.read_bytes() if path.is_file() else b""
+        for place, where in ((trial.root, ""), (trial.store.directory, " (in the store that it reads)"))
+        for path in sorted(place.rglob("*"))
+        if not path.is_dir() and path not in hosts and not any(path.is_relative_to(folder) for folder in own)
+    }
 
 
 def places(store: SampleStore) -> list[int]:
@@ -403,6 +417,35 @@ def is_built_again(subject: Subject, directory: Path) -> str | None:
     trial.rebuild()
     trial.end()
     require_equal(trial.view(), expected, "after being built again")
+    return None
+
+
+@clause
+def keeps_to_its_folders(subject: Subject, directory: Path) -> str | None:
+    """It writes to its folder and to those that it declares, and leaves alone what lies beside them."""
+    store = make_store(subject, directory)
+    topic = subject.samples[0].topic
+    trial = Trial(subject, store, directory / "root")
+    before = files_beside(trial)
+    trial.begin(5)
+    trial.take(len(store.bounds) // 2)
+    trial.flush()
+    trial.delete_topic(topic)
+    trial.expire(store.begin)
+    trial.take_all()
+    trial.end()
+    trial.begin()
+    trial.rebuild()
+    trial.end()
+    after = files_beside(trial)
+    beside = [
+        f"{path} was {'removed' if path not in after else 'changed' if path in before else 'written'}"
+        for path in sorted(before.keys() | after.keys())
+        if before.get(path) != after.get(path)
+    ]
+    assert not beside, f"there are {len(beside)} files beside its folders that it did not leave alone: " + ", ".join(
+        beside[:BESIDE_SHOWN_MAX]
+    )
     return None
 
 
