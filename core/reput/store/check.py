@@ -80,7 +80,24 @@ def check_store(
         DamagedStore: the disk cannot read the log.
     """
     require_store(store_directory)
-    tell = progress or (lambda done: None)
+    while True:
+        known = Segments(store_directory / "commitlog").begins
+        try:
+            return check_once(store_directory, settings, progress or (lambda done: None), verifier)
+        except OffsetOutOfRange:
+            # Retention took what was to be read out of its order: the rest is looked at once more.
+            if Segments(store_directory / "commitlog").begins == known:
+                raise
+
+
+def check_once(
+    store_directory: Path, settings: Settings, tell: Callable[[int], None], verifier: Verifier | None
+) -> CheckReport:
+    """Do what `check_store` does, on a log that is not trimmed while its end, or the births of queues, are found out.
+
+    Raises:
+        OffsetOutOfRange: it was.
+    """
     known = read_queue_births(store_directory)
     report = StoreCheck(store_directory, settings, tell, verifier, known).run()
     if report.views["consume_queue"].state == "different" and not is_claimed(store_directory):
@@ -186,28 +203,15 @@ class StoreCheck:
         )
 
     def extents(self) -> Iterator[Extent]:
-        """Yield the extents of the log. What retention takes before it was read is left out.
+        """Yield the extents of the log. What retention takes before it was read is left out."""
 
-        Raises:
-            OffsetOutOfRange: a segment is gone, and retention has not taken it.
-        """
-        at = self.segments.offset_min
-        while self.live_end is None or at < self.live_end:
-            try:
-                for extent in self.walk.walk(at):
-                    at = extent.end
-                    yield extent
-                return
-            except OffsetOutOfRange:
-                self.segments.refresh()
-                self.ground.refresh()
-                begin = self.segments.offset_min
-                if begin <= at:
-                    raise
-                self.left_out += begin - at
-                at = begin
-                # What lies before it is no witness of what lies behind.
-                self.fields.pass_damage(at)
+        def trimmed(begin: int, end: int) -> None:
+            self.ground.refresh()
+            self.left_out += end - begin
+            # What lies before it is no witness of what lies behind.
+            self.fields.pass_damage(end)
+
+        return self.walk.walk_what_is_left(self.segments.offset_min, self.live_end, trimmed)
 
     def take(self, columns: RecordColumns, end: int, requests: DispatchColumns | None) -> None:
         """Have the views compared with the records of one extent, whose *requests* may be at hand."""

@@ -1,8 +1,8 @@
 """CheckedGround: which records views have to have, while retention and deletions of topics go on beside a check.
 
-A live store loses segments, and topics, at any moment, and the views lose their parts a little later. So whoever finds
-something missing looks again at where the log begins by now, and at which topics were deleted, before he calls it a
-difference: segments are removed, and deletions written down, before any file of a view goes.
+A store loses segments at any moment, a live one topics, too, and the views lose their parts a little later. So whoever
+finds something missing looks again at where the log begins by now, and at which topics were deleted, before he calls it
+a difference: segments are removed, and deletions written down, before any file of a view goes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from reput.store.open_files import DirectoryStamp
 from reput.store.queue_births import QueueBirth, births_by_queue
 from reput.store.segments import Segments
 from reput.store.topic_deletions import TopicDeletions, last_deletions
@@ -34,6 +35,7 @@ class CheckedGround:
 
     def __init__(self, store_directory: Path, births: Iterable[QueueBirth], *, live: bool) -> None:
         self.log_directory = store_directory / "commitlog"
+        self.log_stamp = DirectoryStamp(self.log_directory)
         self.topic_deletions = TopicDeletions(store_directory)
         self.begin = Segments(self.log_directory).offset_min
         self.deleted = last_deletions(self.topic_deletions.following(self.begin))
@@ -41,9 +43,10 @@ class CheckedGround:
         self.live = live
 
     def refresh(self) -> None:
-        """Look again, beside a writer."""
-        if self.live:
+        """Look again. A log that nobody writes may be trimmed by hand."""
+        if self.log_stamp.changed():
             self.begin = max(self.begin, Segments(self.log_directory).offset_min)
+        if self.live:
             self.deleted = last_deletions(self.topic_deletions.following(self.begin))
 
     def birth(self, topic: str, queue_id: int) -> int:

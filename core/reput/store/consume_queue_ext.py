@@ -15,6 +15,7 @@ Source: RocketMQ store, ConsumeQueueExt and ConsumeQueueExt.CqExtUnit.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
@@ -116,13 +117,19 @@ class ConsumeQueueExt:
 
     def units(self) -> Iterator[tuple[int, ExtUnit]]:
         """Yield (address, unit) of all units, in order."""
-        if not self.directory.is_dir():
+        try:
+            names = sorted(os.listdir(self.directory))
+        except FileNotFoundError:
             return
-        for path in sorted(self.directory.iterdir()):
-            begin = parse_file_name(path.name)
+        for name in names:
+            begin = parse_file_name(name)
             if begin is None:
                 continue
-            data = path.read_bytes()
+            try:
+                data = (self.directory / name).read_bytes()
+            except FileNotFoundError:
+                # Retention took it, or the deletion of the topic.
+                continue
             at = 0
             while (unit := decode_unit(data, at)) is not None:
                 yield to_address(begin + at), unit

@@ -4,7 +4,8 @@ A record whose fields the records around it contradict is damage here, as for a 
 nobody wrote. What is found out about one only far behind it comes as a row of its own at the end.
 
 Reading only, streaming, also beside a writer: then the dump ends where the log ended when it began, and nothing is said
-about what lies behind, because a writer stores the size word of a record last.
+about what lies behind, because a writer stores the size word of a record last. What retention takes before it was read
+is left out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from reput.errors import OffsetOutOfRange
 from reput.store.check_fields import FieldsCheck
 from reput.store.check_report import LogRange
 from reput.store.files import Clock
@@ -87,7 +89,7 @@ def rows(
     fields = GarbledFields(begin)
     # One extent waits for the next: what garbles a record's fields is known from those behind it.
     held: Extent | None = None
-    for extent in walk.walk(begin):
+    for extent in walk.walk_what_is_left(begin, live_end, lambda _, end: fields.check.pass_damage(end)):
         if extent.kind in ("stale", "tail"):
             tail = extent
             break
@@ -165,6 +167,11 @@ def damage_of(garbled: LogRange) -> Extent:
 def good_begin(walk: LogWalk, commit_log_offset: int) -> int:
     """Return the begin of the last segment at or before this byte that begins with a record; else that of the log."""
     for segment in reversed(walk.segments.list):
-        if segment.begin <= commit_log_offset and walk.one_record(segment.begin) is not None:
-            return segment.begin
+        try:
+            if segment.begin <= commit_log_offset and walk.one_record(segment.begin) is not None:
+                return segment.begin
+        except OffsetOutOfRange:
+            # Retention took it, and all before it.
+            walk.segments.refresh()
+            break
     return walk.segments.offset_min

@@ -1,7 +1,8 @@
 """What the views of a store hold, row by row, as it stands in their files: nothing is judged here. See `check`.
 
 A file that has not the size of the others, or holds what is no unit, is named in a row of its own; what can be read of
-it is there. Reading only, streaming, without the log.
+it is there. Files that retention, or the deletion of a topic, takes meanwhile are left out. Reading only, streaming,
+without the log.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from reput.errors import ConfigError
 from reput.settings import Settings
 from reput.store.consume_queue import UNIT_SIZE
-from reput.store.consume_queue_builder import queue_directories, shown_queue_file_size
+from reput.store.consume_queue_builder import names_in, queue_directories, shown_queue_file_size
 from reput.store.consume_queue_ext import ConsumeQueueExt
 from reput.store.file_name import file_name, parse_file_name
 from reput.store.identity import require_store
@@ -137,25 +138,41 @@ def ext_rows(topic: str, queue_id: int, directory: Path, open_files: OpenFiles) 
 
 def files_of_other_sizes(store_directory: Path, directory: Path, file_size: int) -> Iterator[ViewDamageRow]:
     """Yield the files of one queue that have another size than the store's queue files have."""
-    for path in sorted(directory.iterdir()):
-        size = path.stat().st_size
+    for path in sorted(directory / name for name in names_in(directory)):
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            continue
         # RocketMQ removes an empty last file at its next start: its making was interrupted.
         if parse_file_name(path.name) is not None and size not in (0, file_size):
             name = str(path.relative_to(store_directory))
             yield ViewDamageRow(name, size, f"the file has another size: expected={file_size}")
 
 
+def index_files(directory: Path, configured: IndexSizes) -> tuple[list[Path], IndexSizes | None]:
+    """Return the index files and the sizes that they have in common."""
+    while True:
+        paths = index_paths(directory)
+        try:
+            return paths, find_common_sizes(paths, configured)
+        except FileNotFoundError:
+            if index_paths(directory) == paths:
+                raise
+
+
 def index_rows(store_directory: Path, configured: IndexSizes) -> Iterator[IndexRow | ViewDamageRow]:
     """Yield the entries of all index files."""
-    paths = index_paths(store_directory / "index")
-    sizes = find_common_sizes(paths, configured)
+    paths, sizes = index_files(store_directory / "index", configured)
     for path in paths:
-        size = path.stat().st_size
-        count = read_header(path).index_count
-        if sizes is not None and (size == sizes.file_size or is_head_of(path, sizes)):
-            for first, entries in read_entries(path, sizes):
-                for number, entry in enumerate(entries.tolist()):
-                    yield IndexRow(path.name, first + number, *entry)
+        try:
+            size = path.stat().st_size
+            count = read_header(path).index_count
+            if sizes is not None and (size == sizes.file_size or is_head_of(path, sizes)):
+                for first, entries in read_entries(path, sizes):
+                    for number, entry in enumerate(entries.tolist()):
+                        yield IndexRow(path.name, first + number, *entry)
+        except FileNotFoundError:
+            continue
         if size and (size != sizes.file_size if sizes is not None else count > 1):
             expected = "unknown" if sizes is None else sizes.file_size
             reason = f"the file has another size: expected={expected} entries={count - 1}"

@@ -15,13 +15,13 @@ import os
 from pathlib import Path
 from struct import Struct
 
-from reput.errors import StoreError
+from reput.errors import OffsetOutOfRange, StoreError
 from reput.store.epochs import mark_holds, read_epochs
 from reput.store.files import Clock
 from reput.store.identity import read_store_id
 from reput.store.queue_offsets import QueueOffsets, read_queue_offsets
 from reput.store.recovery import as_it_was_closed
-from reput.store.segments import Segments
+from reput.store.segments import Segments, open_segment
 from reput.store.store_lock import StoreLock
 
 __all__ = ["find_log_end", "force_log"]
@@ -36,6 +36,25 @@ def find_log_end(store_directory: Path, segments: Segments, begin: int | None = 
 
     Args:
         begin: an earlier end of the same log; nothing below it is looked at. Asking again is then cheap.
+    """
+    while True:
+        known = segments.begins
+        try:
+            return look_for_log_end(store_directory, segments, begin)
+        except OffsetOutOfRange:
+            # Retention has taken what was to be looked at, and only takes what the log has gone on behind.
+            segments.refresh()
+            if segments.begins == known:
+                raise
+            if begin is not None and begin < segments.offset_min:
+                begin = None
+
+
+def look_for_log_end(store_directory: Path, segments: Segments, begin: int | None) -> int:
+    """Return where the log ends now, as `find_log_end` does.
+
+    Raises:
+        OffsetOutOfRange: a segment was removed meanwhile.
     """
     if begin is not None and nothing_was_appended(segments, begin):
         return begin
@@ -74,7 +93,7 @@ def nothing_was_appended(segments: Segments, log_end: int) -> bool:
     segment = segments.find(log_end)
     if segment is None:
         return True
-    with segment.path.open("rb", buffering=0) as file:
+    with os.fdopen(open_segment(segment.path), "rb", buffering=0) as file:
         return not os.pread(file.fileno(), SIZE_AND_MAGIC_SIZE, log_end - segment.begin).strip(b"\0")
 
 
@@ -133,7 +152,7 @@ def skim(segments: Segments, begin: int) -> int:
     at = good = begin
     buffer = bytearray(CHUNK_SIZE)
     while (segment := segments.find(at)) is not None:
-        with segment.path.open("rb", buffering=0) as file:
+        with os.fdopen(open_segment(segment.path), "rb", buffering=0) as file:
             while True:
                 size = os.preadv(file.fileno(), [buffer], at - segment.begin)
                 columns, stop = locate_records(memoryview(buffer)[:size], at, segment.end - at)

@@ -21,12 +21,13 @@ One walker, read-only. The same walk serves recovery, `reput check` and `reput d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
 import numpy as np
 
+from reput.errors import OffsetOutOfRange
 from reput.filter.java_numbers import int_or, long_or
 from reput.store.consume_queue_builder import LEFT_OUT
 from reput.store.multi_dispatch import DISPATCH_NAMES, QUEUE_OFFSETS_NAME, own_queue_id
@@ -139,6 +140,34 @@ class LogWalk(SegmentReader):
         finally:
             self.close()
 
+    def walk_what_is_left(self, begin: int, until: int | None, trimmed: Callable[[int, int], None]) -> Iterator[Extent]:
+        """Yield the extents from *begin* on, beside retention: what that takes before it was read is left out.
+
+        Args:
+            until: whoever asks does not go on from there or behind; None: the log's end.
+            trimmed: is told from where to where something was left out.
+
+        Raises:
+            OffsetOutOfRange: a segment cannot be opened, and is there.
+        """
+        at = begin
+        while until is None or at < until:
+            try:
+                for extent in self.walk(at):
+                    at = extent.end
+                    yield extent
+                return
+            except OffsetOutOfRange:
+                known = self.segments.begins
+                self.segments.refresh()
+                if at >= self.segments.offset_min:
+                    if self.segments.begins == known:
+                        raise
+                    # Somebody has taken a segment out of the middle, which the walk calls damage.
+                    continue
+                trimmed(at, self.segments.offset_min)
+                at = self.segments.offset_min
+
     def with_crcs(self, extent: Extent) -> Extent:
         """Return the part of *extent* whose records carry a CRC of their own, or the damage of those that do not."""
         begin = end = extent.begin
@@ -197,9 +226,19 @@ class LogWalk(SegmentReader):
         return self.unreadable(at, found) if isinstance(found, str) else found
 
     def readable_extent(self, at: int) -> Extent | str:
-        """Return the records or the blank at *at*, or why there is neither."""
+        """Return the records or the blank at *at*, or why there is neither.
+
+        Raises:
+            OffsetOutOfRange: the log does not begin so early any more.
+        """
         segment = self.segments.find(at)
         if segment is None:
+            if at < self.segments.offset_min:
+                raise OffsetOutOfRange(
+                    f"the log was trimmed while it was read: commit_log_offset={at} "
+                    f"offset_min={self.segments.offset_min}",
+                    "Ask again.",
+                )
             return "a segment is missing or was cut short"
         end = min(segment.end, segment.begin + segment.size)
         size = CHUNK_SIZE

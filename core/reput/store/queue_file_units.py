@@ -69,9 +69,12 @@ class QueueFileUnits:
 
     def used(self, begin: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of places from *begin* on that the file system does not know to be zero."""
-        for first, count, path in self.files:
+        for first, count, path in list(self.files):
             at = max(begin - first, 0) * UNIT_SIZE
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
             try:
                 while at < count * UNIT_SIZE:
                     try:

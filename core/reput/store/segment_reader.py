@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from reput.errors import OffsetOutOfRange
-from reput.store.segments import Segment, Segments, disk_cannot_read
+from reput.store.segments import Segment, Segments, disk_cannot_read, open_segment
 
 __all__ = ["CHUNK_SIZE", "SegmentReader"]
 
@@ -64,12 +63,7 @@ class SegmentReader:
         """
         if str(segment.path) != self.path:
             self.close()
-            try:
-                self.descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                raise OffsetOutOfRange(
-                    f"the log was trimmed while it was read: segment={segment.path}", "Ask again."
-                ) from None
+            self.descriptor = open_segment(segment.path)
             self.path = str(segment.path)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from reput.errors import DamagedStore, NotAStore, OffsetOutOfRange, StoreError
 from reput.store.file_name import parse_file_name
 
-__all__ = ["Segment", "Segments", "disk_cannot_read"]
+__all__ = ["Segment", "Segments", "disk_cannot_read", "open_segment"]
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -106,7 +106,7 @@ class Segments:
         """Return *size* bytes of one segment.
 
         Raises:
-            OffsetOutOfRange: no segment holds them all.
+            OffsetOutOfRange: no segment holds them all, or none any more.
             DamagedStore: the disk cannot read them.
         """
         segment = self.find(commit_log_offset)
@@ -115,13 +115,25 @@ class Segments:
                 f"the log does not hold these bytes: commit_log_offset={commit_log_offset} size={size} "
                 f"offset_min={self.offset_min} offset_end={self.offset_end}"
             )
-        descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_segment(segment.path)
         try:
             return os.pread(descriptor, size, commit_log_offset - segment.begin)
         except OSError as error:
             raise disk_cannot_read(segment.path, commit_log_offset, size, error) from None
         finally:
             os.close(descriptor)
+
+
+def open_segment(path: Path) -> int:
+    """Return a descriptor of a segment's file, to read.
+
+    Raises:
+        OffsetOutOfRange: it was removed since the segments were listed.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise OffsetOutOfRange(f"the log was trimmed while it was read: segment={path}", "Ask again.") from None
 
 
 def disk_cannot_read(path: Path, commit_log_offset: int, size: int, error: OSError) -> DamagedStore:
