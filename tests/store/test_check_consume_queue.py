@@ -252,6 +252,22 @@ def test_light_queues_are_compared_too(golden):
     assert "topic=%LMQ%Cobalt_l2-12 queue_id=0 queue_offset=4" in found.differences[0]
 
 
+@pytest.mark.parametrize("sys_flag", [0x4, 0xC])
+def test_a_transaction_that_is_not_committed_is_in_no_light_queue(tmp_path, sys_flag):
+    """Prepared and rolled back records name a place in it that the next record gets, too."""
+    log = WrittenLog(tmp_path)
+    names = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02INNER_MULTI_QUEUE_OFFSET\x010\x02"
+    log.append(sys_flag=sys_flag, properties=names)
+    log.append(queue_offset=0, properties=names)
+    log.save()
+    for name in ("orders/0", "%LMQ%a/0"):
+        directory = tmp_path / "consumequeue" / name
+        directory.mkdir(parents=True)
+        unit = UNIT.pack(log.offsets[1], log.end - log.offsets[1], 0)
+        (directory / f"{0:020d}").write_bytes(unit.ljust(FILE_UNITS * UNIT.size, b"\0"))
+    assert view(tmp_path).state == "equal"
+
+
 def test_a_topic_that_can_be_no_folder_is_looked_for_nowhere(tmp_path):
     """A log may hold anything; no path outside of the store is ever made of it."""
     log, file = small_log(tmp_path, 0, 1)

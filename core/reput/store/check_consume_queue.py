@@ -152,6 +152,7 @@ class ConsumeQueueCheck:
         if batches.any():
             self.left_alone |= {columns.queues[index][0] for index in set(rows["queue_index"][batches].tolist())}
             wanted &= ~batches
+        in_queues = wanted.copy()
         births = self.ground.births_of(columns.queues)
         wanted &= rows["commit_log_offset"] >= births[rows["queue_index"]]
         queue_numbers = numbers[rows["queue_index"]]
@@ -160,19 +161,20 @@ class ConsumeQueueCheck:
         expected["queue"] = queue_numbers[wanted]
         for field in ("queue_offset", "commit_log_offset", "record_size", "tags_code", "store_timestamp"):
             expected[field] = rows[field][wanted]
-        if (rows["multi_dispatch_size"] >= 0).any():
-            expected = np.concatenate((expected, self.multi_dispatched(rows, columns)))
+        further = np.flatnonzero(in_queues & (rows["multi_dispatch_size"] >= 0)).tolist()
+        if further:
+            expected = np.concatenate((expected, self.multi_dispatched(further, rows, columns)))
             expected = expected[np.argsort(expected["commit_log_offset"], kind="stable")]
         self.pending.append(expected)
         self.pending_count += len(expected)
         if self.pending_count >= PENDING_MAX:
             self.compare_pending()
 
-    def multi_dispatched(self, rows: Array, columns: DispatchColumns) -> Array:
-        """Return what is expected of the further queues that records are dispatched to."""
+    def multi_dispatched(self, further: list[int], rows: Array, columns: DispatchColumns) -> Array:
+        """Return what is expected of the further queues that the records of these numbers are dispatched to."""
         expected = []
         begins = np.cumsum(rows["texts_size"]) - rows["texts_size"]
-        for number in np.flatnonzero(rows["multi_dispatch_size"] >= 0).tolist():
+        for number in further:
             row = rows[number]
             at = int(begins[number]) + max(int(row["uniq_key_size"]), 0) + max(int(row["keys_size"]), 0)
             text = columns.texts[at : at + int(row["multi_dispatch_size"])]
