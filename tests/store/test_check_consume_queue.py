@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from struct import Struct
 
 import pytest
@@ -250,6 +251,12 @@ def test_light_queues_are_compared_too(golden):
     found = view(store)
     assert found.difference_count == 1
     assert "topic=%LMQ%Cobalt_l2-12 queue_id=0 queue_offset=4" in found.differences[0]
+
+
+def test_a_pipe_among_the_files_of_a_queue_keeps_nobody_waiting(store):
+    """Whoever opened it would wait for its other end."""
+    os.mkfifo(store / "consumequeue" / TOPIC / str(QUEUE_ID) / f"{9000 * UNIT.size:020d}")
+    assert view(store).state == "equal"
 
 
 @pytest.mark.parametrize("sys_flag", [0x4, 0xC])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from reput.errors import DamagedStore
@@ -124,9 +126,11 @@ def test_a_file_without_an_entry_is_passed_over(written):
 
 
 def test_files_that_are_no_index_are_left_alone(written):
-    """Names are digits; the order is theirs."""
+    """Names are digits; the order is theirs. Nobody waits for the other end of a pipe."""
     (written.directory / "notes.txt").write_text("x")
     (written.directory / "٣").write_text("x")
+    (written.directory / "30000101000000001").mkdir()
+    os.mkfifo(written.directory / "30000101000000002")
     assert [path.name for path in index_paths(written.directory)] == [written.path(1).name, written.path(2).name]
 
 

@@ -23,6 +23,9 @@ def test_segments_are_listed_in_the_order_of_their_names(tmp_path):
     (directory / "00000000000000016000.bak").write_text("…")
     (directory / "123").write_text("…")
     (directory / f"{12000:020d}").mkdir()
+    # Its bytes could have no offsets.
+    (directory / "09223372036854775807").write_text("…")
+    (directory / "99999999999999999999").write_text("…")
     segments = Segments(directory)
     assert [(segment.begin, segment.end, segment.size) for segment in segments.list] == [
         (0, 4000, 4000),

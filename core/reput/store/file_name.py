@@ -8,6 +8,8 @@ from __future__ import annotations
 __all__ = ["file_name", "parse_file_name"]
 
 DIGITS = 20
+# Of the last file whose every byte has an offset that is a long, however large the file.
+OFFSET_MAX = 2**63 - 2**31
 
 
 def file_name(offset: int) -> str:
@@ -17,4 +19,7 @@ def file_name(offset: int) -> str:
 
 def parse_file_name(name: str) -> int | None:
     """Return the offset that *name* stands for, None if it is no such name."""
-    return int(name) if len(name) == DIGITS and name.isascii() and name.isdigit() else None
+    if len(name) != DIGITS or not name.isascii() or not name.isdigit():
+        return None
+    offset = int(name)
+    return offset if offset <= OFFSET_MAX else None

@@ -221,10 +221,12 @@ class Index:
 def index_paths(directory: Path) -> list[Path]:
     """Return the files in the order of their names, which is that of their making."""
     try:
-        names = os.listdir(directory)
+        with os.scandir(directory) as entries:
+            # Whoever opened somebody's pipe would wait for its other end.
+            files = [entry.name for entry in entries if entry.is_file()]
     except FileNotFoundError:
         return []
-    return [directory / name for name in sorted(name for name in names if name.isascii() and name.isdigit())]
+    return [directory / name for name in sorted(files) if name.isascii() and name.isdigit()]
 
 
 def read_header(path: Path) -> IndexHeader:

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,10 @@ class QueueFileUnits:
             with contextlib.suppress(FileNotFoundError):
                 if begin is not None:
                     path = directory / name
-                    self.files.append((begin // UNIT_SIZE, path.stat().st_size // UNIT_SIZE, path))
+                    stat = path.stat()
+                    # Whoever opened somebody's pipe would wait for its other end.
+                    if S_ISREG(stat.st_mode):
+                        self.files.append((begin // UNIT_SIZE, stat.st_size // UNIT_SIZE, path))
 
     def has(self, place: int) -> bool:
         """Tell whether there is still a file with this place, as far as a read has found out."""
