@@ -624,6 +624,17 @@ def test_a_first_segment_that_was_not_given_its_size_is_taken_up(tmp_path):
     assert len(records(tmp_path / "store")) == 1
 
 
+def test_segments_of_a_size_that_none_can_have_are_left_as_they_are(tmp_path):
+    """A copy that ended early, or another program's file: no supervisor could take that size for a setting."""
+    segment = tmp_path / "store" / "commitlog" / f"{0:020d}"
+    segment.parent.mkdir(parents=True)
+    segment.write_bytes(b"hello")
+    with pytest.raises(DamagedStore, match=r"segment_size=5 size_min=1024 .*path="):
+        open_store(tmp_path / "store")
+    assert segment.read_bytes() == b"hello"
+    assert not (tmp_path / "store" / "abort").exists()
+
+
 def test_wrong_settings_of_hosts_are_named(tmp_path):
     """Records hold addresses, not names."""
     with pytest.raises(ConfigError, match="store_host"):

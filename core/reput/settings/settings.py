@@ -11,12 +11,13 @@ from msgspec import Meta
 
 from reput.errors import ConfigError
 
-__all__ = ["Settings"]
+__all__ = ["SEGMENT_SIZE_MAX", "SEGMENT_SIZE_MIN", "Settings"]
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 CONSUME_QUEUE_UNIT_SIZE = 20
+SEGMENT_SIZE_MIN, SEGMENT_SIZE_MAX = 1024, INT_MAX
 
 Size: TypeAlias = Annotated[int, Meta(ge=1, le=INT_MAX)]  # bytes
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=INT_MAX)]
@@ -45,7 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     # Files of the log and of its views.
-    mapped_file_size_commit_log: Annotated[int, Meta(ge=1024, le=INT_MAX)] = 1 << 30
+    mapped_file_size_commit_log: Annotated[int, Meta(ge=SEGMENT_SIZE_MIN, le=SEGMENT_SIZE_MAX)] = 1 << 30
     mapped_file_size_consume_queue: Annotated[int, Meta(ge=CONSUME_QUEUE_UNIT_SIZE, le=INT_MAX)] = 300_000 * 20
     mapped_file_size_consume_queue_ext: Annotated[int, Meta(ge=64, le=INT_MAX)] = 48 << 20
     mapper_file_size_batch_consume_queue: Size = 300_000 * 46

@@ -58,12 +58,17 @@ def read_identity(store_directory: Path) -> StoreIdentity | None:
 
     Raises:
         NotAStore: it is a file.
-        StoreError: a newer reput wrote it, or this user may not read it.
+        StoreError: a newer reput wrote it, this user may not read it, or a file has the name of the folder.
         DamagedStore: its checksum does not fit.
     """
     try:
         identity = read_sealed(store_directory / "reput" / "store.json", StoreIdentity)
     except NotADirectoryError:
+        if store_directory.is_dir():
+            raise StoreError(
+                f"this is no directory: path={store_directory / 'reput'}",
+                "Move it away; reput keeps files of its own there.",
+            ) from None
         raise NotAStore(f"this is no directory: store={store_directory}", WHICH_DIRECTORY) from None
     except PermissionError as error:
         raise StoreError(

@@ -35,6 +35,7 @@ from reput.errors import (
 )
 from reput.filter.string_hash import string_hash
 from reput.settings import Settings
+from reput.settings.settings import SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN
 from reput.store.batch_topics import BatchTopics
 from reput.store.commit_log import CommitLog
 from reput.store.commit_service import CommitService
@@ -310,6 +311,12 @@ class MessageStore:
                     f"the commit log of this store is gone: store={self.directory} store_id={identity.store_id}",
                     "Put commitlog/ back, or move the directory away and begin anew.",
                 ) from None
+        if segments is not None and not SEGMENT_SIZE_MIN <= segments.segment_size <= SEGMENT_SIZE_MAX:
+            raise DamagedStore(
+                f"the segments have a size that none can have: segment_size={segments.segment_size} "
+                f"size_min={SEGMENT_SIZE_MIN} size_max={SEGMENT_SIZE_MAX} path={segments.list[0].path}",
+                "Copy the whole files here, or move what is no segment out of commitlog/.",
+            )
         # A making of ours that was interrupted leaves a log, too; there is nothing in it to take over.
         found = segments is not None and has_record(segments)
         if identity is None:
