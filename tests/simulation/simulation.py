@@ -410,7 +410,7 @@ class Simulation:
         segment = bytearray(content(f"{self.directory}/commitlog/{begin:020d}"))
         log = self.store.commit_log
         if isinstance(log, GroupCommitLog):
-            for gathered_at, piece in log.gathered:
+            for gathered_at, piece in log.gathered.items():
                 if begin <= gathered_at < begin + SEGMENT_SIZE:
                     segment[gathered_at - begin : gathered_at - begin + len(piece)] = piece
         elif isinstance(log, PooledCommitLog):

@@ -7,11 +7,13 @@ import ctypes
 import errno
 import os
 import resource
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from reput.store import files as files_module
-from reput.store.files import FORCES_TOGETHER_MAX, Files, WrittenFile
+from reput.store.files import FORCES_TOGETHER_MAX, Files, Mapping, WrittenFile
 
 
 def test_a_file_has_its_size_before_it_has_its_name(tmp_path, monkeypatch):
@@ -139,3 +141,76 @@ def test_a_disk_that_refuses_to_begin_is_heard(tmp_path, monkeypatch):
         with pytest.raises(OSError, match=r"file'$") if heard else contextlib.nullcontext():
             file.begin_force()
     file.close()
+
+
+@pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
+def test_what_cannot_be_written_and_forced_by_one_call_is_by_two(tmp_path, monkeypatch, error):
+    """Neither gVisor nor an old kernel knows that one."""
+    calls = spied(monkeypatch)
+
+    def refuse(descriptor: int, buffers: list[bytes], at: int, flags: int) -> int:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "pwritev", refuse)
+    assert forced_write(tmp_path) == b"..one two.."
+    assert calls == ["write", "force"]
+
+
+def test_a_python_whose_c_library_has_no_forced_write_does_with_two_calls(tmp_path, monkeypatch):
+    """Some of musl's have not."""
+    calls = spied(monkeypatch)
+    monkeypatch.setattr(files_module, "WRITE_FORCED", 0)
+    monkeypatch.delattr(os, "pwritev")
+    assert forced_write(tmp_path) == b"..one two.."
+    assert calls == ["write", "force"]
+
+
+def test_a_forced_write_that_falls_short_goes_on(tmp_path, monkeypatch):
+    """With what is left, where that belongs; the flag says that it is to be on disk."""
+    calls = spied(monkeypatch)
+    write = os.pwritev
+
+    def write_a_part(descriptor: int, buffers: list[bytes], at: int, flags: int) -> int:
+        assert flags == os.RWF_DSYNC
+        return write(descriptor, [buffers[0][:3]], at, flags)
+
+    monkeypatch.setattr(os, "pwritev", write_a_part)
+    assert forced_write(tmp_path) == b"..one two.."
+    assert calls == []
+
+
+def test_a_forced_write_beyond_what_a_file_may_have_names_the_file(tmp_path, monkeypatch):
+    """As any error of the disk does."""
+
+    def refuse(descriptor: int, buffers: list[bytes], at: int, flags: int) -> int:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr(os, "pwritev", refuse)
+    with pytest.raises(OSError, match=r"File too large.*segment"):
+        forced_write(tmp_path)
+
+
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list of what a mapping will be asked to do in two calls."""
+    calls: list[str] = []
+    for name in ("write", "force"):
+        call = getattr(Mapping, name)
+
+        def note(*arguments: object, name: str = name, call: Callable[..., None] = call) -> None:
+            calls.append(name)
+            call(*arguments)
+
+        monkeypatch.setattr(Mapping, name, note)
+    return calls
+
+
+def forced_write(directory: Path) -> bytes:
+    """Write into a mapped file and return what it has then."""
+    path = directory / "segment"
+    path.write_bytes(b"." * 11)
+    mapping = Mapping(path, 11)
+    try:
+        mapping.write_forced(b"one two", 2)
+        return bytes(mapping.memory)
+    finally:
+        mapping.close()

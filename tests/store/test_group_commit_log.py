@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from delivering import wait_until
-from reput.errors import StoreReadOnly
-from reput.store import group_commit_log
-from reput.store.files import Mapping
+from reput.errors import StoreFull, StoreReadOnly
+from reput.store import commit_log, group_commit_log
+from reput.store.files import Mapping, StartedThread, Threads
 from reput.store.group_commit_log import GroupCommitLog
 from reput.store.message import Message
 from reput.store.message_store import MessageStore
-from small_store import SEGMENT_SIZE, UnforcedFiles, UnforcedMapping, drop, log_bytes, message_of_size, records
+from reput.store.publisher import NobodyListens
+from reput.store.record import BLANK_MAGIC_CODE
+from small_store import (
+    SEGMENT_SIZE,
+    FailingFiles,
+    UnforcedFiles,
+    UnforcedMapping,
+    drop,
+    log_bytes,
+    message_of_size,
+    records,
+)
 from small_store import open_store as open_small
 
 HOUR_MS = 3_600_000
@@ -95,7 +110,7 @@ def test_a_put_forces_what_was_gathered_where_that_is_much(tmp_path, monkeypatch
         opened.append(message_of_size(SEGMENT_SIZE // 2))
     log = opened.commit_log
     assert isinstance(log, GroupCommitLog)
-    assert sum(len(piece) for _, piece in log.gathered) <= 2 * SEGMENT_SIZE
+    assert sum(map(len, log.gathered.values())) <= 2 * SEGMENT_SIZE
     assert 0 < opened.appended - opened.durable <= 2 * SEGMENT_SIZE
     opened.close(views_complete=True)
     assert len(records(tmp_path / "store")) == 20
@@ -180,3 +195,177 @@ def test_a_write_that_the_disk_refuses_fails_every_put_that_waits(tmp_path):
     opened = open_small(tmp_path / "store")
     assert opened.appended == sum(record.record_size for record in records(tmp_path / "store"))
     opened.close(views_complete=True)
+
+
+class NoThread(Threads):
+    """Nobody works beside the test."""
+
+    def start(self, name: str, target: Callable[[], None]) -> StartedThread:
+        return self
+
+    def join(self) -> None:
+        pass
+
+
+class CtrlC:
+    """Raises KeyboardInterrupt behind one call of those that the log makes; that is where Python looks for it."""
+
+    def __init__(self, call: int) -> None:
+        self.calls_left = call
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        own = frame.f_code.co_filename in (commit_log.__file__, group_commit_log.__file__)
+        if own and event in ("c_return", "return"):
+            self.calls_left -= 1
+            if self.calls_left == 0:
+                raise KeyboardInterrupt
+
+    def interrupts(self, act: Callable[[], object]) -> bool:
+        """Do *act*; return whether it was interrupted."""
+        sys.setprofile(self)
+        try:
+            act()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.setprofile(None)
+        return False
+
+
+def piece(number: int, size: int) -> bytes:
+    """Return what a log takes for a record."""
+    return size.to_bytes(4, "big") + number.to_bytes(4, "big") * (size // 4 - 1)
+
+
+def put(log: GroupCommitLog, data: bytes) -> None:
+    """Do what a put does with the log."""
+    log.room(len(data))
+    log.append(data)
+
+
+def written_pieces(data: bytes, end: int) -> list[int]:
+    """Return the numbers of the pieces of a log that ends at *end*; between them are blanks."""
+    at, numbers = 0, []
+    while at < end:
+        size, number = int.from_bytes(data[at : at + 4], "big"), int.from_bytes(data[at + 4 : at + 8], "big")
+        if number != BLANK_MAGIC_CODE:
+            assert data[at : at + size] == piece(number, size)
+            numbers.append(number)
+        at += size
+    return numbers
+
+
+def test_ctrl_c_in_a_put_takes_no_other_message(tmp_path, monkeypatch):
+    """Wherever it falls, also as a put rolls, or forces what was gathered: what was appended is written all the same,
+    where it belongs."""
+    monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 1000)
+    call, interrupted = 0, True
+    while interrupted:
+        call += 1
+        directory = tmp_path / str(call)
+        directory.mkdir()
+        log = GroupCommitLog(directory, SEGMENT_SIZE, 0, UnforcedFiles(), threads=NoThread())
+        ctrl_c = CtrlC(call)
+        appended, in_doubt = [], set()
+        for number, size in enumerate([300, 700, 1500, 200, 3000, 64, 64, 900, 4000, 120, 2000, 2000, 52] * 2):
+            appended.append(number)
+            if ctrl_c.interrupts(partial(put, log, piece(number, size))):
+                in_doubt.add(number)
+        interrupted = ctrl_c.interrupts(log.flush) or bool(in_doubt)
+        assert log.flush() == log.appended
+        found = written_pieces(b"".join(path.read_bytes() for path in sorted(directory.iterdir())), log.appended)
+        assert set(appended) - in_doubt <= set(found)
+        assert found == sorted(set(found))
+        assert all(begin >= log.durable for begin in log.gathered)
+        log.close()
+    assert call > 200
+
+
+def test_a_force_without_memory_fails_as_one_that_the_disk_refuses(tmp_path):
+    """The flusher lives on, and whoever waits is told."""
+    opened = open_store(tmp_path / "store")
+    log = opened.commit_log
+    assert isinstance(log, GroupCommitLog)
+    log.gathered = NoMemory()
+    with pytest.raises(StoreReadOnly, match="Cannot allocate memory"):
+        opened.put(Message("orders", b"x"))
+    assert opened.flush_service.thread.is_alive()
+    opened.close(views_complete=True)
+
+
+class NoMemory(dict[int, bytes]):
+    """Nothing can be taken out of it."""
+
+    def __getitem__(self, begin: int) -> bytes:
+        raise MemoryError
+
+
+def test_large_batches_are_written_in_parts(tmp_path, monkeypatch):
+    """There is no second copy of all of it in memory; each part follows the one before."""
+    monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 1000)
+    written: list[tuple[int, int]] = []
+    write = Mapping.write
+
+    def note(mapping: Mapping, data: memoryview, at: int) -> None:
+        written.append((at, len(data)))
+        write(mapping, data, at)
+
+    monkeypatch.setattr(UnforcedMapping, "write", note)
+    log = GroupCommitLog(tmp_path, SEGMENT_SIZE, 0, UnforcedFiles(), threads=NoThread())
+    for number, size in enumerate((400, 400, 400, 2000, 100)):
+        log.append(piece(number, size))
+    assert log.flush() == 3300
+    assert written == [(0, 1200), (1200, 2000), (3200, 100)]
+    log.close()
+
+
+class Listener(NobodyListens):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.end = self.offset = 0
+
+    def publish(self, begin: int, end: int, *_: object) -> None:
+        self.end = end
+
+    def durable(self, offset: int) -> None:
+        self.offset = offset
+
+
+def test_what_a_put_has_forced_is_told_though_nothing_is_left_to_force(tmp_path):
+    """The put itself may have come to nothing since. And whoever waits is not told before the dispatchers are."""
+    opened = open_store(tmp_path / "store")
+    listener, told = Listener(), []
+    opened.attach(listener, needs_properties=False)
+    end = opened.append(Message("orders", b"x")).next_commit_log_offset
+    # As a put does that finds much.
+    assert opened.commit_log.flush() == end
+    opened.call_when_durable(end, lambda: told.append(listener.end))
+    wait_until(lambda: told)
+    assert told == [end]
+    assert listener.offset == end
+    opened.close(views_complete=True)
+
+
+def test_a_put_that_cannot_force_what_was_gathered_says_that_the_store_takes_no_writes(tmp_path, monkeypatch):
+    """As a put does that waits for the force."""
+    monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 100)
+    opened = open_store(tmp_path / "store", files=UnwritableFiles())
+    opened.append(message_of_size(SEGMENT_SIZE // 2))
+    opened.append(message_of_size(SEGMENT_SIZE // 4))
+    with pytest.raises(StoreReadOnly, match="Input/output error"):
+        opened.append(message_of_size(SEGMENT_SIZE // 2))
+    opened.flush_service.wake.set()
+    wait_until(lambda: opened.state == "READ_ONLY")
+    opened.close(views_complete=True)
+
+
+def test_what_a_full_disk_leaves_of_a_batch_is_on_disk_when_that_is_said(tmp_path):
+    """So it is there after a kill."""
+    files = FailingFiles()
+    opened = open_store(tmp_path / "store", files=files)
+    files.reserve_until = 0
+    with pytest.raises(StoreFull, match="stored_count=4"):
+        opened.put_batch([message_of_size(900) for _ in range(6)])
+    drop(opened)
+    assert len(records(tmp_path / "store", unclean=True)) == 4

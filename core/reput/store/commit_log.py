@@ -21,7 +21,7 @@ import threading
 from pathlib import Path
 from struct import Struct
 
-from reput.errors import MessageIllegal, StoreError, StoreFull
+from reput.errors import MessageIllegal, StoreError, StoreFull, StoreReadOnly
 from reput.store.file_name import file_name
 from reput.store.files import Buffer, Files, Mapping, Threads
 from reput.store.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
@@ -194,15 +194,16 @@ class CommitLog:
             self.reserve(segment, size)
             self.reserve(self.current, at + BLANK_SIZE_MIN)
             self.append_blank(BLANK.pack(left, BLANK_MAGIC_CODE))
+            # No call from here on, behind which a Ctrl-C may be noticed: it has rolled as a whole, or not at all.
             self.current.content_size = at + BLANK_SIZE_MIN
-            self.unforced.append(segment)
+            self.unforced += [segment]
             self.current = segment
             self.next_segment = None
-        self.memory = memory
-        self.begin = following
-        self.limit = following + self.segment_size - BLANK_SIZE_MIN
-        self.appended = following
-        self.safe_until = following
+            self.memory = memory
+            self.begin = following
+            self.limit = following + self.segment_size - BLANK_SIZE_MIN
+            self.appended = following
+            self.safe_until = following
         self.make_safe(following)
 
     def forget_removed(self) -> None:
@@ -332,7 +333,7 @@ class CommitLog:
         """Force all that was committed when this was called, and return that offset, which is `durable` now.
 
         Raises:
-            StoreError: the disk refused. What was appended since the last success may be lost, whatever a second
+            StoreReadOnly: the disk refused. What was appended since the last success may be lost, whatever a second
                 try says: the kernel forgets a failed write. So there is no second try.
         """
         return self.force_until(self.committed)
@@ -340,7 +341,7 @@ class CommitLog:
     def force_until(self, target: int) -> int:
         """Force the log up to *target* as `flush` does."""
         if self.failed is not None:
-            raise StoreError(self.failed)
+            raise StoreReadOnly(self.failed)
         segments = [segment for segment in self.unforced if segment.begin < target]
         for segment in segments:
             try:
@@ -352,7 +353,7 @@ class CommitLog:
                     f"the log could not be forced to disk: path={segment.mapping.path} durable={self.durable} "
                     f"appended={target} error={error.strerror}"
                 )
-                raise StoreError(self.failed) from error
+                raise StoreReadOnly(self.failed) from error
         self.durable = target
         # A segment that was left behind is wholly forced now, its blank included.
         for segment in segments:

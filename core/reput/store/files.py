@@ -27,6 +27,10 @@ SYNC_FILE_RANGE_WRITE = 2
 REFUSALS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 # How file systems and kernels say that they know no files without a name.
 NO_NAMELESS_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+# Have what a call writes on disk with it. Not every C library that Python is built with knows that.
+WRITE_FORCED = getattr(os, "RWF_DSYNC", 0)
+# How file systems and kernels say that they do not: gVisor's, for one, and Linux before 4.7.
+NO_FORCED_WRITES = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 # Files that are open at a time to be forced together.
 FORCES_TOGETHER_MAX = 64
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -121,17 +125,22 @@ class Mapping:
     def write_forced(self, data: bytes, at: int) -> None:
         """Write all of *data* by position, and have it on disk; nothing else that was written is forced.
 
-        One system call: a thread that computes may keep the interpreter lock for 5 ms from who comes back from one.
+        One system call, where the system has it: a thread that computes may keep the interpreter lock for 5 ms from who
+        comes back from one.
 
         Raises:
             OSError: a part of it may have been written, and none of it be on disk.
         """
+        written = 0
         try:
-            written = os.pwritev(self.descriptor, [data], at, os.RWF_DSYNC)
-            while written < len(data):
-                written += os.pwritev(self.descriptor, [data[written:]], at + written, os.RWF_DSYNC)
+            while WRITE_FORCED and written < len(data):
+                written += os.pwritev(self.descriptor, [data[written:]], at + written, WRITE_FORCED)
         except OSError as error:
-            raise named(error, self.path) from None
+            if error.errno not in NO_FORCED_WRITES:
+                raise named(error, self.path) from None
+        if written < len(data):
+            self.write(memoryview(data)[written:], at + written)
+            self.force()
 
     def lock(self) -> None:
         """Keep all pages in memory until the mapping is closed.

@@ -90,6 +90,8 @@ class FlushService:
         self.crowded = 0
         self.stopping = False
         self.told_failure = False
+        # What *on_durable* was told last: a put that finds much in memory forces the log itself.
+        self.told_durable = commit_log.durable
         # Nobody is told of what is not forced, so that whoever puts without waiting is not to wait for whole pages.
         self.hides_unforced = False
         # A durable reader that is behind wants each flush as soon as it can be had, the more so while it waits for it.
@@ -174,8 +176,11 @@ class FlushService:
         now = self.clock.monotonic()
         behind = self.commit_log.appended - self.commit_log.durable
         thorough = now - self.last_thorough >= self.thorough_interval
-        if self.group.is_awaited or (
-            behind and (self.callers or self.durable_wanted or self.hides_unforced or thorough or self.is_worthwhile())
+        if (
+            self.group.is_awaited
+            or self.commit_log.durable > self.told_durable
+            or (behind and (self.callers or self.durable_wanted or self.hides_unforced or thorough))
+            or (behind and self.is_worthwhile())
         ):
             self.flush()
             self.last_thorough = now
@@ -200,6 +205,7 @@ class FlushService:
             self.tell_failure()
         else:
             self.on_durable(durable, known_before)
+            self.told_durable = durable
         group.open()
         if self.crowded:
             self.crowded -= 1
@@ -221,8 +227,9 @@ class FlushService:
         """Call those who asked for what is durable now, and *everyone* once nothing will be any more."""
         with self.waiting:
             self.ended = everyone
-            everyone = everyone or self.commit_log.failed is not None
-            durable = self.commit_log.durable
+            # Not what the log says: a put may have forced it, or have failed to, and that is still to be told.
+            everyone = everyone or self.told_failure
+            durable = self.told_durable
             released = [done for offset, done in self.callers if everyone or offset <= durable]
             self.callers = [] if everyone else [caller for caller in self.callers if caller[0] > durable]
             appended = self.commit_log.appended

@@ -13,8 +13,9 @@ A writer that is killed loses what it had not forced. Nobody was promised that.
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
-from collections import deque
 from pathlib import Path
 
 from reput.store.commit_log import CommitLog, OpenSegment
@@ -41,8 +42,10 @@ class GroupCommitLog(CommitLog):
         threads: Threads | None = None,
     ) -> None:
         """Open the log for appending at *end*, as `CommitLog`."""
-        # What was appended and not forced, in order, and where it goes. None of it goes over a segment's end.
-        self.gathered: deque[tuple[int, bytes]] = deque()
+        # What was appended and not forced, by where it begins; none of it goes over a segment's end. What is put there
+        # counts once `appended` lies behind it, and goes once `durable` does: who is interrupted in between, by Ctrl-C
+        # or for want of memory, leaves the log as it was, and the next one puts, or writes, to the same place.
+        self.gathered: dict[int, bytes] = {}
         self.forcing = threading.Lock()
         super().__init__(directory, segment_size, end, files, warm_up=warm_up, force_pages=force_pages, threads=threads)
 
@@ -54,14 +57,14 @@ class GroupCommitLog(CommitLog):
     def append(self, records: bytes) -> int:
         """Keep *records* for the next force and return where the log ends now."""
         begin = self.appended
-        self.gathered.append((begin, records))
+        self.gathered[begin] = records
         # Whoever forces up to there finds them.
         end = self.appended = begin + len(records)
         return end
 
     def append_blank(self, blank: bytes) -> None:
         """Keep *blank* for the next force."""
-        self.gathered.append((self.appended, blank))
+        self.gathered[self.appended] = blank
 
     def flush(self) -> int:
         """Have on disk all that was appended when this was called, and return that offset, which is `durable` now.
@@ -71,17 +74,27 @@ class GroupCommitLog(CommitLog):
         """
         with self.forcing:
             durable = self.force_until(self.appended)
-            # Only now: who is interrupted before has lost nothing of it.
-            while self.gathered and self.gathered[0][0] < durable:
-                self.gathered.popleft()
+            gathered = self.gathered
+            for begin in list(gathered):
+                if begin < durable:
+                    del gathered[begin]
             return durable
 
     def force(self, segment: OpenSegment, target: int) -> None:
         """Write and force what *segment* is to have up to *target*."""
-        begin, end = max(self.durable, segment.begin), min(target, segment.begin + segment.content_size)
-        # A copy, for somebody may put meanwhile.
-        pieces = [piece for at, piece in list(self.gathered) if begin <= at < end]
-        segment.mapping.write_forced(b"".join(pieces), begin - segment.begin)
+        at = max(self.durable, segment.begin)
+        until = min(target, segment.begin + segment.content_size)
+        try:
+            while at < until:
+                begin = at
+                pieces: list[bytes] = []
+                # Mostly all of it. Of more, say of large batches, there is no copy as a whole.
+                while at < until and at - begin < GATHERED_MAX:
+                    pieces.append(self.gathered[at])
+                    at += len(pieces[-1])
+                segment.mapping.write_forced(b"".join(pieces), begin - segment.begin)
+        except MemoryError:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
 
     def make_safe(self, end: int) -> None:
         """As `CommitLog`; forces what was gathered where that is much."""

@@ -1009,7 +1009,13 @@ class MessageStore:
         if not self.sync_flush:
             return self.append_batch(messages)
         begin = self.monotonic()
-        results = self.append_batch(messages)
+        try:
+            results = self.append_batch(messages)
+        except StoreError as error:
+            if error.stored_count:
+                # Whoever is told that some are stored is told of no others than are on disk.
+                self.wait_durable(self.commit_log.appended)
+            raise
         if results and not self.wait_durable(results[-1].next_commit_log_offset):
             status = PutMessageStatus.FLUSH_DISK_TIMEOUT
             results = [msgspec.structs.replace(result, status=status) for result in results]
