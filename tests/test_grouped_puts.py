@@ -205,13 +205,13 @@ def test_a_disk_that_does_not_answer_in_time_is_told(tmp_path):
         tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20
     ) as store:
         mapping = store.writer.commit_log.current.mapping
-        force = mapping.force
+        write_forced = mapping.write_forced
 
-        def slow():
+        def slow(data, at):
             assert answer.wait(LIMIT_S)
-            force()
+            write_forced(data, at)
 
-        mapping.force = slow
+        mapping.write_forced = slow
 
         async def main():
             results = await asyncio.gather(*(store.aput(message(number)) for number in range(3)))
@@ -227,10 +227,10 @@ def test_a_failed_force_refuses_everybody_in_flight(tmp_path):
     """And whoever comes later; nothing is called safe."""
     store = reput.open(tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000)
 
-    def refuse():
+    def refuse(data, at):
         raise OSError(5, "Input/output error")
 
-    store.writer.commit_log.current.mapping.force = refuse
+    store.writer.commit_log.current.mapping.write_forced = refuse
 
     async def main():
         return [

@@ -401,13 +401,14 @@ def test_sync_flush_shows_nothing_that_the_disk_may_still_lose(tmp_path, mode, m
     A power cut would give its place to another message, and whoever had read it would have read what never was.
     """
     entered, go_on = threading.Event(), threading.Event()
-    force = Mapping.force
+    write_forced = Mapping.write_forced
 
-    def force_slowly(mapping: Mapping) -> None:
-        if mapping.path.parent.name == "commitlog":
-            entered.set()
-            go_on.wait(TIMEOUT)
-        force(mapping)
+    def write_slowly(mapping: Mapping, data: bytes, at: int) -> None:
+        # It is in the file already, though not on disk.
+        mapping.write(memoryview(data), at)
+        entered.set()
+        go_on.wait(TIMEOUT)
+        write_forced(mapping, data, at)
 
     def shown(store: reput.Store | reput.ReadOnlyStore) -> set[int]:
         return {
@@ -420,7 +421,7 @@ def test_sync_flush_shows_nothing_that_the_disk_may_still_lose(tmp_path, mode, m
     with open_tiny(tmp_path / "store", mode=mode, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000) as store:
         first = store.put(message(0))
         catch_up(store)
-        monkeypatch.setattr(Mapping, "force", force_slowly)
+        monkeypatch.setattr(Mapping, "write_forced", write_slowly)
         putting = threading.Thread(target=store.put, args=(message(1),))
         putting.start()
         try:
