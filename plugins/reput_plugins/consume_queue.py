@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.store.batch_topics import BatchTopics
 from reput.store.consume_queue_builder import (
     ConsumeQueueBuilder,
@@ -64,6 +65,8 @@ class ConsumeQueueDispatcher(KeptView[ConsumeQueueBuilder, ConsumeQueueState]):
         self.ext_generation_path = str(ext_directory / "generation")
         self.ext_generation: str | None = None
         self.ext_generation_stamp = -1
+        # Where the log was found unreadable when the queues were to be built again.
+        self.unreadable_at: int | None = None
 
     def restore(self, kept: ConsumeQueueState) -> None:
         self.builder.restore(kept.queues)
@@ -96,10 +99,8 @@ class ConsumeQueueDispatcher(KeptView[ConsumeQueueBuilder, ConsumeQueueState]):
     def dispatch(self, batch: DispatchBatch) -> None:
         self.batch = batch
         # One look for each batch: mostly there are no ext files.
-        ext_is_there = os.access(self.ext_path, os.F_OK)
-        if ext_is_there:
-            self.follow_ext()
-        self.builder.addresses = self.addresses if ext_is_there else None
+        ext_holds = os.access(self.ext_path, os.F_OK) and self.follow_ext()
+        self.builder.addresses = self.addresses if ext_holds else None
         with retry_on_shortage("units cannot be written"):
             self.builder.put(batch)
         if self.left_alone.value != self.builder.left_alone_count:
@@ -118,23 +119,69 @@ class ConsumeQueueDispatcher(KeptView[ConsumeQueueBuilder, ConsumeQueueState]):
         finally:
             self.addresses.close()
 
-    def follow_ext(self) -> None:
+    def follow_ext(self) -> bool:
         """Find out whether the ext files were made anew: then the addresses in the queues lead to other units.
 
+        Returns:
+            whether units may get addresses. Where they were made anew, and the log cannot give the queues again, the
+            queues stay as they are, and go on with plain tags codes: ext is only a help to filters.
+
         Raises:
-            RebuildNeeded: they were.
+            RebuildNeeded: they were, and it can.
         """
         try:
             stamp = os.stat(self.ext_generation_path).st_mtime_ns
         except FileNotFoundError:
-            return
+            return True
         if stamp != self.ext_generation_stamp:
             # Damaged, it is another one than before.
             generation = Path(self.ext_generation_path).read_text("utf-8", "replace")
             if self.ext_generation not in (None, generation):
+                if self.would_lose_messages():
+                    return False
                 self.context.logger.warning("the ext files were made anew, and so are the queues that lead to them")
                 raise RebuildNeeded
             self.ext_generation, self.ext_generation_stamp = generation, stamp
+        return True
+
+    def would_lose_messages(self) -> bool:
+        """Tell whether the queues, built again, would come to stand before damage that they lie behind now."""
+        known = self.unreadable_at
+        end = self.end.commit_log_offset if self.end is not None else 0
+        self.unreadable_at = self.first_unreadable(known or 0, end)
+        if self.unreadable_at is not None and self.unreadable_at != known:
+            self.context.logger.error(
+                "the ext files were made anew; the queues that lead to them are kept until the damage of the log is "
+                "accepted, for behind it they cannot be built again: commit_log_offset=%d view=%d",
+                self.unreadable_at,
+                end,
+            )
+        return self.unreadable_at is not None
+
+    def first_unreadable(self, begin: int, end: int) -> int | None:
+        """Return where the log from *begin* to *end* cannot be read, and nobody has accepted that; None: nowhere."""
+        # Here: it loads numpy, and is needed only when a view was lost.
+        from reput.store.log_scan import LogScan
+        from reput.store.recovery import read_damage
+
+        store_directory = self.context.store_directory
+        scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted())
+        at = max(begin, scan.offset_min)
+        try:
+            while at < end:
+                self.context.alive()
+                try:
+                    at = scan.passed_over[at] if at in scan.passed_over else scan.locate(at, end)[1]
+                except OffsetOutOfRange:
+                    if scan.offset_min <= at:
+                        return at
+                    # Retention took it meanwhile.
+                    at = scan.offset_min
+        except DamagedStore:
+            return at
+        finally:
+            scan.close()
+        return None
 
     def reject(self, commit_log_offset: int, reason: str) -> None:
         """Put a record that can have no unit with the dead letters."""

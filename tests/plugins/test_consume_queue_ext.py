@@ -12,6 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import reput
+from delivering import wait_until
 from dispatcher_host import Context, cut_into_batches, log_batch, view_bytes
 from faulty_files import FullDisk, Killed, KilledFiles, PowerCutFiles
 from reput.filter import BloomFilter
@@ -21,6 +23,7 @@ from reput.store.consume_queue_ext import ConsumeQueueExt, is_address
 from reput.store.files import Files, Threads
 from reput.store.identity import StoreIdentity, read_store_id
 from reput.store.open_files import OpenFiles
+from reput.store.recovery import DamagedRange, DamageList
 from reput.store.sealed_file import read_sealed, seal
 from reput_hooks import Cursor, DispatchBatch, RebuildNeeded, RetryLater
 from reput_plugins.consume_queue import ConsumeQueueDispatcher
@@ -31,9 +34,10 @@ from reput_plugins.consume_queue_ext import (
     reput_describe_dispatcher,
 )
 from simulation.simulated_machine import HeldThreads, PromptThreads
-from small_store import small_sidecars
+from small_store import overwrite, small_sidecars
 from written_log import START_MS, WrittenLog
 
+WAIT_S = 60.0
 FOLDER = "consumequeue_ext"
 QUEUES = "consumequeue"
 SMALL = Settings(
@@ -406,6 +410,65 @@ def test_queues_are_made_anew_with_the_ext_files(small_log, tmp_path):
         again.dispatch(batches[1])
 
 
+def units_by_record(root: Path) -> dict[int, int]:
+    """Return the third field of each unit of the queues, by the commit-log offset of its record."""
+    return {
+        unit[0]: unit[2]
+        for path in (root / QUEUES).rglob("0*")
+        if path.is_file()
+        for unit in UNIT.iter_unpack(path.read_bytes())
+        if unit[1]
+    }
+
+
+def test_queues_that_the_log_cannot_give_again_are_kept(small_log, tmp_path):
+    """Readers would lose what lies behind the damage. It is told of; what is new has plain tags codes; and when the
+    damage is accepted, the queues are made anew."""
+    store = small_log
+    batches = list(batches_from(store, None, 9))
+    ext, queues = ext_of(store, tmp_path), queues_of(store, tmp_path)
+    for dispatcher in (ext, queues):
+        dispatcher.start()
+        for batch in batches[:2]:
+            dispatcher.dispatch(batch)
+    queues.flush()
+    before = units_by_record(tmp_path)
+    damaged, following = [request.commit_log_offset for request in batches[0]][4:6]
+    overwrite(store, damaged, b"\xff" * 8)
+    (tmp_path / "reput" / "views" / "consume_queue_ext" / "cursor").unlink(missing_ok=True)
+    ext_of(store, tmp_path).start()
+    for dispatcher in (queues, restarted := queues_of(store, tmp_path)):
+        if dispatcher is restarted:
+            dispatcher.start()
+        dispatcher.dispatch(batches[2])
+        dispatcher.dispatch(batches[3])
+        new = {request.commit_log_offset: request.tags_code for batch in batches[2:4] for request in batch}
+        assert units_by_record(tmp_path) == before | new
+    damage = DamageList([DamagedRange(damaged, following, "test", accepted=True)])
+    (store / "reput").mkdir(exist_ok=True)
+    (store / "reput" / "damage").write_bytes(seal(damage))
+    with pytest.raises(RebuildNeeded):
+        restarted.dispatch(batches[3])
+
+
+def test_a_program_that_ends_before_damage_leaves_readers_what_lies_behind(tmp_path):
+    """The ext files are lost, and cannot be built again beyond the damage: with their dispatcher stopped, the queues
+    take in what is new, and lose nothing."""
+    views = {"mode": "inline", "dispatchers": ("consume_queue_ext", "consume_queue")}
+    small = {"mapped_file_size_commit_log": 4096, "enable_consume_queue_ext": True, "dispatcher_flush_interval": 10}
+    with reput.open(tmp_path, **views, **small) as store:
+        results = [store.put(reput.Message("orders", b"x" * 100)) for _ in range(60)]
+        store.wait_for("consume_queue", store.appended, WAIT_S)
+    damaged = results[20].commit_log_offset
+    overwrite(tmp_path, damaged, b"\xff" * 8)
+    (tmp_path / FOLDER).rename(tmp_path.with_name("gone"))
+    with reput.open(tmp_path, **views, **small) as store:
+        wait_until(lambda: str(damaged) in str(store.status().dispatchers[0].error))
+        store.put(reput.Message("orders", b"new"))
+    with reput.open(tmp_path, read_only=True) as reader:
+        assert [record.body for record in reader.get("orders", 0, 21, count_max=100)] == [b"x" * 100] * 39 + [b"new"]
+
+
 def test_a_damaged_name_of_the_ext_files_is_another_name(small_log, tmp_path):
     """The queues are built again, and know the ext files by it from then on; nobody dies of it."""
     queues, batches = begun_queues(small_log, tmp_path)
@@ -429,13 +492,7 @@ def test_without_ext_units_the_queue_has_the_tags_code(small_log, tmp_path):
     ext.dispatch(batches[0])
     for batch in batches:
         queues.dispatch(batch)
-    by_record = {
-        unit[0]: unit[2]
-        for path in (tmp_path / QUEUES).rglob("0*")
-        if path.is_file()
-        for unit in UNIT.iter_unpack(path.read_bytes())
-        if unit[1]
-    }
+    by_record = units_by_record(tmp_path)
     for request in batches[0]:
         assert is_address(by_record[request.commit_log_offset])
     for request in batches[1]:
