@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import re
 
 import numpy as np
 import pytest
 
 import reput
-from reput.errors import NotAStore, ReputError, StoreError, StoreReadOnly
+from delivering import LIMIT_S
+from reput.consume import TransactionState
+from reput.errors import ConfigError, NotAStore, ReputError, RequestRefused, StoreError, StoreReadOnly
 from reput.store.files import Files
+from reput.store.subscription_group_manager import SubscriptionGroupConfig
+from reput.store.topic_config_manager import TopicConfig
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +58,15 @@ def store(tmp_path_factory):
         ("records", ("x",), "commit_log_offset is not a whole number: commit_log_offset='x'"),
         ("records", (-5,), "commit_log_offset is less than 0: commit_log_offset=-5"),
         ("progress", (None,), "dispatcher=None"),
+        ("progress", ([],), "dispatcher is not text: dispatcher=[]"),
+        ("wait_for", ([], 0), "dispatcher is not text: dispatcher=[]"),
+        ("wait_for", ("index", 1 << 70), "commit_log_offset is more than 9223372036854775807: commit_log_offset=11805"),
+        ("rebuild", (None,), "view is not text: view=None"),
+        ("queue_ids", ([],), "topic is not text: topic=[]"),
+        ("put_nums", ([],), "topic is not text: topic=[]"),
+        ("next_queue_offset", ([],), "topic is not text: topic=[]"),
+        ("next_queue_offset", ("orders", []), "queue_id is not a whole number: queue_id=[]"),
+        ("consumer", ([], "orders"), "group has an illegal character: group=[]"),
         ("delete_topic", ("a\0b",), "topic has an illegal character: topic='a\\x00b'"),
         ("delete_topic", ("../x",), "topic has an illegal character: topic='../x'"),
     ],
@@ -65,11 +80,117 @@ def test_a_wrong_argument_is_named_with_its_value(store, method, arguments, text
     assert store.appended == 0
 
 
-@pytest.mark.parametrize("path", [None, 3, b"store"])
-def test_a_path_that_is_none_is_named(path):
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (([], 0), "dispatcher is not text: dispatcher=[]"),
+        (("index", None), "commit_log_offset is not a whole number: commit_log_offset=None"),
+        (("index", 1 << 70), "commit_log_offset is more than 9223372036854775807"),
+        (("index", 0, "x"), "timeout is not a number of seconds: timeout='x'"),
+    ],
+)
+def test_a_wrong_argument_of_a_task_is_named_with_its_value(store, arguments, text):
+    """As that of a thread."""
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(store.wait_for_async(*arguments))
+    assert text in str(caught.value)
+    with pytest.raises(ConfigError, match="commit_log_offset is more than 9223372036854775807"):
+        asyncio.run(store.durable(1 << 70))
+
+
+@pytest.mark.parametrize("take", ["acknowledge", "retry"])
+def test_what_is_no_message_is_not_acknowledged(tmp_path, take):
+    """Nor is what was acknowledged, nor what another consumer was given; the message stays in flight where it is."""
+    with reput.open(tmp_path, mode="inline") as store:
+        store.put(reput.Message("orders", b"x"))
+        with store.consumer("billing", "orders") as consumer, store.consumer("shipping", "orders") as other:
+            record = consumer.receive(LIMIT_S)
+            for thing in (None, "x", 3, [], record.commit_log_offset):
+                with pytest.raises(ConfigError, match="this is no message that was received: record=") as caught:
+                    getattr(consumer, take)(thing)
+                assert "receive" in caught.value.advice
+            with pytest.raises(RequestRefused, match="the message is not in flight here: group='shipping' topic="):
+                getattr(other, take)(record)
+            getattr(consumer, take)(record)
+            with pytest.raises(RequestRefused, match="the message is not in flight here: group='billing' topic="):
+                getattr(consumer, take)(record)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda t: t.commit(None), "this is no half message: half=None"),
+        (lambda t: t.rollback("x"), "this is no half message: half='x'"),
+        (lambda t: t.end("g", None, 0, TransactionState.COMMIT), "commit_log_offset is not a whole number"),
+        (lambda t: t.end("g", 0.5, 0, TransactionState.COMMIT), "commit_log_offset=0.5"),
+        (lambda t: t.on_check([], None), "producer_group is not text: producer_group=[]"),
+        (lambda t: t.put_half("g", reput.Message("orders", b"", keys=3)), "keys=3"),
+        (lambda t: t.put_half("g", reput.Message("orders", b"", properties=3)), "type=int"),
+        (lambda t: t.put_half("g", reput.Message("orders", b"", properties="x")), "type=str"),
+    ],
+)
+def test_a_wrong_argument_of_a_transaction_is_named_with_its_value(store, call, text):
+    """And nothing is stored."""
+    with pytest.raises(ReputError) as caught:
+        call(store.transactions)
+    assert text in str(caught.value)
+    assert store.appended == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda a: a.topic_stats([]), "topic is not text: topic=[]"),
+        (lambda a: a.delete_topic(None), "topic is not text: topic=None"),
+        (lambda a: a.has_messages([]), "topic is not text: topic=[]"),
+        (lambda a: a.queue_range(b"x", 0), "topic is not text: topic=b'x'"),
+        (lambda a: a.queue_range("orders", "0"), "queue_id is not a whole number: queue_id='0'"),
+        (lambda a: a.store_timestamp("orders", 0, None), "queue_offset is not a whole number: queue_offset=None"),
+        (lambda a: a.group_progress([]), "group is not text: group=[]"),
+        (lambda a: a.delete_group([]), "group is not text: group=[]"),
+        (lambda a: a.reset_offsets([], "orders", "earliest"), "group is not text: group=[]"),
+        (
+            lambda a: a.topics.create_or_update(TopicConfig(topic_name="orders", read_queue_nums=None)),
+            "read_queue_nums is not a whole number: read_queue_nums=None",
+        ),
+        (
+            lambda a: a.topics.create_or_update(TopicConfig(topic_name="orders", perm="rw")),
+            "perm is not a whole number: perm='rw'",
+        ),
+        (
+            lambda a: a.groups.create_or_update(SubscriptionGroupConfig(group_name="g", retry_max_times=None)),
+            "retry_max_times is not a whole number: retry_max_times=None",
+        ),
+    ],
+)
+def test_a_wrong_argument_of_an_operator_is_named_with_its_value(store, call, text):
+    """Whatever he asks, or wants to have changed."""
+    with pytest.raises(ReputError) as caught:
+        call(store.services.administration)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"store", "a\0b", "\ud800"])
+def test_a_path_that_is_none_is_named(tmp_path, path):
     """Before anything is made."""
-    with pytest.raises(ReputError, match=f"path={path!r}"):
+    named = re.escape(f"={path!r}")
+    with pytest.raises(ReputError, match=f"path{named}"):
         reput.open(path)
+    with pytest.raises(ReputError, match=f"path{named}"):
+        reput.debug(path, "index")
+    if path is None:
+        return
+    for name in ("config", "target"):
+        with pytest.raises(ReputError, match=f"{name}{named}"):
+            reput.debug(tmp_path, "index", **{name: path})
+    with pytest.raises(ReputError, match=f"config{named}"):
+        reput.open(tmp_path / "store", config=path)
+    assert list(tmp_path.iterdir()) == []
+    with (
+        reput.open(tmp_path / "store", mode="inline") as store,
+        pytest.raises(ReputError, match=f"offset_store{named}"),
+    ):
+        store.consumer("group", "orders", broadcast=True, offset_store=path)
 
 
 def test_a_number_of_numpys_is_a_number(store):

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from math import isnan
+from pathlib import Path
 from typing import Any
 
 from reput.errors import ConfigError, MessageIllegal
 from reput.store.message import Message
+from reput_hooks import Record
 
-__all__ = ["require_messages", "require_seconds", "require_text", "require_whole"]
+__all__ = [
+    "OFFSET_MAX",
+    "require_messages",
+    "require_path",
+    "require_record",
+    "require_seconds",
+    "require_text",
+    "require_whole",
+]
+
+# Of bytes or of units: RocketMQ's are signed numbers of 64 bits.
+OFFSET_MAX = 2**63 - 1
 
 
-def require_whole(name: str, value: object, at_least: int | None = 0) -> None:
-    """Refuse what is no whole number, or one below *at_least*.
+def require_whole(name: str, value: object, at_least: int | None = 0, at_most: int | None = None) -> None:
+    """Refuse what is no whole number, or one below *at_least* or above *at_most*.
 
     Raises:
         ConfigError: it is.
@@ -23,6 +37,8 @@ def require_whole(name: str, value: object, at_least: int | None = 0) -> None:
         raise ConfigError(f"{name} is not a whole number: {name}={value!r}", "Give an int.")
     if at_least is not None and value.__index__() < at_least:
         raise ConfigError(f"{name} is less than {at_least}: {name}={value!r}", f"Give {at_least} or more.")
+    if at_most is not None and value.__index__() > at_most:
+        raise ConfigError(f"{name} is more than {at_most}: {name}={value!r}", f"Give {at_most} or less.")
 
 
 def require_text(name: str, value: object) -> None:
@@ -33,6 +49,38 @@ def require_text(name: str, value: object) -> None:
     """
     if not isinstance(value, str):
         raise ConfigError(f"{name} is not text: {name}={value!r}", "Give a str.")
+
+
+def require_path(name: str, value: object) -> Path:
+    """Return the path that *value* is.
+
+    Raises:
+        ConfigError: it is none, or one that no file can have.
+    """
+    try:
+        path = Path(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(f"{name} is no path: {name}={value!r}", "Give a str or a pathlib.Path.") from None
+    try:
+        data = os.fsencode(path)
+    except UnicodeEncodeError:
+        data = b"\0"
+    if b"\0" in data:
+        raise ConfigError(f"no file is called so: {name}={str(path)!r}", "Give one without zero bytes and surrogates.")
+    return path
+
+
+def require_record(record: object) -> None:
+    """Refuse what is no message that a consumer was given.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(record, Record):
+        raise ConfigError(
+            f"this is no message that was received: record={record!r:.100}",
+            "Give what `receive` returned; it returns None where there was no message.",
+        )
 
 
 def require_seconds(name: str, value: object) -> None:

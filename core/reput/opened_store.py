@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 import msgspec
 
 import reput
-from reput.arguments import require_messages, require_seconds, require_text, require_whole
+from reput.arguments import OFFSET_MAX, require_messages, require_path, require_seconds, require_text, require_whole
 from reput.consume.arrivals import ArrivalPublisher
 from reput.consume.cut_offsets import bring_back_offsets
 from reput.consume.schedule_service import HALF_TOPIC, DelayLevelRow, ScheduleService
@@ -127,24 +127,21 @@ def open(
         StoreFull: the disk has no room for the store's own files.
         DamagedStore: the log is damaged, and nobody has decided about that yet.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(f"path is no path: path={path!r}", "Give a str or a pathlib.Path.")
+    directory = require_path("path", path)
     if not os.fspath(path):
         raise ConfigError("path is empty: path=''", "Name the store's directory; the current one is called '.'.")
-    directory = Path(path)
     if mode not in ("processes", "inline"):
         raise ConfigError(f"mode is unknown: mode={mode!r} known=processes,inline", "Give one of the known ones.")
     identity = read_identity(directory)
     recorded = dict(identity.file_sizes) if identity else {}
     if isinstance(dispatchers, str) or not isinstance(dispatchers, (Iterable, NoneType)):
         raise ConfigError(f"dispatchers are a list of names: dispatchers={dispatchers!r}")
-    if not isinstance(config, (str, os.PathLike, NoneType)):
-        raise ConfigError(f"config is no path: config={config!r}", "Give a str or a pathlib.Path.")
+    config_path = None if config is None else require_path("config", config)
     if not isinstance(hooks, Iterable):
         raise ConfigError(f"hooks are a list of modules or objects: hooks={hooks!r}")
     if dispatchers is not None:
         settings["dispatchers"] = tuple(dispatchers)
-    read = partial(load_settings, None if config is None else Path(config), recorded=recorded, **settings)
+    read = partial(load_settings, config_path, recorded=recorded, **settings)
     loaded = read()
     if read_only:
         return ReadOnlyStore(directory, loaded.settings)
@@ -517,7 +514,7 @@ class Store(Reading):
         Raises:
             StoreError: the disk refused, or the store was closed first.
         """
-        require_whole("commit_log_offset", commit_log_offset)
+        require_whole("commit_log_offset", commit_log_offset, 0, OFFSET_MAX)
         if self.writer.durable >= commit_log_offset:
             return
         await self.grouped_puts().waits.wait(commit_log_offset)
@@ -621,6 +618,7 @@ class Store(Reading):
             DispatcherError: it is not enabled.
         """
         self.require_open()
+        require_text("dispatcher", dispatcher)
         return self.group.progress(dispatcher)
 
     def wait_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
@@ -630,10 +628,15 @@ class Store(Reading):
             WaitTimeout: it was not in *timeout* seconds.
             DispatcherError: it is not enabled, or does not run and never will by itself.
         """
-        self.require_open()
-        require_whole("commit_log_offset", commit_log_offset)
-        require_seconds("timeout", timeout)
+        self.require_wait(dispatcher, commit_log_offset, timeout)
         self.group.wait_for(dispatcher, commit_log_offset, timeout)
+
+    def require_wait(self, dispatcher: str, commit_log_offset: int, timeout: float | None) -> None:
+        """Refuse to wait where the store is closed, or for what is no place."""
+        self.require_open()
+        require_text("dispatcher", dispatcher)
+        require_whole("commit_log_offset", commit_log_offset, 0, OFFSET_MAX)
+        require_seconds("timeout", timeout)
 
     @property
     def loops_wait_for_progress(self) -> bool:
@@ -642,7 +645,7 @@ class Store(Reading):
 
     async def wait_for_async(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
         """As `wait_for`, for a task: other tasks go on meanwhile."""
-        self.require_open()
+        self.require_wait(dispatcher, commit_log_offset, timeout)
         await self.group.wait_for_async(dispatcher, commit_log_offset, timeout)
 
     def readable_up_to(self, view: str) -> int:
@@ -676,6 +679,8 @@ class Store(Reading):
             DispatcherError: a view is not enabled or could not be built; the old ones hold.
         """
         self.require_open()
+        for view in views:
+            require_text("view", view)
         return self.group.rebuild(views)
 
     def log_end(self) -> int:
@@ -766,7 +771,7 @@ class Store(Reading):
                 *offset_store* is another consumer's.
             DamagedStore: neither *offset_store* nor its backup can be read.
         """
-        path = None if offset_store is None else Path(offset_store)
+        path = None if offset_store is None else require_path("offset_store", offset_store)
         return self.services.consumer(
             group,
             topics,
@@ -779,6 +784,7 @@ class Store(Reading):
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the queues of *topic* that messages were put to."""
+        require_text("topic", topic)
         return list(self.writer.queue_offsets.queues.get(topic, ()))
 
     def put_totals(self) -> dict[str, int]:
@@ -787,6 +793,7 @@ class Store(Reading):
 
     def put_nums(self, topic: str) -> int | None:
         """Return how many messages were put to *topic* since the store was opened, None if nobody ever put one."""
+        require_text("topic", topic)
         return self.writer.put_nums().get(topic, 0) if self.writer.queue_offsets.queues.get(topic) else None
 
     def statistics(self) -> StoreStatistics:
@@ -820,6 +827,8 @@ class Store(Reading):
 
     def next_queue_offset(self, topic: str, queue_id: int = 0) -> int:
         """Return the queue offset that the next message of a queue gets; the queue may not be built so far yet."""
+        require_text("topic", topic)
+        require_whole("queue_id", queue_id)
         return self.writer.queue_offsets.next_offset(topic, queue_id)
 
     @property

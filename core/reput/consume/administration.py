@@ -15,7 +15,7 @@ from typing import Self
 
 import msgspec
 
-from reput.arguments import require_whole
+from reput.arguments import require_text, require_whole
 from reput.consume.config_managers import ConfigManagers
 from reput.consume.pull_service import ReadableStore
 from reput.consume.response_code import ResponseCode
@@ -116,12 +116,15 @@ class Administration:
         Raises:
             RequestRefused: TOPIC_NOT_EXIST.
         """
+        require_text("topic", topic)
         if self.topics.find(topic) is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
         return self.topics.all_queue_ids(topic)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
+        require_text("topic", topic)
+        require_whole("queue_id", queue_id, None)
         # In a file of offsets may stand anything: RocketMQ 4 commits what it is told to.
         if not may_be_topic(topic):
             return 0, 0
@@ -130,6 +133,9 @@ class Administration:
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return the store time of one message, None if it is not there."""
+        require_text("topic", topic)
+        require_whole("queue_id", queue_id, None)
+        require_whole("queue_offset", queue_offset, None)
         if queue_offset < 0 or not may_be_topic(topic):
             return None
         with self.store.read_lock:
@@ -138,6 +144,7 @@ class Administration:
 
     def has_messages(self, topic: str) -> bool:
         """Tell whether the store has queues of *topic* that messages were put to."""
+        require_text("topic", topic)
         return any(self.queue_range(topic, queue_id)[1] for queue_id in self.topics.queue_ids(topic))
 
     def delete_topic(self, topic: str) -> None:
@@ -147,6 +154,7 @@ class Administration:
             RequestRefused: it is unknown, or the system's; or the store has messages of it and is not open, so that
                 nobody would take its queues away.
         """
+        require_text("topic", topic)
         if is_system_topic(topic):
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"topic is the system's own: topic={topic!r}")
         if topic not in self.managers.topics.entries and not self.topics.queue_ids(topic):
@@ -197,6 +205,7 @@ class Administration:
 
     def require_group(self, group: str) -> None:
         """Raise RequestRefused, SUBSCRIPTION_GROUP_NOT_EXIST, unless anything is known of *group*."""
+        require_text("group", group)
         if group not in self.managers.groups.entries and group not in self.managers.offsets.groups():
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group does not exist: group={group!r}"

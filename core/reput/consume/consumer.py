@@ -27,12 +27,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from weakref import ref
 
-from reput.arguments import require_seconds, require_whole
+from reput.arguments import require_record, require_seconds, require_whole
 from reput.consume.loop_arrivals import running_loop
 from reput.consume.response_code import ResponseCode
 from reput.consume.shared_queue import SharedQueue
 from reput.consume.subscription import Filter, Subscription, subscribe
-from reput.consume.subscription_groups import check_group
 from reput.consume.topic_reader import Beginning, check_beginning
 from reput.consume.topics import RETRY_PREFIX, check_consumed_topic
 from reput.errors import ConfigError, OffsetOutOfRange, RequestRefused, StoreClosed
@@ -76,7 +75,6 @@ class Consumer:
             raise ConfigError(f"a consumer has a topic at least: group={shared.group!r}")
         require_whole("in_flight_max", in_flight_max, 1)
         check_beginning("begin", begin)
-        check_group(shared.group)
         for topic in topics:
             check_consumed_topic(topic)
         self.shared = shared
@@ -260,8 +258,12 @@ class Consumer:
 
         Raises:
             RequestRefused: it is not in flight here: acknowledged before, or taken away by `rewind` or `close`.
+            ConfigError: it is no message.
         """
         delivered = self.delivered
+        if not isinstance(record, Record):
+            # Called only then: a call costs more than the look.
+            require_record(record)
         with self.shared.lock:
             was_full = len(delivered) >= self.in_flight_max
             place = delivered.pop(record.commit_log_offset, None)
@@ -290,8 +292,10 @@ class Consumer:
 
         Raises:
             RequestRefused: the message is not in flight here, or the group may not send back.
+            ConfigError: it is no message.
             StoreError: the copy could not be stored; the message is still in flight.
         """
+        require_record(record)
         require_whole("delay_level", delay_level, None)
         if max_reconsume_times is not None:
             require_whole("max_reconsume_times", max_reconsume_times)
@@ -404,7 +408,7 @@ class Consumer:
 
     def require_subscription(self, topic: str) -> None:
         """Raise ConfigError unless the consumer has subscribed to *topic*."""
-        if topic not in self.subscriptions:
+        if not isinstance(topic, str) or topic not in self.subscriptions:
             raise ConfigError(
                 f"the consumer has not subscribed to the topic: group={self.group!r} topic={topic!r} "
                 f"topics={','.join(self.begins)}",

@@ -143,6 +143,7 @@ class ConsumeServices:
                 f"Enable the dispatcher {CONSUME_QUEUE}.",
             )
         self.require_open()
+        check_group(group)
         if not isinstance(topics, str) and not isinstance(topics, Iterable):
             raise ConfigError(f"topics are none: topics={topics!r}", "Give a topic's name, or several.")
         if not isinstance(wanted, Filter):
@@ -186,7 +187,6 @@ class ConsumeServices:
         Raises:
             ConfigError, RequestRefused, DamagedStore: as `consumer`.
         """
-        check_group(group)
         if not self.groups.require(group).consume_broadcast_enable:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"the group may not consume by broadcasting: group={group!r}"

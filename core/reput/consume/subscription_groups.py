@@ -9,6 +9,7 @@ import re
 
 import msgspec
 
+from reput.arguments import require_whole
 from reput.consume.response_code import ResponseCode
 from reput.errors import RequestRefused
 from reput.settings import Settings
@@ -102,6 +103,7 @@ class SubscriptionGroups:
             ("retry_queue_nums", config.retry_queue_nums),
             ("retry_max_times", config.retry_max_times),
         ):
+            require_whole(name, value, None)
             if not 0 <= value <= INT_MAX:
                 raise RequestRefused(
                     ResponseCode.INVALID_PARAMETER, f"a number lies between 0 and {INT_MAX}: {name}={value}"

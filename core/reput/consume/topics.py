@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
+from reput.arguments import require_whole
 from reput.consume.response_code import ResponseCode
 from reput.errors import MessageIllegal, RequestRefused
 from reput.settings import Settings
@@ -133,11 +134,13 @@ class Topics:
                 ResponseCode.INVALID_PARAMETER, f"topic is the system's own: topic={config.topic_name!r}"
             )
         for name, value in (("read_queue_nums", config.read_queue_nums), ("write_queue_nums", config.write_queue_nums)):
+            require_whole(name, value, None)
             if not 1 <= value <= INT_MAX:
                 raise RequestRefused(
                     ResponseCode.INVALID_PARAMETER,
                     f"a topic has one queue at least, and {INT_MAX} at most: {name}={value}",
                 )
+        require_whole("perm", config.perm, None)
         if not 0 <= config.perm <= PERM_MAX:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,

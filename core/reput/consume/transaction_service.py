@@ -36,7 +36,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from reput.arguments import require_messages
+from reput.arguments import require_messages, require_text, require_whole
 from reput.consume.carried_message import carried_message, carried_properties
 from reput.consume.half_messages import (
     CHECK_TIMES,
@@ -67,7 +67,7 @@ from reput.errors import (
 )
 from reput.filter.java_numbers import int_or, long_or
 from reput.settings import Settings
-from reput.store.message import Message, MessageExtBrokerInner, PutMessageResult
+from reput.store.message import Message, MessageExtBrokerInner, PutMessageResult, message_properties
 from reput.store.message_reader import MessageReader
 from reput.store.message_store import MessageStore
 from reput.store.record import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE
@@ -297,6 +297,7 @@ class TransactionService:
             )
         require_messages([message])
         level = self.writer.delay_levels.level_of(message)
+        message_properties(message)
         if level:
             raise MessageIllegal(f"a transaction's message is not delayed: delay_level={level}")
         if not isinstance(producer_group, str) or not producer_group:
@@ -328,6 +329,7 @@ class TransactionService:
             RequestRefused: the transaction is settled already, or was never begun.
             StoreError: it could not be stored; the transaction is still open.
         """
+        require_half(half)
         result = self.end(half.producer_group, half.commit_log_offset, half.queue_offset, TransactionState.COMMIT)
         assert result is not None
         return result
@@ -339,6 +341,7 @@ class TransactionService:
             RequestRefused: the transaction is settled already, or was never begun.
             StoreError: that could not be stored; the transaction is still open.
         """
+        require_half(half)
         self.end(half.producer_group, half.commit_log_offset, half.queue_offset, TransactionState.ROLLBACK)
 
     def end(
@@ -367,6 +370,7 @@ class TransactionService:
         """
         if state not in SETTLING:
             return None
+        require_whole("commit_log_offset", commit_log_offset, None)
         with self.changed:
             half = self.half_at(commit_log_offset)
             if half.properties.get("PGROUP") != producer_group or half.queue_offset != queue_offset:
@@ -467,6 +471,7 @@ class TransactionService:
         most.
         Transactions of groups without a checker wait, but for no longer than ``file_reserved_time``.
         """
+        require_text("producer_group", producer_group)
         if checker is not None and not callable(checker):
             raise ConfigError(
                 f"a checker is called, and this cannot be: checker={checker!r}", "Give a function, or None."
@@ -668,6 +673,16 @@ class TransactionService:
                 self.keep()
         finally:
             self.reader.close()
+
+
+def require_half(half: object) -> None:
+    """Refuse what is no half message.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(half, HalfMessage):
+        raise ConfigError(f"this is no half message: half={half!r:.100}", "Give what `put_half` returned.")
 
 
 def half_message(message: Message, producer_group: str, writer: MessageStore) -> MessageExtBrokerInner:

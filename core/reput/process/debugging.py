@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from reput.arguments import require_path, require_text
 from reput.errors import ConfigError, DispatcherError
 from reput.process.catalogue import select_dispatchers
 from reput.process.control_socket import Observed, connect_observer, group_status
@@ -61,13 +62,16 @@ def debug(
         ConfigError: the dispatcher is not installed, an option is wrong, or *target* holds the view already.
         DispatcherError: its view is being written, and cannot be copied.
     """
-    directory = Path(path)
+    directory = require_path("path", path)
+    config_path = None if config is None else require_path("config", config)
+    target_path = None if target is None else require_path("target", target)
+    require_text("dispatcher", dispatcher)
     require_store(directory)
     identity = read_identity(directory)
     recorded = dict(identity.file_sizes) if identity else {}
     settings["dispatchers"] = (dispatcher,)
-    loaded = load_settings(None if config is None else Path(config), recorded=recorded, **settings)
-    return DebuggedDispatcher(directory, dispatcher, loaded.settings, None if target is None else Path(target), empty)
+    loaded = load_settings(config_path, recorded=recorded, **settings)
+    return DebuggedDispatcher(directory, dispatcher, loaded.settings, target_path, empty)
 
 
 class DebuggedDispatcher:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from reput.errors import ConfigError, MessageIllegal
 from reput.filter.errors import FilterEvaluationError
 from reput.filter.java_numbers import read_int
-from reput.store.message import Message, MessageExtBrokerInner
+from reput.store.message import Message, MessageExtBrokerInner, check_properties
 
 __all__ = ["SCHEDULE_TOPIC", "DelayLevels"]
 
@@ -51,7 +51,7 @@ class DelayLevels:
         schedule topic, whose records wait where they are.
 
         Raises:
-            MessageIllegal: a level is no number, or field and property name two.
+            MessageIllegal: a level is no number, field and property name two, or properties are none.
 
         Source: RocketMQ common, Message.getDelayTimeLevel.
         """
@@ -59,6 +59,7 @@ class DelayLevels:
         if type(level) is not int or level < 0:
             raise MessageIllegal(f"a delay level is a number, and not negative: delay_level={level!r}")
         level = min(level, self.level_max)
+        check_properties(message.properties)
         text = None if message.properties is None else message.properties.get("DELAY")
         # One without a value is none to RocketMQ; one that is no text is refused with the other properties.
         if not text or not isinstance(text, str):
