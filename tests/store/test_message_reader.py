@@ -14,7 +14,7 @@ from reput.errors import NotAStore
 from reput.filter import BloomFilter, ConsumerFilter, ExpressionMessageFilter, parse
 from reput.store.consume_queue import ConsumeQueue
 from reput.store.message_reader import BoundaryType, GetMessageStatus
-from reput.store.open_files import DirectoryStamp
+from reput.store.open_files import DirectoryStamp, OpenFiles
 
 
 def test_an_expression_does_not_see_a_property_without_a_value(tmp_path):
@@ -140,6 +140,28 @@ def test_a_log_that_could_not_be_listed_is_listed_again(tmp_path, monkeypatch):
             with pytest.raises(NotAStore, match="Too many open files"):
                 opened.reader.log()
         assert opened.reader.log().offset_min == int(second.name)
+
+
+def test_an_id_that_names_no_record_costs_no_more_than_one_that_does(tmp_path, monkeypatch):
+    """In the middle of a record stand sizes up to that of the segment, which would be read as a whole."""
+    sizes: list[int] = []
+    read = OpenFiles.read
+
+    def note(files: OpenFiles, path: str, size: int, at: int) -> bytes:
+        sizes.append(size)
+        return read(files, path, size, at)
+
+    with reput.open(tmp_path / "store", mode="inline", mapped_file_size_commit_log=1 << 26) as store:
+        for number in range(10):
+            result = store.put(reput.Message("orders", bytes(5000), properties={"number": str(number)}))
+        store.wait_for("index", store.appended, timeout=60)
+        monkeypatch.setattr(OpenFiles, "read", note)
+        # A record that is larger than what is read at first is read whole.
+        assert store.query("orders", result.message_id)[0].body == bytes(5000)
+        assert max(sizes) == result.record_size
+        for at in range(1, 120):
+            assert not store.query("orders", f"{result.message_id[:-16]}{at:016X}")
+        assert max(sizes) == result.record_size
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:10911", "[::1]:10911"])

@@ -649,7 +649,9 @@ class MessageReader:
                 # Near the end of its segment.
                 data = self.read_log(commit_log_offset, 4)
             size = int.from_bytes(data[:4], "big")
-            if size > len(data):
+            # Whoever has an id may ask for any place, and in the middle of a record a size may be that of a segment.
+            magic = data[4:8]
+            if size > len(data) and (not magic or int.from_bytes(magic, "big") in MAGIC_CODES):
                 data = self.read_log(commit_log_offset, size)
         except OffsetOutOfRange:
             # Retention may have taken it since somebody saw that the log has it.
