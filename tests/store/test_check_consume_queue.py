@@ -309,3 +309,17 @@ def test_a_light_queue_may_hold_what_rocketmq_4_put_there_before_its_time(tmp_pa
         directory.mkdir(parents=True)
         (directory / f"{0:020d}").write_bytes(b"".join(held).ljust(FILE_UNITS * UNIT.size, b"\0"))
     assert view(tmp_path).state == state
+
+
+@pytest.mark.parametrize(("place", "state"), [(0, "equal"), (7, "different")])
+def test_any_further_queue_may_hold_what_rocketmq_4_put_there_before_its_time(tmp_path, place, state):
+    """Its multi-dispatch knows other names than those of light queues, too."""
+    log = WrittenLog(tmp_path)
+    names = b"INNER_MULTI_DISPATCH\x01copies\x02INNER_MULTI_QUEUE_OFFSET\x01%d\x02" % place
+    log.append(topic=b"%RETRY%g", properties=names)
+    log.save()
+    for name in ("%RETRY%g/0", "copies/0"):
+        directory = tmp_path / "consumequeue" / name
+        directory.mkdir(parents=True)
+        (directory / f"{0:020d}").write_bytes(UNIT.pack(0, log.end, 0).ljust(FILE_UNITS * UNIT.size, b"\0"))
+    assert view(tmp_path).state == state

@@ -23,7 +23,7 @@ from reput.store.consume_queue import PRE_BLANK_SIZE, holds_unit_of
 from reput.store.consume_queue_builder import ConsumeQueueBuilder, queue_directories
 from reput.store.consume_queue_ext import ADDRESS_MAX
 from reput.store.consume_queue_units import UNIT_DTYPE
-from reput.store.multi_dispatch import LMQ_PREFIX, further_queues
+from reput.store.multi_dispatch import further_queues, has_further_queues
 from reput.store.open_files import OpenFiles
 from reput.store.queue_file_units import READ_MAX, QueueFileUnits
 from reput.store.record import (
@@ -34,6 +34,7 @@ from reput.store.record import (
 )
 from reput.store.segments import Segments
 from reput_hooks import DispatchColumns
+from reput_hooks.dispatch import parse_multi_dispatch
 
 __all__ = ["ConsumeQueueCheck"]
 
@@ -116,6 +117,8 @@ class ConsumeQueueCheck:
         self.pending_count = 0
         # Topics with queues of another kind, whose records have no unit here.
         self.left_alone: set[str] = set()
+        # Further queues that are named by records which wait or are retried.
+        self.named_early: set[str] = set()
 
     def add(self, name: tuple[str, int], directory: Path) -> int:
         """Make the queue known and return its number."""
@@ -178,8 +181,12 @@ class ConsumeQueueCheck:
             row = rows[number]
             at = int(begins[number]) + max(int(row["uniq_key_size"]), 0) + max(int(row["keys_size"]), 0)
             text = columns.texts[at : at + int(row["multi_dispatch_size"])]
+            own = columns.queues[int(row["queue_index"])]
+            if not has_further_queues(own[0]):
+                self.named_early.update(name for name, _ in parse_multi_dispatch(text))
+                continue
             of_record = (row["commit_log_offset"], row["record_size"], row["tags_code"], row["store_timestamp"])
-            for queue, queue_offset in further_queues(columns.queues[int(row["queue_index"])], text):
+            for queue, queue_offset in further_queues(own, text):
                 if self.ground.floor(*queue) > row["commit_log_offset"]:
                     continue
                 if (queue_number := self.number(*queue)) >= 0:
@@ -321,15 +328,15 @@ class ConsumeQueueCheck:
         self.findings.expired_count += int(expired.sum())
         self.findings.unverified_count += int(inside.sum())
         rest: Array = used & ~expired & ~inside
-        if queue.topic.startswith(LMQ_PREFIX):
+        if queue.topic in self.named_early:
             for number in np.flatnonzero(rest).tolist():
                 rest[number] = not self.log_says_so(queue, first + number, units[number])
         return rest
 
     def log_says_so(self, queue: Queue, queue_offset: int, unit: Any) -> bool:
-        """Tell whether the unit's record names this place of a light queue, though it is one that waits or is retried.
+        """Tell whether the unit's record names this place of a further queue, though it waits or is retried.
 
-        RocketMQ 4 dispatches such records to their light queues, RocketMQ 5 and reput only when they are delivered.
+        RocketMQ 4 dispatches such records to their further queues, RocketMQ 5 and reput only when they are delivered.
         """
         if self.segments is None:
             self.segments = Segments(self.log_directory)
