@@ -26,6 +26,11 @@ __all__ = ["EXAMPLE", "repair"]
 
 EXAMPLE = "reput send store orders --count 3 && reput repair store --cut-at 0 --dry-run"
 RANGE_SEPARATOR = ".."
+# RocketMQ cuts its queues by itself, and its index never: it leaves out what comes to lie below the index's end.
+FOR_ROCKETMQ = (
+    "  views are taken back when reput opens the store: have it do so before a RocketMQ does, by `reput rebuild STORE`; "
+    "it would find no new message by its key until the log is as long as it was"
+)
 
 
 def repair(
@@ -102,6 +107,8 @@ def cut_text(row: Mapping[str, Any]) -> str:
             f"queue offsets {queue['queue_offset']} to {queue['queue_offset_end'] - 1}"
         )
     lines += [f"  kept in {path}" for path in row["kept"]]
+    if row["done"]:
+        lines.append(FOR_ROCKETMQ)
     return "\n".join(lines)
 
 
