@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -114,6 +115,33 @@ def test_a_put_forces_what_was_gathered_where_that_is_much(tmp_path, monkeypatch
     assert 0 < opened.appended - opened.durable <= 2 * SEGMENT_SIZE
     opened.close(views_complete=True)
     assert len(records(tmp_path / "store")) == 20
+
+
+def test_while_the_disk_hangs_much_may_gather_before_a_put_waits_for_it(tmp_path, monkeypatch):
+    """A put that does has the put lock, and the others would not be told in time that the disk takes too long."""
+    monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 1000)
+    opened = open_store(tmp_path / "store", sync_flush_timeout=60_000)
+    mapping, begun, answer = opened.commit_log.current.mapping, threading.Event(), threading.Event()
+    write_forced = mapping.write_forced
+
+    def hang(data: bytes, at: int) -> None:
+        begun.set()
+        answer.wait()
+        write_forced(data, at)
+
+    mapping.write_forced = hang
+    with ThreadPoolExecutor(1) as waiting, ThreadPoolExecutor(1) as putting:
+        try:
+            first = waiting.submit(opened.put, Message("orders", b"first"))
+            assert begun.wait(10)
+            for _ in range(6):
+                putting.submit(opened.append, message_of_size(SEGMENT_SIZE // 2)).result(10)
+            assert opened.durable == 0
+        finally:
+            answer.set()
+        assert first.result(10).queue_offset == 0
+    opened.close(views_complete=True)
+    assert len(records(tmp_path / "store")) == 7
 
 
 def test_a_killed_writer_loses_what_nobody_was_told_of(tmp_path):

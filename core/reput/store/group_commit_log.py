@@ -25,6 +25,9 @@ __all__ = ["GroupCommitLog"]
 
 # With more than that in memory a put forces it: a disk that is slower than the puts is not to fill memory.
 GATHERED_MAX = 8 << 20
+# So much may gather behind a force: a put that waits for a disk that hangs has the put lock, and nobody else is told in
+# time that the disk takes too long.
+GATHERED_BEHIND_MAX = 32 << 20
 
 
 class GroupCommitLog(CommitLog):
@@ -99,7 +102,8 @@ class GroupCommitLog(CommitLog):
     def make_safe(self, end: int) -> None:
         """As `CommitLog`; forces what was gathered where that is much."""
         super().make_safe(end)
-        if end - self.durable > GATHERED_MAX:
+        # Whoever forces now is followed by one who forces what has come meanwhile.
+        if end - self.durable > (GATHERED_BEHIND_MAX if self.forcing.locked() else GATHERED_MAX):
             self.flush()
 
     def populate(self, segment: OpenSegment, at: int, size: int) -> None:
