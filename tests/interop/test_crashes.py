@@ -97,13 +97,14 @@ def keys_are_lost_by_rocketmq_alone(directory, rocketmq):
     return lost
 
 
-def test_a_reput_killed_under_load_loses_nothing_that_it_acknowledged(tmp_path, rocketmq):
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_reput_killed_under_load_loses_nothing_that_it_acknowledged(tmp_path, rocketmq, flush_disk_type):
     """RocketMQ finds every acknowledged message; what it finds beyond goes on in the same order, without gaps."""
     directory = tmp_path / "store"
     ledger = Ledger(SETTINGS)
     for seed in range(3):
         messages = random_messages(random.Random(seed), 400)
-        with ReputWriter(directory, {**FILE_SIZES, "mode": "inline"}) as writer:
+        with ReputWriter(directory, {**FILE_SIZES, "mode": "inline", "flush_disk_type": flush_disk_type}) as writer:
             writer.send(messages)
             acknowledged = writer.results(30)
             acknowledged += writer.kill()
