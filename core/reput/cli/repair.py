@@ -28,8 +28,8 @@ EXAMPLE = "reput send store orders --count 3 && reput repair store --cut-at 0 --
 RANGE_SEPARATOR = ".."
 # RocketMQ cuts its queues by itself, and its index never: it leaves out what comes to lie below the index's end.
 FOR_ROCKETMQ = (
-    "  views are taken back when reput opens the store: have it do so before a RocketMQ does, by `reput rebuild STORE`; "
-    "it would find no new message by its key until the log is as long as it was"
+    "  views are taken back when reput opens the store: let it, before a RocketMQ does, by `reput rebuild STORE`; "
+    "that one would find no new message by its key until the log is as long as it was"
 )
 
 
