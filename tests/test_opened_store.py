@@ -337,7 +337,7 @@ def test_a_closed_store_takes_nothing(tmp_path):
         store.put(message(0))
 
 
-@pytest.mark.parametrize("method", ["flush", "clean", "topics"])
+@pytest.mark.parametrize("method", ["flush", "clean", "topics", "pids"])
 def test_what_a_closed_store_is_asked_for_is_refused_at_once(tmp_path, method):
     """A forked child of the writer would wait for a flusher that it does not have."""
     store = open_tiny(tmp_path / "store", mode="inline", dispatchers=[])
@@ -363,6 +363,24 @@ def test_a_forked_child_cannot_write(tmp_path):
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == 7
         assert store.put(message(1)).queue_offset == 1
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_the_disk(tmp_path):
+    """Nobody forces anything there, so its task would wait for ever."""
+    with open_tiny(tmp_path / "store", mode="inline") as store:
+        result = store.put(message(0))
+        pid = os.fork()
+        if pid == 0:
+            try:
+                asyncio.run(asyncio.wait_for(store.durable(result.next_commit_log_offset + 1), TIMEOUT))
+            except StoreClosed:
+                os._exit(7)
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
 
 
 def test_many_threads_put_at_once(tmp_path):

@@ -517,6 +517,8 @@ class Store(Reading):
         require_whole("commit_log_offset", commit_log_offset, 0, OFFSET_MAX)
         if self.writer.durable >= commit_log_offset:
             return
+        # Of a forked child nobody forces anything.
+        self.require_open()
         await self.grouped_puts().waits.wait(commit_log_offset)
         if self.writer.durable < commit_log_offset:
             raise self.writer.refusal()
@@ -697,7 +699,12 @@ class Store(Reading):
         return True
 
     def pids(self) -> list[int]:
-        """Return the processes of the group: this one, the supervisor, and those of the dispatchers."""
+        """Return the processes of the group: this one, the supervisor, and those of the dispatchers.
+
+        Raises:
+            StoreClosed: the store was closed, or this is a forked child of its writer.
+        """
+        self.require_open()
         others = [self.group.process.pid] if isinstance(self.group, ProcessGroup) and self.group.process else []
         return [os.getpid(), *others, *(row.pid for row in self.group.status() if row.pid is not None)]
 
