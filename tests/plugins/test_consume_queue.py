@@ -509,7 +509,7 @@ def test_the_plugin_says_what_it_is(small_log, tmp_path):
     assert isinstance(create(context), ConsumeQueueDispatcher)
 
 
-@pytest.mark.parametrize("begin", [3 * 6000, 10**18, 10**20 - 1])
+@pytest.mark.parametrize("begin", [3 * 6000, 10**18, 9 * 10**18])
 def test_a_store_with_a_strange_queue_file_is_built_again(golden, broker_properties, begin):
     """Its name says that most of the queue is missing; nobody makes a list of that."""
     store = golden("basic-5.3") / "store"
