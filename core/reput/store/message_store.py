@@ -311,7 +311,9 @@ class MessageStore:
                     f"the commit log of this store is gone: store={self.directory} store_id={identity.store_id}",
                     "Put commitlog/ back, or move the directory away and begin anew.",
                 ) from None
-        if segments is not None and not SEGMENT_SIZE_MIN <= segments.segment_size <= SEGMENT_SIZE_MAX:
+        # Of a log of our own more is known: recovery says what is missing.
+        is_own = identity is not None
+        if segments is not None and not is_own and not SEGMENT_SIZE_MIN <= segments.segment_size <= SEGMENT_SIZE_MAX:
             raise DamagedStore(
                 f"the segments have a size that none can have: segment_size={segments.segment_size} "
                 f"size_min={SEGMENT_SIZE_MIN} size_max={SEGMENT_SIZE_MAX} path={segments.list[0].path}",
