@@ -12,8 +12,9 @@ from reput.opened_store import Store
 from reput.store.message import PutMessageResult
 from reput.store.recovery import DamagedRange, DamageList
 from reput.store.sealed_file import seal
+from reput_hooks import Record
 
-__all__ = ["LIMIT_S", "SMALL", "accept", "open_inline", "wait_until"]
+__all__ = ["LIMIT_S", "SMALL", "accept", "all_records", "open_inline", "wait_until"]
 
 LIMIT_S = 60.0
 SMALL = {
@@ -35,6 +36,12 @@ def wait_until(reached: Callable[[], bool]) -> None:
 
 def open_inline(path: Path, **settings: object) -> Store:
     return reput.open(path, mode="inline", dispatchers=["consume_queue"], **{**SMALL, **settings})
+
+
+def all_records(store: Store, begin: int = 0) -> list[Record]:
+    """Return what was put from an offset of the log on, whichever flush mode shows it when."""
+    store.flush()
+    return list(store.records(begin))
 
 
 def accept(store: Store, result: PutMessageResult) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import reput
+from delivering import all_records
 from reput.consume.response_code import ResponseCode
 from reput.consume.send_back import dead_letter_when_exhausted, send_back
 from reput.errors import RequestRefused
@@ -36,14 +37,14 @@ def put_one(store: Store, **fields: Any) -> Record:
 
 
 def last(store: Store) -> Record:
-    return list(store.records())[-1]
+    return all_records(store)[-1]
 
 
 def sent_back(store: Store, record: Record, *arguments: int | None) -> Record:
     """Send a message back and return its copy, whatever the store delivers meanwhile of what waited in it."""
     result = send_back(store, GROUP, record, *arguments)
     assert result is not None
-    return next(store.records(result.commit_log_offset))
+    return all_records(store, result.commit_log_offset)[0]
 
 
 def test_a_message_comes_again_later_each_time(store):

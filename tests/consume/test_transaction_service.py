@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 import reput
-from delivering import LIMIT_S, SMALL, open_inline, wait_until
+import reput_hooks
+from delivering import LIMIT_S, SMALL, all_records, open_inline, wait_until
 from reput.consume import schedule_service
 from reput.consume.half_messages import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, done_offsets
 from reput.consume.response_code import ResponseCode
@@ -22,7 +23,7 @@ from reput.errors import ConfigError, MessageIllegal, RequestRefused, StoreFull
 from reput.opened_store import Store
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.files import Clock
-from reput.store.message import MessageExtBrokerInner
+from reput.store.message import MessageExtBrokerInner, PutMessageStatus
 from reput.store.properties import PROPERTIES_SIZE_MAX
 from reput.store.topic_config_manager import TopicConfigManager
 from reput_hooks import Record
@@ -59,7 +60,7 @@ def advance(store: Store, ms: int) -> None:
 
 
 def of_topic(store: Store, topic: str) -> list[Record]:
-    return [record for record in store.records() if record.topic == topic]
+    return [record for record in all_records(store) if record.topic == topic]
 
 
 def progress(path: Path) -> tuple[int | None, int | None]:
@@ -105,6 +106,45 @@ def test_a_message_that_is_rolled_back_is_never_seen(store):
     assert [op.body for op in of_topic(store, OP_TOPIC)] == [b"0"]
     with pytest.raises(RequestRefused, match="settled"):
         store.transactions.commit(half)
+
+
+@pytest.mark.parametrize("answer", [COMMIT, ROLLBACK])
+def test_with_sync_flush_a_transaction_is_on_disk_when_that_is_said(tmp_path, answer):
+    """Begun or settled: what its sender was told no power cut takes back."""
+    with open_inline(tmp_path / "store", flush_disk_type="SYNC_FLUSH") as store:
+        half = put_half(store)
+        assert store.writer.durable == store.appended
+        (store.transactions.commit if answer == COMMIT else store.transactions.rollback)(half)
+        assert store.writer.durable == store.appended
+
+
+def test_a_transaction_for_which_the_disk_is_slow_is_there_all_the_same(tmp_path, monkeypatch):
+    """The status says so, as with a put; it can be committed before it is on disk."""
+    with open_inline(tmp_path / "store", flush_disk_type="SYNC_FLUSH") as store:
+        assert store.transactions.status() == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(store.writer, "wait_durable", lambda end: False)
+            patched.setattr(store.writer.commit_log, "flush", lambda: store.writer.durable)
+            half = put_half(store)
+            result = store.transactions.commit(half)
+        assert half.result.status == result.status == PutMessageStatus.FLUSH_DISK_TIMEOUT
+        assert [record.body for record in of_topic(store, "orders")] == [b"body"]
+
+
+def test_what_a_hook_makes_of_a_half_message_is_what_is_committed(tmp_path):
+    """The transaction is known by what was stored, not by what was given."""
+
+    class Signing:
+        @reput_hooks.hookimpl
+        def reput_before_put(self, message: reput.Message) -> reput.Message:
+            return (
+                msgspec.structs.replace(message, body=message.body + b"!") if message.topic == HALF_TOPIC else message
+            )
+
+    with open_inline(tmp_path / "store", hooks=[Signing()]) as store:
+        store.transactions.commit(put_half(store))
+        assert [record.body for record in of_topic(store, "orders")] == [b"body!"]
+        assert store.transactions.status() == 0
 
 
 def test_every_transaction_has_an_id_of_its_own(store):

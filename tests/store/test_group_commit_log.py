@@ -63,6 +63,17 @@ def test_what_is_put_is_in_the_file_once_it_is_forced(tmp_path):
     opened.close(views_complete=True)
 
 
+def test_the_writer_itself_finds_what_is_in_no_file_yet(tmp_path):
+    """By the offset at which it was put; once it is forced, the file has it."""
+    opened = open_store(tmp_path / "store")
+    results = [opened.append(Message("orders", body)) for body in (b"one", b"two")]
+    found = [opened.peek(result.commit_log_offset) for result in results]
+    assert [record and (record.body, record.queue_offset) for record in found] == [(b"one", 0), (b"two", 1)]
+    opened.flush()
+    assert [opened.peek(result.commit_log_offset) for result in results] == [None, None]
+    opened.close(views_complete=True)
+
+
 def test_a_force_writes_a_group_with_one_call_for_each_segment(tmp_path, monkeypatch):
     """However many records there are; the blank of a segment is written with its last ones."""
     written: list[tuple[int, int]] = []

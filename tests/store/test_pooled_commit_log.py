@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import reput
-from reput.errors import StoreBusy, StoreFull, StoreReadOnly
+from reput.errors import DamagedStore, StoreBusy, StoreFull, StoreReadOnly
 from reput.store.files import Buffer, Mapping
 from reput.store.message import Message
 from reput.store.publisher import NobodyListens
@@ -70,6 +70,23 @@ def test_a_message_is_in_the_file_and_told_of_once_it_is_committed(tmp_path):
     assert told.ends == [result.next_commit_log_offset]
     assert told.deleted == ["orders"]
     assert [record.body for record in records(tmp_path / "store")] == [b"one"]
+    opened.close(views_complete=True)
+
+
+def test_the_writer_itself_finds_what_is_in_no_file_yet(tmp_path):
+    """By the offset at which it was put, in whichever segment; once it is committed, the file has it."""
+    opened = open_store(tmp_path / "store")
+    results = [opened.append(message_of_size(SEGMENT_SIZE // 3)) for _ in range(4)]
+    assert results[-1].commit_log_offset > SEGMENT_SIZE
+    for result in results:
+        record = opened.peek(result.commit_log_offset)
+        assert record is not None
+        assert (record.commit_log_offset, record.record_size) == (result.commit_log_offset, result.record_size)
+    with pytest.raises(DamagedStore):
+        opened.peek(results[0].commit_log_offset + 1)
+    assert opened.peek(opened.appended) is None
+    opened.commit_log.commit()
+    assert [opened.peek(result.commit_log_offset) for result in results] == [None] * 4
     opened.close(views_complete=True)
 
 

@@ -59,9 +59,9 @@ from reput.consume.uniq_key import new_uniq_key
 from reput.errors import (
     ConfigError,
     DamagedStore,
-    DispatcherError,
     MessageIllegal,
     OffsetOutOfRange,
+    ReputError,
     RequestRefused,
     StoreError,
 )
@@ -315,8 +315,7 @@ class TransactionService:
             self.half_ends[0] = result.queue_offset + 1
             self.moved = True
             self.changed.notify_all()
-        if self.writer.sync_flush:
-            self.writer.wait_durable(result.next_commit_log_offset)
+        result = self.writer.forced(result)
         assert transaction.identity[0] is not None
         return HalfMessage(
             producer_group, result.commit_log_offset, result.queue_offset, transaction.identity[0], result
@@ -366,6 +365,7 @@ class TransactionService:
         Raises:
             RequestRefused: SYSTEM_ERROR; there is no such half message of this group, or it is settled.
                 ILLEGAL_OPERATION; it comes later than the message's own immunity time allows.
+            StoreReadOnly: the disk refused to force the log; the next opening shows whether the transaction is settled.
             StoreError: nothing was stored; the transaction is still open.
         """
         if state not in SETTLING:
@@ -391,10 +391,10 @@ class TransactionService:
                     ResponseCode.SYSTEM_ERROR,
                     f"the transaction is settled: commit_log_offset={commit_log_offset} queue_offset={queue_offset}",
                 )
-            if state == TransactionState.ROLLBACK:
-                self.settle(transaction, [])
-                return None
-            return self.settle(transaction, [committed_message(half)])
+            results = self.settle(transaction, [committed_message(half)] if state == TransactionState.COMMIT else [])
+        # The op records come last: with them on disk, all of it is.
+        status = self.writer.forced(results[-1]).status
+        return msgspec.structs.replace(results[0], status=status) if state == TransactionState.COMMIT else None
 
     def half_at(self, commit_log_offset: int) -> Record:
         """Return the half message at *commit_log_offset*.
@@ -403,9 +403,11 @@ class TransactionService:
             RequestRefused: SYSTEM_ERROR; there is none.
         """
         try:
-            # The segment may be younger than the last look.
-            self.reader.log()
-            record = self.reader.record_at(commit_log_offset)
+            record = self.writer.peek(commit_log_offset)
+            if record is None:
+                # The segment may be younger than the last look.
+                self.reader.log()
+                record = self.reader.record_at(commit_log_offset)
         except (DamagedStore, OffsetOutOfRange):
             record = None
         if (
@@ -419,8 +421,12 @@ class TransactionService:
             )
         return record
 
-    def settle(self, transaction: Transaction, messages: Sequence[Message]) -> PutMessageResult | None:
-        """Put *messages*, at most one, and the op records of all copies, as one. Under the condition."""
+    def settle(self, transaction: Transaction, messages: Sequence[Message]) -> list[PutMessageResult]:
+        """Put *messages*, at most one, and the op records of all copies, as one. Under the condition.
+
+        Returns:
+            where they are, those of the op records behind the message's.
+        """
         self.moved = True
         ops = [self.op_message(transaction.queue_id, queue_offset) for queue_offset in transaction.copies]
         try:
@@ -436,7 +442,7 @@ class TransactionService:
         del self.pending[transaction.identity]
         for queue_offset, result in zip(transaction.copies, results[len(messages) :], strict=True):
             self.ops[transaction.queue_id].append((result.queue_offset, queue_offset))
-        return results[0] if messages else None
+        return results
 
     def op_message(self, queue_id: int, queue_offset: int) -> Message:
         """Return the op record of one half message. One offset without a comma is what every version reads."""
@@ -514,7 +520,7 @@ class TransactionService:
                 for transaction in self.take_due():
                     try:
                         self.ask(transaction)
-                    except MessageIllegal as error:
+                    except (MessageIllegal, RequestRefused) as error:
                         # Trying again changes nothing, and the others do not wait for it.
                         logger.error(
                             "a transaction cannot be settled: producer_group=%s commit_log_offset=%d error=%s",
@@ -523,7 +529,7 @@ class TransactionService:
                             error,
                         )
                 self.keep()
-            except (DispatcherError, StoreError, OSError) as error:
+            except (ReputError, OSError) as error:
                 logger.warning("transactions have to wait: pause_ms=%d error=%s", PAUSE_MS, error)
                 with self.changed:
                     self.changed.wait_for(lambda: self.stopping, PAUSE_MS / 1000)
@@ -570,10 +576,14 @@ class TransactionService:
             if checker is None:
                 return
             try:
-                half = self.append_again(transaction, half)
+                half, result = self.append_again(transaction, half)
             except MessageIllegal:
                 # With its count it would break a limit that it does not break without.
                 transaction.uncounted += 1
+                result = None
+        if result is not None:
+            # With SYNC_FLUSH nobody is shown what a power cut may take back.
+            self.writer.forced(result)
         # Without the lock: a checker may take its time, and senders go on.
         try:
             state = checker(replace(half, topic=half.properties["REAL_TOPIC"], queue_id=real_queue_id(half)))
@@ -588,7 +598,7 @@ class TransactionService:
             if self.pending.get(transaction.identity) is transaction:
                 self.settle(transaction, [committed_message(half)] if state == TransactionState.COMMIT else [])
 
-    def append_again(self, transaction: Transaction, half: Record) -> Record:
+    def append_again(self, transaction: Transaction, half: Record) -> tuple[Record, PutMessageResult]:
         """Append a copy of *half* that counts one question more; the copies before it are passed over."""
         properties = carried_properties(half)
         properties[CHECK_TIMES] = str(check_times(half) + 1)
@@ -599,7 +609,7 @@ class TransactionService:
         transaction.copies = [result.queue_offset]
         self.half_ends[half.queue_id] = result.queue_offset + 1
         self.moved = True
-        return self.half_at(result.commit_log_offset)
+        return self.half_at(result.commit_log_offset), result
 
     def discard(self, transaction: Transaction, half: Record) -> None:
         """Put a half message where somebody may look after it, and settle it."""

@@ -57,6 +57,10 @@ class GroupCommitLog(CommitLog):
         """Commit-log offset up to which whoever reads the files finds what was appended."""
         return self.durable
 
+    def peek(self, commit_log_offset: int) -> bytes | None:
+        """As `CommitLog`, of what was appended by one call."""
+        return self.gathered.get(commit_log_offset)
+
     def append(self, records: bytes) -> int:
         """Keep *records* for the next force and return where the log ends now."""
         begin = self.appended

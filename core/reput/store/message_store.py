@@ -91,6 +91,7 @@ from reput.store.record import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     crc_property,
+    decode_record,
     encode_address,
 )
 from reput.store.retention import Retention
@@ -106,6 +107,7 @@ from reput.store.store_checkpoint import (
 )
 from reput.store.store_lock import StoreLock, Writer, process_start_time
 from reput.store.topic_deletions import TopicDeletion, TopicDeletions, last_deletions
+from reput_hooks import Record
 from reput_hooks.dispatch import ROW
 
 if TYPE_CHECKING:
@@ -928,11 +930,29 @@ class MessageStore:
         if not self.sync_flush:
             return self.append(message)
         begin = self.monotonic()
-        result = self.append(message)
-        if not self.wait_durable(result.next_commit_log_offset):
-            result = msgspec.structs.replace(result, status=PutMessageStatus.FLUSH_DISK_TIMEOUT)
+        result = self.forced(self.append(message))
         self.put_statistics.note(self.monotonic() - begin, 1)
         return result
+
+    def forced(self, result: PutMessageResult) -> PutMessageResult:
+        """Return *result*, which `append` gave; with SYNC_FLUSH, once its message is on disk.
+
+        Raises:
+            StoreReadOnly: the disk refused; what was appended may be lost.
+        """
+        if not self.sync_flush or self.wait_durable(result.next_commit_log_offset):
+            return result
+        return msgspec.structs.replace(result, status=PutMessageStatus.FLUSH_DISK_TIMEOUT)
+
+    def peek(self, commit_log_offset: int) -> Record | None:
+        """Return the record that begins there and is in no file yet; None: whoever reads the files finds what is there.
+
+        Raises:
+            DamagedStore: no record begins there.
+        """
+        with self.put_lock:
+            data = self.commit_log.peek(commit_log_offset)
+            return None if data is None else decode_record(data)
 
     def append(self, message: Message) -> PutMessageResult:
         """Store one message as `put` does, without waiting for the disk."""

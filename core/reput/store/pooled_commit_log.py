@@ -108,6 +108,18 @@ class PooledCommitLog(CommitLog):
         """Commit-log offset up to which whoever reads the files finds what was appended."""
         return self.committed_offset
 
+    def peek(self, commit_log_offset: int) -> memoryview | None:
+        """As `CommitLog`."""
+        if not self.committed_offset <= commit_log_offset < self.appended:
+            return None
+        for segment in list(self.unforced):
+            at = commit_log_offset - segment.begin
+            # One that is given back was written; nobody borrows it again without the put lock.
+            buffer = segment.buffer
+            if 0 <= at < self.segment_size and buffer is not None:
+                return buffer.memory[at : min(self.appended - segment.begin, segment.content_size)]
+        return None
+
     def commit(self) -> int:
         """Write all that was appended when this was called into the files, and return that offset.
 

@@ -1,0 +1,49 @@
+"""Each service that consumes is tried in each flush mode: a put is shown at once, once forced, or once committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import reput.opened_store
+from reput.settings import LoadedSettings, load_settings
+
+FLUSH_MODES: dict[str, dict[str, Any]] = {
+    "ASYNC_FLUSH": {},
+    "SYNC_FLUSH": {"flush_disk_type": "SYNC_FLUSH"},
+    "transient_pool": {"transient_store_pool_enable": True},
+}
+# Modules whose stores are opened by this program and put to.
+DRIVING = (
+    "test_broadcasting",
+    "test_consumer",
+    "test_consumer_filters",
+    "test_consumer_group",
+    "test_hold_service",
+    "test_schedule_service",
+    "test_send_back",
+    "test_transaction_service",
+)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have each test of a service run in all modes; one that starts programs, or reads a broker's store, once."""
+    once = "golden" in metafunc.fixturenames or any(metafunc.definition.iter_markers("processes"))
+    if metafunc.module.__name__.rpartition(".")[2] in DRIVING and not once:
+        metafunc.parametrize("flush_mode", FLUSH_MODES, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def flush_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of the mode that this program's stores are opened in, unless a test says otherwise."""
+    name: str = getattr(request, "param", "ASYNC_FLUSH")
+
+    def load(config: Any, *, recorded: dict[str, int], **settings: Any) -> LoadedSettings:
+        # A buffer of the pool is as large as a segment.
+        small = {} if "mapped_file_size_commit_log" in recorded else {"mapped_file_size_commit_log": 1 << 20}
+        return load_settings(config, recorded=recorded, **{**small, **FLUSH_MODES[name], **settings})
+
+    if name != "ASYNC_FLUSH":
+        monkeypatch.setattr(reput.opened_store, "load_settings", load)
+    return name
