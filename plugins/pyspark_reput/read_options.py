@@ -108,7 +108,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     table = TableOptions(
         row_format=row_format,
         row_filter=row_filter(given, starting_queues, ending_queues),
-        verify_crc=given.choice("verifyCrc", Literal["none", "tail", "all"], "tail"),
+        verify_crc=given.choice("verifyCrc", Literal["none", "tail", "all"], "all"),
         on_corruption=given.choice("onCorruption", Literal["fail", "report"], "fail"),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         batch_rows=given.number("batchRows", 4096),

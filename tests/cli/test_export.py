@@ -43,15 +43,20 @@ def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, caps
     def run(store, lake, **options):
         options.pop("on_progress")(1, 2)
         calls.append((store, lake, options))
-        return {"from": 0, "until": 9, "records": 3, "files": 1, "bytes": 8, "seconds": 1.25, "table_version": 4}
+        row = {"from": 0, "until": 9, "records": 3, "files": 1, "bytes": 8, "seconds": 1.25, "table_version": 4}
+        return {**row, "damage": [{"from": 2, "until": 5, "reason": "a CRC does not fit"}]}
 
     monkeypatch.setattr(export, "find_export", lambda name: run)
     store = golden_read_only("batch-4.9") / "store"
     given = ["--topic", "a", "--topic", "b", "--set", "spark.master=local[1]", "--storage-option", "AWS_X=a=b"]
+    given += ["--on-corruption", "report"]
     assert main(["export", str(store), "s3://lakes/a", *given]) == 0
     options = {"topics": ["a", "b"], "settings": {"spark.master": "local[1]"}, "storage_options": {"AWS_X": "a=b"}}
-    assert calls == [(store, "s3://lakes/a", options)]
-    out = "3 records in 1 files of 8 bytes, from 0 until 9, in 1.2 s; table version 4\n"
+    assert calls == [(store, "s3://lakes/a", {**options, "on_corruption": "report"})]
+    out = (
+        "3 records in 1 files of 8 bytes, from 0 until 9, in 1.2 s; table version 4; "
+        "left out as damaged: 2..5 (a CRC does not fit)\n"
+    )
     assert capsys.readouterr().out == out
 
 
@@ -68,7 +73,7 @@ def test_following_prints_a_row_for_each_transaction(monkeypatch, golden_read_on
 
     def run(store, lake, **options):
         try:
-            row = {"from": 0, "until": 3_000_000, "records": 3, "files": 1, "bytes": 8, "seconds": 1.5}
+            row = {"from": 0, "until": 3_000_000, "records": 3, "files": 1, "bytes": 8, "seconds": 1.5, "damage": []}
             yield {**row, "table_version": 4, "lag_bytes": 7}
             signal.raise_signal(signal.SIGTERM)
         finally:

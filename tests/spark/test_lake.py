@@ -51,7 +51,7 @@ class Export:
 
     def write(self, begin: int, until: int) -> list[WrittenFile]:
         """Write the files of records number *begin* up to *until*."""
-        return write_range(self.location, str(self.log.store), OPTIONS, self.offset(begin), self.offset(until))
+        return write_range(self.location, str(self.log.store), OPTIONS, self.offset(begin), self.offset(until))[0]
 
     def commit(self, begin: int, until: int, **options: bool) -> Commit | None:
         """Write and commit these records."""
@@ -166,7 +166,7 @@ def test_a_lake_of_an_older_reput_gets_the_columns_that_it_lacks(tmp_path: Path)
     older = SCHEMA.remove(SCHEMA.get_field_index("brokerName")).remove(SCHEMA.get_field_index("keys") - 1)
     export = Export(tmp_path, older)
     options = TableOptions(row_format=RowFormat(columns=tuple(name for name in older.names if name != "date")))
-    files = write_range(export.location, str(export.log.store), options, 0, export.offset(30))
+    files, _ = write_range(export.location, str(export.log.store), options, 0, export.offset(30))
     export.lake.commit(older, 0, export.offset(30), files)
     DeltaTable(export.path).alter.add_columns([Field("note", PrimitiveType("string"))])
     assert export.lake.create(SCHEMA, None).version() == 3

@@ -41,7 +41,7 @@ def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str,
     schema = lake_schema(options.row_format)
     lake = Lake(location, "export", read_epochs(log.store, LogTable(log.store).store_id))
     lake.create(schema, None)
-    lake.commit(schema, 0, log.end, write_range(location, str(log.store), options, 0, log.end))
+    lake.commit(schema, 0, log.end, write_range(location, str(log.store), options, 0, log.end)[0])
     monkeypatch.chdir(tmp_path)
     return sorted((*key, count) for key, count in counts.items())
 

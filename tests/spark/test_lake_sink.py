@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -18,11 +19,11 @@ pytest.importorskip("pyspark")
 
 from deltalake import DeltaTable
 
-from reput.errors import DispatcherError
+from reput.errors import DamagedStore, DispatcherError
 from reput.store import files
 from reput.store.epochs import read_epochs
 from reput.store.files import Files
-from reput.table import LogTable, TableOptions
+from reput.table import LogTable, TableOptions, table_options
 from reput_plugins.spark_export import lake_sink, parquet_files
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
@@ -168,6 +169,21 @@ def test_a_file_that_the_system_takes_only_a_part_of_is_gone(sink: Sink, size_ma
     assert sink.files() == before
     sink.batch(10, 15, 40)
     assert offsets_in(sink.lake) == sink.log.offsets
+
+
+def test_a_body_that_changed_on_disk_goes_into_no_lake(sink: Sink):
+    """The export stops at it; with ``report`` it is left out, and the transaction names its range."""
+    changed, following = sink.log.offsets[15:17]
+    sink.log.data[changed + 90] ^= 0x01
+    sink.log.save()
+    with pytest.raises(DamagedStore, match=f"from={changed} until={following} reason='a CRC does not fit'"):
+        sink.write(10, 20)
+    assert offsets_in(sink.lake) == sink.log.offsets[:10]
+    sink.plan = msgspec.structs.replace(sink.plan, table=table_options(on_corruption="report"))
+    sink.batch(10, 18, 40)
+    assert offsets_in(sink.lake) == [at for at in sink.log.offsets if at != changed]
+    (entry,) = DeltaTable(sink.lake).history(1)
+    assert entry["reput"]["damage"] == [{"from": changed, "until": following, "reason": "a CRC does not fit"}]
 
 
 def test_the_sentence_comes_through_spark():

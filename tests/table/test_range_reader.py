@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 import reput.table
 from reput.errors import DamagedStore, NotAStore, OffsetOutOfRange
+from reput.store.recovery import DamagedRange as Accepted
+from reput.store.recovery import DamageList
+from reput.store.sealed_file import seal
 from reput.table import LogTable, table_options
-from written_log import WrittenLog
+from written_log import START_MS, WrittenLog
 
 EMPTY_RECORD_SIZE = 91 + len("orders")
 
@@ -106,6 +111,64 @@ def test_reported_damage_is_left_out_and_everything_else_is_there(tmp_path: Path
     assert rows == [at for number, at in enumerate(log.offsets) if number not in (5, 6, 40)]
     ends = [(damaged.begin, damaged.until) for damaged in table.damage]
     assert ends == [(log.offsets[5], log.offsets[7]), (log.offsets[40], log.offsets[41])]
+
+
+def test_a_body_that_changed_on_disk_stops_the_read(tmp_path: Path):
+    """Every body is compared with its CRC unless you say otherwise, so no other bytes than those sent come out."""
+    log = filled_log(tmp_path)
+    overwrite(log.store, log.offsets[5] + 90, b"changed")
+    with pytest.raises(DamagedStore, match=f"from={log.offsets[5]} until={log.offsets[6]} reason='a CRC does not fit'"):
+        reput.table.read(log.store)
+    with pytest.raises(DamagedStore):
+        reput.table.scan(log.store, columns=["topic"]).read_all()
+    rows = offsets_of(log.store, on_corruption="report")
+    assert rows == [at for at in log.offsets if at != log.offsets[5]]
+    assert offsets_of(log.store, verify_crc="none") == log.offsets
+
+
+def test_accepted_damage_is_no_row_whatever_the_splits_and_checks(tmp_path: Path):
+    """A range that an operator accepted stays out even where its bytes look like a record or a split begins in it."""
+    log = filled_log(tmp_path)
+    begin, until = log.offsets[5], log.offsets[8]
+    (log.store / "reput").mkdir()
+    (log.store / "reput" / "damage").write_bytes(seal(DamageList([Accepted(begin, until, "test", accepted=True)])))
+    expected = [at for at in log.offsets if not begin <= at < until]
+    overwrite(log.store, begin + 90, b"changed")
+    for verify_crc in ("none", "all"):
+        assert offsets_of(log.store, verify_crc=verify_crc) == expected
+        table = LogTable(log.store, table_options(verify_crc=verify_crc, columns=("commitLogOffset",)))
+        for split_bytes in (1, 300):
+            splits = table.splits(split_bytes=split_bytes)
+            rows = [row for split in splits for batch in table.batches(split.begin, split.until) for row in batch[0]]
+            assert [row.as_py() for row in rows] == expected
+
+
+def test_a_time_is_found_over_damage_that_is_reported(tmp_path: Path):
+    """The search for a time passes over what the read will report, once."""
+    log = filled_log(tmp_path)
+    overwrite(log.store, log.offsets[5] + 4, b"\xff\xff\xff\xff")
+    begin = START_MS + 10 + 60_000
+    with pytest.raises(DamagedStore):
+        reput.table.read(log.store, store_timestamp_min=begin)
+    table = LogTable(log.store, table_options(on_corruption="report", store_timestamp_min=START_MS + 2))
+    assert table.offset_of_time(START_MS + 10, 0, log.end) == log.offsets[10]
+    assert table.damage == []
+    assert sum(batch.num_rows for batch in table.batches(*table.bounds())) == len(log.offsets) - 3
+    assert len(table.damage) == 1
+
+
+def test_a_disk_that_cannot_read_is_damage_with_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The error names the segment and the offset."""
+    log = filled_log(tmp_path)
+
+    def refuse(*arguments: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    table = LogTable(log.store)
+    bounds = table.bounds()
+    monkeypatch.setattr(os, "preadv", refuse)
+    with pytest.raises(DamagedStore, match="the disk cannot read the log: commit_log_offset=0 "):
+        list(table.batches(*bounds))
 
 
 def test_a_missing_segment_is_damage(tmp_path: Path):

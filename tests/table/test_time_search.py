@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reput.store.segments import Segments
+from reput.table.range_reader import RangeReader
 from reput.table.time_search import offset_of_time
 from written_log import WrittenLog
 
@@ -14,8 +15,8 @@ def test_every_time_finds_the_first_record_from_it_on(tmp_path: Path):
     log = WrittenLog(tmp_path, segment_size=1 << 20)
     for number in range(2000):
         log.append(b"x" * 2000, store_timestamp=10 * (number // 3))
-    segments = Segments(log.save() / "commitlog")
+    reader = RangeReader(Segments(log.save() / "commitlog"), rows_wanted=1, window_size_max=1 << 20)
     for number in range(0, 667, 41):
-        assert offset_of_time(segments, 0, log.end, 10 * number) == log.offsets[3 * number]
-        assert offset_of_time(segments, 0, log.end, 10 * number - 9) == log.offsets[3 * number]
-    assert offset_of_time(segments, 0, log.end, 10**9) == log.end
+        assert offset_of_time(reader, 0, log.end, 10 * number) == log.offsets[3 * number]
+        assert offset_of_time(reader, 0, log.end, 10 * number - 9) == log.offsets[3 * number]
+    assert offset_of_time(reader, 0, log.end, 10**9) == log.end

@@ -1,6 +1,7 @@
 """How fast the log becomes rows: decoded in one process, exported to a lake by Spark's workers, and followed.
 
-    decode       commit-log bytes to Arrow record batches, one process, every column
+    decode       commit-log bytes to Arrow record batches, one process, every column; with every CRC compared, and
+                 without
     export       a Delta table partitioned by topic and day, Spark warm, against the same rows through ``df.write``
     first_commit from nothing to a transaction, Spark's start included, with a class-data archive
     follow       a dispatcher that finds the whole log as its backlog: its start, and from its first transaction to its
@@ -27,7 +28,7 @@ import reput
 from reput.bench.machine import machine_facts, percentiles
 from reput.bench.scratch import scratch_directory
 from reput.exports import DELTA, find_export
-from reput.table import LogTable
+from reput.table import LogTable, table_options
 
 __all__ = ["fill_log", "measure_export"]
 
@@ -115,15 +116,25 @@ def rate(byte_count: int, seconds: float) -> float:
 
 
 def decode(store: Path) -> dict[str, Any]:
-    """Decode the whole log a few times; the first time only warms the page cache."""
-    table = LogTable(store)
-    begin, until = table.bounds()
-    rates = []
+    """Decode the whole log a few times, with every CRC compared and without, in turns.
+
+    The first time only warms the page cache.
+    """
+    tables = {verify_crc: LogTable(store, table_options(verify_crc=verify_crc)) for verify_crc in ("all", "none")}
+    begin, until = tables["all"].bounds()
+    rates: dict[str, list[float]] = {verify_crc: [] for verify_crc in tables}
     for _ in range(ROUNDS + 1):
-        began = time.perf_counter()
-        rows = sum(batch.num_rows for batch in table.batches(begin, until))
-        rates.append(rate(until - begin, time.perf_counter() - began))
-    return {"rows": rows, "mb_per_s": max(rates[1:]), "all_mb_per_s": rates[1:]}
+        for verify_crc, table in tables.items():
+            began = time.perf_counter()
+            rows = sum(batch.num_rows for batch in table.batches(begin, until))
+            rates[verify_crc].append(rate(until - begin, time.perf_counter() - began))
+    return {
+        "rows": rows,
+        "mb_per_s": max(rates["all"][1:]),
+        "all_mb_per_s": rates["all"][1:],
+        "without_crc_mb_per_s": max(rates["none"][1:]),
+        "all_without_crc_mb_per_s": rates["none"][1:],
+    }
 
 
 def first_commit(store: Path, scratch: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,14 @@ from reput.cli.progress import progress_bar
 from reput.exports import DELTA, DELTA_FOLLOW, find_export
 
 __all__ = ["EXAMPLE", "export"]
+
+
+class OnCorruption(enum.StrEnum):
+    """What damage of the log means to an export."""
+
+    FAIL = "fail"
+    REPORT = "report"
+
 
 EXAMPLE = "reput send store orders --count 3 && reput export store lake"
 
@@ -46,6 +55,13 @@ def export(
             "environment, too, which is the place for keys.",
         ),
     ] = None,
+    on_corruption: Annotated[
+        OnCorruption,
+        typer.Option(
+            help="On damaged bytes of the log, a body without its CRC included: end with an error, or leave them out "
+            "and name them."
+        ),
+    ] = OnCorruption.FAIL,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
@@ -60,6 +76,7 @@ def export(
         "topics": topics,
         "settings": settings_of(store, config, assignments).settings.spark_options,
         "storage_options": assignments_in(storage_options or ()),
+        "on_corruption": on_corruption.value,
     }
     if follow:
         rows = find_export(DELTA_FOLLOW)
@@ -109,9 +126,11 @@ def terminated_in_order() -> Iterator[None]:
 
 def report_text(row: Mapping[str, Any]) -> str:
     """Return the report for people."""
+    damage = ", ".join(f"{damaged['from']}..{damaged['until']} ({damaged['reason']})" for damaged in row["damage"])
     return (
         f"{row['records']} records in {row['files']} files of {row['bytes']} bytes, "
         f"from {row['from']} until {row['until']}, in {row['seconds']:.1f} s; table version {row['table_version']}"
+        + (f"; left out as damaged: {damage}" if damage else "")
     )
 
 

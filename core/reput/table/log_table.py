@@ -6,7 +6,7 @@ One row per record, in the log's order. It reads beside whoever writes the store
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,16 +44,17 @@ class TableOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What of the log is read, and how.
 
     Attributes:
-        verify_crc: "tail": the last records before the end, which a crash may have torn; "all": every record; "none".
-        on_corruption: "fail": raise at bytes that are no records; "report": log them, keep them in
-            `LogTable.damage`, and go on behind them.
+        verify_crc: "all": compare every record with its CRCs; "none", "tail": only those at the end of a log that was
+            not closed, which a crash may have torn, so that a body that changed on disk is handed out as it is.
+        on_corruption: "fail": raise at bytes that are no records, or at a CRC that does not fit; "report": log them,
+            keep them in `LogTable.damage`, and go on behind them.
         fail_on_data_loss: raise where the log was trimmed above the asked offset; else begin where it begins now.
         batch_rows, batch_bytes: bounds of a record batch; the second counts bytes of the log.
     """
 
     row_format: RowFormat = RowFormat()
     row_filter: RowFilter = RowFilter()
-    verify_crc: Literal["none", "tail", "all"] = "tail"
+    verify_crc: Literal["none", "tail", "all"] = "all"
     on_corruption: Literal["fail", "report"] = "fail"
     fail_on_data_loss: bool = True
     batch_rows: int = 4096
@@ -180,11 +181,11 @@ class LogTable:
 
     def offset_of_time(self, store_timestamp: int, begin: int, until: int) -> int:
         """Return the offset of the first record in [begin, until) stored at that time (ms) or later, else *until*."""
-        return offset_of_time(self.segments, begin, until, store_timestamp)
+        return offset_of_time(self.searcher(), begin, until, store_timestamp)
 
     def offset_after(self, begin: int, until: int, record_count: int) -> int:
         """Return the offset behind *record_count* records of any kind from *begin* on; at most *until*."""
-        for columns in self.reader(verify=False).read(begin, until):
+        for columns in self.searcher().read(begin, until):
             if len(columns) > record_count:
                 return int(columns.header["commit_log_offset"][record_count])
             record_count -= len(columns)
@@ -236,30 +237,41 @@ class LogTable:
     def records(self, begin: int, until: int) -> Iterator[tuple[RecordParts, Array]]:
         """Yield runs of records, with the numbers of those that pass the filter; valid until the next is asked for."""
         options = self.options
-        reader = self.reader(verify=options.verify_crc == "all")
+        on_damage = self.report if options.on_corruption == "report" else None
+        reader = self.reader(options.verify_crc == "all", options.fail_on_data_loss, on_damage)
         for columns in reader.read(begin, until):
             parts = RecordParts(columns)
             rows = options.row_filter.rows(parts)
             if len(rows):
                 yield parts, rows
 
-    def reader(self, *, verify: bool) -> RangeReader:
-        """Return a reader of ranges, which treats damage and loss as the options say."""
+    def searcher(self) -> RangeReader:
+        """Return a reader that looks for a place. It reports no damage, because reading the rows will."""
+        return self.reader(False, False, pass_over if self.options.on_corruption == "report" else None)
+
+    def reader(
+        self, verify: bool, fail_on_data_loss: bool, on_damage: Callable[[DamagedRange], None] | None
+    ) -> RangeReader:
+        """Return a reader of ranges, which passes over the damage that an operator has accepted."""
         options = self.options
         return RangeReader(
             self.segments,
             rows_wanted=options.batch_rows,
             window_size_max=options.batch_bytes,
             verify=verify,
-            fail_on_data_loss=options.fail_on_data_loss,
+            fail_on_data_loss=fail_on_data_loss,
             passed_over=read_damage(self.store_directory).accepted(),
-            on_damage=self.report if options.on_corruption == "report" else None,
+            on_damage=on_damage,
         )
 
     def report(self, damaged: DamagedRange) -> None:
         """Keep and log a range that is passed over."""
         self.damage.append(damaged)
         logger.warning("the log is damaged: from=%d until=%d reason=%s", damaged.begin, damaged.until, damaged.reason)
+
+
+def pass_over(damaged: DamagedRange) -> None:
+    """Go on behind a damaged range without a word."""
 
 
 def joined(batches: Iterable[pa.RecordBatch], rows_min: int, bytes_min: int) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ import msgspec
 from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.store.log_walk import LogWalk
 from reput.store.record_columns import RecordColumns, locate_records
-from reput.store.segments import Segment, Segments
+from reput.store.segments import Segment, Segments, disk_cannot_read
 
 __all__ = ["DamagedRange", "RangeReader", "pass_trimmed"]
 
@@ -28,7 +28,7 @@ WINDOW_MARGIN_PART = 32
 logger = logging.getLogger(__name__)
 
 
-class DamagedRange(msgspec.Struct, frozen=True):
+class DamagedRange(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """Bytes of the log, *begin* to *until* as commit-log offsets, that are no records though the log goes on there."""
 
     begin: int
@@ -56,7 +56,8 @@ class RangeReader:
             verify: compare every record with its CRC.
             fail_on_data_loss: raise where the log was trimmed above the beginning of a range; else go on where it
                 begins now, with a warning.
-            passed_over: damaged ranges (begin, until) that the operator has accepted.
+            passed_over: damaged ranges (begin, until) that the operator has accepted. A record that begins in one is
+                not read, whatever it looks like.
             on_damage: called with each other damaged range, which is then passed over; None: damage is raised.
         """
         self.segments = segments
@@ -65,7 +66,7 @@ class RangeReader:
         self.window_size = min(WINDOW_SIZE_FIRST, window_size_max)
         self.verify = verify
         self.fail_on_data_loss = fail_on_data_loss
-        self.passed_over = dict(passed_over)
+        self.passed_over = passed_over
         self.on_damage = on_damage
         self.buffer = bytearray(self.window_size)
         self.descriptor = -1
@@ -95,14 +96,16 @@ class RangeReader:
 
     def window(self, segment: Segment, at: int, until: int) -> tuple[RecordColumns | None, int]:
         """Return the records of one window from *at* on, None if there are none, and where to go on."""
-        if at in self.passed_over:
-            return None, min(self.passed_over[at], until)
+        for begin, end in self.passed_over:
+            if begin <= at < end:
+                return None, min(end, until)
         readable = min(until, segment.end, segment.begin + segment.size) - at
         view = self.fill(at - segment.begin, min(self.window_size, readable))
         columns, stop = locate_records(view, at, segment.end - at)
         bad = columns.first_bad_record() if self.verify else None
         if bad is not None:
             columns = columns.until(bad)
+        columns = self.until_passed_over(columns)
         if len(columns):
             # A little fewer: what one window has too many would be a batch of its own.
             wanted = columns.end // len(columns) * (self.rows_wanted - self.rows_wanted // WINDOW_MARGIN_PART)
@@ -118,6 +121,15 @@ class RangeReader:
             self.window_size = stop.size
             return None, at
         return None, self.pass_damage(at, until, stop.reason or f"the record is cut short: record_size={stop.size}")
+
+    def until_passed_over(self, columns: RecordColumns) -> RecordColumns:
+        """Return the records before the first that begins in an accepted range."""
+        for begin, end in self.passed_over:
+            offsets = columns.header["commit_log_offset"]
+            inside = (offsets >= begin) & (offsets < end)
+            if inside.any():
+                columns = columns.until(int(inside.argmax()))
+        return columns
 
     def pass_missing(self, at: int, until: int) -> int:
         """Return where to go on after bytes that no segment holds."""
@@ -137,17 +149,26 @@ class RangeReader:
         if self.on_damage is None:
             raise DamagedStore(
                 f"the log is damaged: from={at} until={end} reason={reason!r}",
-                "See `reput check`; set on_corruption to report to read what lies behind.",
+                f"See `reput check STORE`. To read on behind it, accept the range with `reput repair STORE --accept "
+                f"{at}..{end}`, or set on_corruption to report.",
             )
         self.on_damage(DamagedRange(at, end, reason))
         return end
 
     def fill(self, position: int, size: int) -> memoryview:
-        """Return *size* bytes of the open segment from *position* on, fewer at its end, in the reader's buffer."""
+        """Return *size* bytes of the open segment from *position* on, fewer at its end, in the reader's buffer.
+
+        Raises:
+            DamagedStore: the disk cannot read them.
+        """
+        assert self.path is not None
         if size > len(self.buffer):
             self.buffer = bytearray(min(size + size // WINDOW_MARGIN_PART, max(size, self.window_size_max)))
         view = memoryview(self.buffer)[:size]
-        return view[: os.preadv(self.descriptor, [view], position)]
+        try:
+            return view[: os.preadv(self.descriptor, [view], position)]
+        except OSError as error:
+            raise disk_cannot_read(self.path, int(self.path.name) + position, size, error) from error
 
     def open_segment(self, commit_log_offset: int) -> Segment | None:
         """Open the segment that holds this byte, None if there is none."""

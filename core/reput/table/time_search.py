@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from reput.store.log_walk import LogWalk
-from reput.store.segments import Segments
 from reput.table.range_reader import RangeReader
 
 __all__ = ["offset_of_time"]
@@ -14,16 +13,19 @@ __all__ = ["offset_of_time"]
 RANGE_SIZE = 1 << 20
 
 
-def offset_of_time(segments: Segments, begin: int, until: int, store_timestamp: int) -> int:
+def offset_of_time(reader: RangeReader, begin: int, until: int, store_timestamp: int) -> int:
     """Return the commit-log offset of the first record that was stored at *store_timestamp* (ms) or later.
 
     *until* if there is none; *begin* and *until* are where records begin. Where the broker's clock was set back, some
     of the records before the offset may be as late, and some behind it earlier.
 
+    Args:
+        reader: of the log; reads the records around that time, and decides what their damage means.
+
     Raises:
-        DamagedStore: the records around that time cannot be read.
+        DamagedStore: the records around that time cannot be read, and the reader does not pass them over.
     """
-    walk = LogWalk(segments)
+    walk = LogWalk(reader.segments)
     low, high = begin, until
     try:
         while high - low > RANGE_SIZE:
@@ -38,7 +40,6 @@ def offset_of_time(segments: Segments, begin: int, until: int, store_timestamp: 
                 high = middle
     finally:
         walk.close()
-    reader = RangeReader(segments, rows_wanted=1, window_size_max=RANGE_SIZE, fail_on_data_loss=False)
     for columns in reader.read(low, high):
         late = np.flatnonzero(columns.store_timestamp >= store_timestamp)
         if len(late):

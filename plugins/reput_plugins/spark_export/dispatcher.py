@@ -42,7 +42,9 @@ class SparkExport(CommitLogDispatcher):
         self.cursor_file = context.directory / "cursor.json"
         # What retention deleted before it was exported is noted by the host as a gap; the lake goes on behind it.
         self.table_options = table_options(
-            topics=None if self.topics is None else frozenset(self.topics), fail_on_data_loss=False
+            topics=None if self.topics is None else frozenset(self.topics),
+            fail_on_data_loss=False,
+            on_corruption=options.on_corruption,
         )
         self.schema = lake_schema(self.table_options.row_format)
         self.running = contextlib.ExitStack()
@@ -50,6 +52,7 @@ class SparkExport(CommitLogDispatcher):
         self.end: Cursor | None = None
         self.commits = context.counter("commits")
         self.removed_files = context.counter("removed_files")
+        self.damaged_ranges = context.counter("damaged_ranges")
         self.maintenance = Maintenance(
             self.location, interval_ms=options.compact_interval_ms, vacuum_hours=options.vacuum_hours
         )
@@ -85,6 +88,15 @@ class SparkExport(CommitLogDispatcher):
             self.context.alive()
             table.update_incremental()
         self.commits.value += table.version() - known
+        for _, added in lake.commits_since(table, known):
+            for damaged in added.damage:
+                self.damaged_ranges.value += 1
+                self.context.logger.error(
+                    "damage of the log was left out of the lake: from=%d until=%d reason=%s",
+                    damaged.begin,
+                    damaged.until,
+                    damaged.reason,
+                )
         self.end = batch.end
         if self.maintenance.due():
             self.removed_files.value += self.maintenance.run(self.context.alive)

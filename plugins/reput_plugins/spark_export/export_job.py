@@ -24,6 +24,7 @@ from reput_plugins.spark_export.requirements import require_packages
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from reput.table import DamagedRange
     from reput_plugins.spark_export.lake_sink import SinkPlan
 
 __all__ = ["ExportReport", "export", "refuse_other_settings"]
@@ -42,7 +43,8 @@ Progress = Callable[[int, int], None]
 class ExportReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """What one export did: *records* in *files* of *bytes*, for the log from *begin* to *until*.
 
-    *table_version* is the lake's, *seconds* are from the call on, Spark's start included.
+    *table_version* is the lake's, *seconds* are from the call on, Spark's start included. *damage* are the ranges that
+    were left out, with ``on_corruption="report"``.
     """
 
     begin: int
@@ -52,6 +54,7 @@ class ExportReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     bytes: int
     seconds: float
     table_version: int
+    damage: tuple[DamagedRange, ...] = ()
 
 
 def export(
@@ -64,6 +67,7 @@ def export(
     settings: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     fail_on_data_loss: bool = True,
+    on_corruption: str = "fail",
     on_progress: Progress | None = None,
 ) -> ExportReport:
     """Bring the Delta table *lake* up to the durable end of the log of *store*, exactly once.
@@ -79,6 +83,8 @@ def export(
         settings: ``spark.*`` settings, such as ``spark.master`` or ``spark.remote``.
         storage_options: settings of the Delta library for a lake in an object store, such as ``AWS_REGION``.
         fail_on_data_loss: refuse to go on where the log was trimmed above what the lake has.
+        on_corruption: what bytes mean that are no records, or a body that does not have its CRC: ``fail``, or
+            ``report``: they are left out, and named in the report and in the lake's transaction.
         on_progress: called now and then with the bytes of the log that are done, and all that are to be done.
 
     Raises:
@@ -102,7 +108,11 @@ def export(
 
     store_directory, location = Path(store).absolute(), LakeLocation.of(lake, storage_options)
     chosen = None if topics is None else sorted(set(topics))
-    options = table_options(topics=None if chosen is None else frozenset(chosen), fail_on_data_loss=fail_on_data_loss)
+    options = table_options(
+        topics=None if chosen is None else frozenset(chosen),
+        fail_on_data_loss=fail_on_data_loss,
+        on_corruption=on_corruption,
+    )
     log = LogTable(store_directory, options)
     target = Lake(location, name, read_epochs(store_directory, log.store_id))
     schema = lake_schema(options.row_format)
@@ -127,7 +137,14 @@ def export(
     if added is None:
         raise DispatcherError(f"the lake does not have what was written: lake={location.address} until={end}")
     return ExportReport(
-        added.begin, added.until, added.records, added.files, added.bytes, time.monotonic() - began, table.version()
+        added.begin,
+        added.until,
+        added.records,
+        added.files,
+        added.bytes,
+        time.monotonic() - began,
+        table.version(),
+        added.damage,
     )
 
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from reput.store.identity import require_store
 from reput_plugins.spark_export.export_job import refuse_other_settings
 from reput_plugins.spark_export.requirements import require_packages
+
+if TYPE_CHECKING:
+    from reput.table import DamagedRange
 
 __all__ = ["FollowRow", "follow"]
 
@@ -31,7 +35,7 @@ class FollowRow(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """One transaction of the lake: *records* in *files* of *bytes*, for the log from *begin* to *until*.
 
     *seconds* are from the transaction before it, or from the call on. *lag_bytes* of the log are durable and not in the
-    lake yet.
+    lake yet. *damage* are the ranges that were left out, with ``on_corruption="report"``.
     """
 
     begin: int
@@ -42,6 +46,7 @@ class FollowRow(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     seconds: float
     table_version: int
     lag_bytes: int
+    damage: tuple[DamagedRange, ...] = ()
 
 
 def follow(
@@ -54,6 +59,7 @@ def follow(
     storage_options: Mapping[str, str] | None = None,
     interval_ms: int = 1_000,
     fail_on_data_loss: bool = True,
+    on_corruption: str = "fail",
     on_progress: Progress | None = None,
 ) -> Iterator[FollowRow]:
     """Bring the Delta table *lake* up to the durable end of the log of *store* and keep it there; yield what it takes.
@@ -61,7 +67,7 @@ def follow(
     It never ends by itself; close the iterator to end it.
 
     Args:
-        topics, name, settings, storage_options, fail_on_data_loss: as for `export`.
+        topics, name, settings, storage_options, fail_on_data_loss, on_corruption: as for `export`.
         interval_ms: the lake grows at most this often.
         on_progress: called a few times a second with the bytes of the log that are done since the call, and all that
             are to be done as far as one knows.
@@ -90,7 +96,11 @@ def follow(
     began = time.monotonic()
     store_directory, location = Path(store).absolute(), LakeLocation.of(lake, storage_options)
     chosen = None if topics is None else sorted(set(topics))
-    options = table_options(topics=None if chosen is None else frozenset(chosen), fail_on_data_loss=fail_on_data_loss)
+    options = table_options(
+        topics=None if chosen is None else frozenset(chosen),
+        fail_on_data_loss=fail_on_data_loss,
+        on_corruption=on_corruption,
+    )
     log = LogTable(store_directory, options)
     target = Lake(location, name, read_epochs(store_directory, log.store_id))
     schema = lake_schema(options.row_format)
@@ -137,6 +147,7 @@ def follow(
                         round(now - began, 3),
                         number,
                         max(end - done, 0),
+                        added.damage,
                     )
                     began = now
                 version = table.version()

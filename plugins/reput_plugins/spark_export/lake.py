@@ -22,6 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from reput.errors import ConfigError, DispatcherError, StoreError
 from reput.store.epochs import Epochs
 from reput.store.files import Files
+from reput.table import DamagedRange
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, one_line
 from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, WrittenFile
@@ -36,13 +37,14 @@ FORMAT_VERSION = "1"
 
 
 class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
-    """What one transaction added: the records that begin in [begin, until) of the log."""
+    """What one transaction added: the records that begin in [begin, until) of the log, but those in *damage*."""
 
     begin: int
     until: int
     records: int
     files: int
     bytes: int
+    damage: tuple[DamagedRange, ...] = ()
 
 
 class Lake:
@@ -177,7 +179,14 @@ class Lake:
         return cursor.commit_log_offset
 
     def commit(
-        self, schema: pa.Schema, begin: int, until: int, files: Sequence[WrittenFile], *, gap_allowed: bool = False
+        self,
+        schema: pa.Schema,
+        begin: int,
+        until: int,
+        files: Sequence[WrittenFile],
+        *,
+        damage: Sequence[DamagedRange] = (),
+        gap_allowed: bool = False,
     ) -> Commit | None:
         """Add *files* as the records that begin in [begin, until), in one transaction; None if they are there already.
 
@@ -193,7 +202,12 @@ class Lake:
         if committed is not None and (begin < committed or (begin > committed and not gap_allowed)):
             raise self.moved(committed, begin)
         added = Commit(
-            begin, until, sum(file.row_count for file in files), len(files), sum(file.size for file in files)
+            begin,
+            until,
+            sum(file.row_count for file in files),
+            len(files),
+            sum(file.size for file in files),
+            tuple(damage),
         )
         actions: list[AddAction | RemoveAction] = [
             AddAction(

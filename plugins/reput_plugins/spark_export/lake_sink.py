@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from reput.errors import DispatcherError
 from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id
-from reput.table import TableOptions
+from reput.table import DamagedRange, TableOptions
 from reput.table.advice_notes import advice_noted
 from reput_plugins.spark_export.lake import Lake, lake_errors
 from reput_plugins.spark_export.lake_location import LakeLocation
@@ -49,11 +49,14 @@ class SinkPlan(msgspec.Struct, frozen=True):
 
 
 class WrittenRange(WriterCommitMessage):
-    """The files of one task: *ranges* are the (begin, until) it wrote."""
+    """The files of one task: *ranges* are the (begin, until) it wrote, *damage* what it left out of them."""
 
-    def __init__(self, ranges: list[tuple[int, int]], files: list[WrittenFile]) -> None:
+    def __init__(
+        self, ranges: list[tuple[int, int]], files: list[WrittenFile], damage: Sequence[DamagedRange] = ()
+    ) -> None:
         self.ranges = ranges
         self.files = files
+        self.damage = damage
 
 
 class LakeSink(DataSource):
@@ -100,12 +103,15 @@ def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRa
     """Write each range that *batches* name."""
     ranges = [(row["begin"], row["until"]) for batch in batches for row in batch.to_pylist()]
     files: list[WrittenFile] = []
+    damage: list[DamagedRange] = []
     with lake_errors(plan.lake.address):
         for begin, until in ranges:
-            files += write_range(plan.lake, plan.store, plan.table, begin, until, plan.run)
+            written, left_out = write_range(plan.lake, plan.store, plan.table, begin, until, plan.run)
+            files += written
+            damage += left_out
     # What a worker process holds is held for as long as Spark keeps the process.
     pa.default_memory_pool().release_unused()
-    return WrittenRange(ranges, files)
+    return WrittenRange(ranges, files, damage)
 
 
 def write_chosen(
@@ -135,10 +141,13 @@ def commit_ranges(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]
     store = Path(plan.store)
     lake = Lake(plan.lake, plan.export_name, read_epochs(store, read_store_id(store)))
     files = [file for message in written for file in message.files]
+    damage = sorted((found for message in written for found in message.damage), key=lambda found: found.begin)
     schema, begin, until = lake_schema(plan.table.row_format), ranges[0][0], ranges[-1][1]
     try:
         with lake_errors(plan.lake.address):
-            added = lake.commit(schema, begin, until, files, gap_allowed=not plan.table.fail_on_data_loss)
+            added = lake.commit(
+                schema, begin, until, files, damage=damage, gap_allowed=not plan.table.fail_on_data_loss
+            )
     except BaseException:
         remove_files(plan, messages)
         raise

@@ -5,7 +5,7 @@ What Spark itself is told stands in the table ``[spark]``, for everything that u
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -26,6 +26,8 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         batch_bytes_max: bytes of the log that one transaction holds at most.
         split_bytes: bytes of the log that one task decodes.
         compact_interval_ms: how often small files are merged; 0: never.
+        on_corruption: what bytes of the log mean that are no records, or a body that does not have its CRC: "fail", or
+            "report": they are left out, logged, and named in the transaction.
         vacuum_hours: files that no transaction names are removed when they are older; 0: never.
     """
 
@@ -38,3 +40,4 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     split_bytes: Positive = 64 << 20
     compact_interval_ms: Annotated[int, msgspec.Meta(ge=0)] = 600_000
     vacuum_hours: Annotated[int, msgspec.Meta(ge=0)] = 168
+    on_corruption: Literal["fail", "report"] = "fail"

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from reput.store.files import Files
-from reput.table import LogTable, RowFormat, TableOptions
+from reput.table import DamagedRange, LogTable, RowFormat, TableOptions
 from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_parts import TOPIC, RecordParts
 from reput_plugins.spark_export.lake_location import LakeLocation
@@ -77,13 +77,16 @@ def file_format(row_format: RowFormat) -> RowFormat:
 
 def write_range(
     lake: LakeLocation, store: str, options: TableOptions, begin: int, until: int, run: str = ""
-) -> list[WrittenFile]:
+) -> tuple[list[WrittenFile], list[DamagedRange]]:
     """Write the rows of the records that begin in [begin, until) into files of *lake* and force them to disk.
 
     *run* is in the names of the files, by which all of an export can be found.
 
+    Returns:
+        The files, and the ranges that were left out because they are damaged.
+
     Raises:
-        DamagedStore: some bytes are no records, and the options do not say to go on.
+        DamagedStore: some bytes are no records, or do not have their CRC, and the options do not say to go on.
         OSError: a file cannot be written. Those of this call are gone then.
     """
     table = LogTable(store, options)
@@ -94,7 +97,7 @@ def write_range(
         for parts, rows in table.records(begin, until):
             for partition, batch in by_partition(decoder, parts, rows):
                 writers.add(partition, batch)
-        return writers.finish()
+        return writers.finish(), table.damage
     except BaseException:
         writers.abandon()
         raise
