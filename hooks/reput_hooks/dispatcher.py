@@ -65,6 +65,9 @@ class DispatcherDescription(msgspec.Struct, frozen=True):
         store_folders: folders of RocketMQ's in the store's root that are this view. A stranger's plugin has none.
         rebuilt_with: dispatchers whose views this one leads into: when one of them is rebuilt, so is this one, and both
             are swapped in at once.
+        batch_record_count_max: records that a batch has at most; None: as many as the host gives.
+        batch_size_max: bytes of the log that a batch covers at most, but one record always goes; None: as the host has
+            it.
     """
 
     api_version: int = API_VERSION
@@ -76,6 +79,8 @@ class DispatcherDescription(msgspec.Struct, frozen=True):
     options: type[msgspec.Struct] | None = None
     store_folders: tuple[str, ...] = ()
     rebuilt_with: tuple[str, ...] = ()
+    batch_record_count_max: int | None = None
+    batch_size_max: int | None = None
 
 
 class Counter(Protocol):

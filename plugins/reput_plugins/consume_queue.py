@@ -205,4 +205,7 @@ def reput_describe_dispatcher() -> DispatcherDescription:
         after_failed="proceed",
         store_folders=(FOLDER,),
         rebuilt_with=("consume_queue_ext",),
+        # It reads no bodies, and each batch costs something for every queue that it touches.
+        batch_record_count_max=65_536,
+        batch_size_max=1 << 30,
     )

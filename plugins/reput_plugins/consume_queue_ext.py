@@ -126,4 +126,10 @@ def reput_create_dispatcher(context: DispatcherContext) -> CommitLogDispatcher:
 
 @hookimpl
 def reput_describe_dispatcher() -> DispatcherDescription:
-    return DispatcherDescription(reads="appended", needs_properties=True, store_folders=(FOLDER,))
+    return DispatcherDescription(
+        reads="appended",
+        needs_properties=True,
+        store_folders=(FOLDER,),
+        batch_record_count_max=65_536,
+        batch_size_max=1 << 30,
+    )

@@ -99,4 +99,6 @@ def reput_read_view(folders: Sequence[Path]) -> list[bytes]:
 
 @hookimpl
 def reput_describe_dispatcher() -> DispatcherDescription:
-    return DispatcherDescription(reads="appended", store_folders=(FOLDER,))
+    return DispatcherDescription(
+        reads="appended", store_folders=(FOLDER,), batch_record_count_max=65_536, batch_size_max=1 << 30
+    )

@@ -18,6 +18,7 @@ class Options(msgspec.Struct):
     hang_in_flush: bool = False
     hang_beside: bool = False
     alive_at: int = -1
+    seconds_per_record: float = 0.0
     retry_count: int = 0
     reject_at: int = -1
     reject_until: str = ""
@@ -74,6 +75,7 @@ class Probe(CommitLogDispatcher):
             self.events("retry")
             raise RetryLater("not now")
         offsets = [request.commit_log_offset for request in batch]
+        time.sleep(options.seconds_per_record * len(offsets))
         crashes = not options.crash_until or not Path(options.crash_until).exists()
         if options.crash_at in offsets and crashes:
             raise ValueError(f"crash at {options.crash_at}")
@@ -96,7 +98,7 @@ class Probe(CommitLogDispatcher):
                 time.sleep(0.01)
         for request in batch:
             accepts = options.reject_until and Path(options.reject_until).exists()
-            if request.commit_log_offset == options.reject_at and not accepts:
+            if options.reject_at in (request.commit_log_offset, -2) and not accepts:
                 self.context.reject(request, "poison")
         self.saved.offsets += offsets
         self.saved.cursor = batch.end

@@ -47,7 +47,7 @@ def test_changes_say_where_they_happened():
 def test_a_part_of_a_frame_keeps_each_record_with_its_texts():
     """Rows before the cursor and beyond the bound go, whole records only stay."""
     columns = columns_of(6)
-    cut = cut_columns(columns, 100, 450)
+    cut = cut_columns(columns, 100, 450, 6)
     assert [request.commit_log_offset for request in cut.columns] == [100, 200, 300]
     assert [request.keys for request in cut.columns] == ["1", "22", "333"]
     assert (cut.end, cut.store_timestamp, cut.row_count) == (400, 1003, 4)
@@ -55,5 +55,5 @@ def test_a_part_of_a_frame_keeps_each_record_with_its_texts():
 
 def test_a_part_without_a_record_ends_where_it_begins():
     """A bound inside of the first record lets nothing through."""
-    cut = cut_columns(columns_of(2), 100, 150)
+    cut = cut_columns(columns_of(2), 100, 150, 2)
     assert (len(cut.columns), cut.end, cut.store_timestamp) == (0, 100, 0)

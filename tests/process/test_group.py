@@ -287,6 +287,35 @@ def test_what_hangs_is_ended_and_started_again(log, plugins, context, processes,
     assert cursor is None or cursor.commit_log_offset == 0
 
 
+def test_a_slow_plugin_that_is_far_behind_catches_up_within_a_small_time_limit(log, plugins, context, processes):
+    """28,000 messages at 0.3 ms each, at once, are more than the limit allows; batches are cut so that it never hits.
+
+    A copy declares that it takes a thousand, another is still behind when as many come over the ring.
+    """
+    names = [plugins.add("slow"), plugins.add("declaring", 'reads="appended", batch_record_count_max=1000')]
+    for _ in range(14):
+        log.put(2_000)
+    options = {name: {"seconds_per_record": 0.0003} for name in names}
+    running = processes(context(*names, options=options, dispatcher_dispatch_time_max=2000))
+    for name in names:
+        running.group.wait_for(name, log.put(2_000), TIMEOUT)
+        row = running.row(name)
+        assert (row.state, row.restart_count) == ("RUNNING", 0)
+    assert running.group.cell("declaring").batch_count >= 30
+
+
+def test_after_a_kill_by_time_limit_batches_are_smaller(log, plugins, context, processes, saved):
+    """Records that take a hundred times as long as most: the first batch is too large, the next ones are not."""
+    plugins.add("slow")
+    log.put(300)
+    options = {"slow": {"seconds_per_record": 0.03}}
+    running = processes(context("slow", options=options, dispatcher_dispatch_time_max=3000))
+    running.group.wait_for("slow", log.put(1), TIMEOUT)
+    assert running.row("slow").restart_count >= 1
+    running.stop()
+    assert saved("slow")["offsets"] == log.offsets
+
+
 def test_one_that_is_killed_is_stopping_until_it_has_ended(log, context, plugins):
     """A process that waits for a disk does not die before the disk answers; here nobody takes its end up."""
     plugins.add("probe")

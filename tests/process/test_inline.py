@@ -60,6 +60,23 @@ def test_a_late_dispatcher_reads_the_log_first(log, plugins, context, inline, sa
     assert saved("probe")["offsets"] == log.offsets
 
 
+@pytest.mark.parametrize("bound", ["batch_record_count_max=7", "batch_size_max=1000"])
+def test_batches_stay_within_what_the_plugin_declares(log, plugins, context, inline, saved, events, bound):
+    """From the log and from frames, however many records a frame has; one record goes, however large it is."""
+    plugins.add("probe", f'reads="appended", {bound}')
+    log.put(50)
+    group = inline(context("probe"))
+    group.wait_for("probe", log.put(50), TIMEOUT)
+    group.wait_for("probe", log.put(1, body=bytes(4000)), TIMEOUT)
+    group.wait_for("probe", log.put(3), TIMEOUT)
+    group.drain_and_stop()
+    assert saved("probe")["offsets"] == log.offsets
+    batches = events("probe", "dispatch")
+    assert all(count <= 7 or "size" in bound for _, _, count in batches)
+    assert all(end - begin <= 1000 or count == 1 or "count" in bound for begin, end, count in batches)
+    assert sorted(count for _, _, count in batches)[-3] > 4
+
+
 def test_it_goes_on_at_its_durable_cursor(log, plugins, context, inline, saved, events):
     """A second start gets what the first one did not have."""
     plugins.add("probe")
@@ -245,6 +262,22 @@ def test_a_dispatcher_runs_over_damaged_lines_of_its_own_small_files(log, plugin
     assert f"path={letters.wish}" in caplog.text
     assert letters.lines.path.read_bytes() == b"rubbish\n" + whole
     assert not letters.replay_is_due()
+
+
+def test_dead_letters_are_replayed_in_batches(log, plugins, context, inline, events):
+    """Thousands of them would exceed a time limit that each batch of the log keeps."""
+    plugins.add("probe", 'reads="appended", batch_record_count_max=2')
+    accepting = log.store_directory / "accepting"
+    log.put(5)
+    inline(context("probe", options={"probe": {"reject_at": -2, "reject_until": str(accepting)}})).drain_and_stop()
+    accepting.touch()
+    letters = DeadLetters(log.store_directory, "probe")
+    assert len(letters.wish_replay()) == 5
+    inline(context("probe")).drain_and_stop()
+    replayed = [offsets for offsets, _ in events("probe", "replay")]
+    assert [len(offsets) for offsets in replayed] == [2, 2, 1]
+    assert [offset for offsets in replayed for offset in offsets] == log.offsets
+    assert len(letters) == 0
 
 
 def test_a_replay_that_ends_in_a_crash_is_not_tried_again(log, plugins, context, inline, events):

@@ -30,31 +30,49 @@ def offsets(found):
     return [request.commit_log_offset for request in DispatchBatch(0, Cursor("", 1, found.end, 0), found.parts)]
 
 
-@pytest.mark.parametrize(("rows_wanted", "fewest"), [(1, 1), (8, 8), (1000, 30)])
-def test_chunks_are_joined_to_batches(feed, monkeypatch, rows_wanted, fewest):
-    """The memory is bounded by the chunk, the work of a view by the rows; nothing is left out or comes twice."""
+@pytest.mark.parametrize("record_count_max", [1, 7, 1000])
+@pytest.mark.parametrize("size_max", [100, 1000, 1 << 20])
+def test_a_batch_has_no_more_records_and_bytes_than_wanted(feed, record_count_max, size_max):
+    """But one record always goes; nothing is left out or comes twice."""
     log, end = feed
-    monkeypatch.setattr(log_feed, "ROWS_WANTED", rows_wanted)
     found, at = [], 0
     while at < end:
-        part = log.read(at, end)
-        assert len(offsets(part)) >= min(fewest, 30 - len(found))
+        part = log.read(at, end, record_count_max, size_max)
+        new = offsets(part)
+        assert 1 <= len(new) <= record_count_max
+        assert part.end - at <= size_max or len(new) == 1
         assert part.store_timestamp > 0
-        found += offsets(part)
+        found += new
         at = part.end
     assert len(found) == len(set(found)) == 30
     assert found == sorted(found)
 
 
+def test_positions_are_bounded_by_bytes(feed, tmp_path):
+    """And say where whole records end, one at least."""
+    log, end = feed
+    bounds = {*offsets(log.read(0, end, 1000, 1 << 20)), end}
+    positions = LogFeed(tmp_path / "store", Settings(), positions=True)
+    for size_max in (1, 1000, 1 << 20):
+        at = 0
+        while at < end:
+            part = positions.read(at, end, 1, size_max)
+            assert part.end in bounds
+            assert part.end > at
+            assert part.end - at <= max(size_max, 400)
+            at = part.end
+    positions.close()
+
+
 def test_what_lies_before_damage_comes_first(feed, tmp_path):
     """Damage in a later chunk is met by the next reading."""
     log, end = feed
-    damaged = offsets(log.read(0, end))[20]
+    damaged = offsets(log.read(0, end, 1000, 1 << 20))[20]
     log.close()
     with (tmp_path / "store" / "commitlog" / f"{0:020d}").open("r+b") as segment:
         segment.seek(damaged)
         segment.write(bytes(8))
-    found = log.read(0, end)
+    found = log.read(0, end, 1000, 1 << 20)
     assert found.end == damaged
     with pytest.raises(DamagedStore):
-        log.read(damaged, end)
+        log.read(damaged, end, 1000, 1 << 20)

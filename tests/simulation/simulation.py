@@ -297,6 +297,7 @@ class Simulation:
             load_epochs=lambda: read_epochs(self.directory, self.store.store_id),
             flush_interval_s=0.5,
             flush_time_max_s=60.0,
+            dispatch_time_max_s=60.0,
             now=self.clock.monotonic,
         )
 

@@ -26,7 +26,7 @@ from reput_hooks import API_VERSION
 
 __all__ = ["Answer", "DescribeProcess", "Question", "describe", "main"]
 
-CACHE_VERSION = 3
+CACHE_VERSION = 4
 
 
 class Question(msgspec.Struct, frozen=True):

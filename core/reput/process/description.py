@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from reput_hooks import DispatcherDescription
 
@@ -31,6 +32,8 @@ class PluginDescription(msgspec.Struct, frozen=True):
     needs_properties: bool
     store_folders: tuple[str, ...]
     rebuilt_with: tuple[str, ...]
+    batch_record_count_max: Annotated[int, Meta(ge=1)] | None
+    batch_size_max: Annotated[int, Meta(ge=1)] | None
     options: tuple[OptionField, ...]
 
 
@@ -46,6 +49,8 @@ def portable_description(description: DispatcherDescription) -> PluginDescriptio
         needs_properties=description.needs_properties,
         store_folders=description.store_folders,
         rebuilt_with=description.rebuilt_with,
+        batch_record_count_max=description.batch_record_count_max,
+        batch_size_max=description.batch_size_max,
         options=tuple(option_field(field) for field in fields),
     )
 

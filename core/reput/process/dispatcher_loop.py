@@ -23,10 +23,11 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from reput.errors import DamagedStore, DispatcherError, OffsetOutOfRange, RingClosed, RingLapped, StoreError
+from reput.process.batch_bound import BatchBound, BatchSize
 from reput.process.dead_letters import DeadLetter, DeadLetters
 from reput.process.feed import FrameReader, LoopCell, Predecessor, Waiting
 from reput.process.frame import BATCH, DELETE_TOPIC, EXPIRE, Frame, cut_columns
@@ -113,6 +114,8 @@ class DispatcherLoop:
         builds_anew: the view is built from the log's beginning, in a place where there is nothing yet.
         flush_time_max_s: for how long a flush may be prepared with batches in between; within one call to the plugin
             the time limits are the supervisor's.
+        dispatch_time_max_s: that limit of one batch, by which batches grow and shrink.
+        first_batch: bound of the first batch, after one that took too long; None: nothing did.
         now: monotonic seconds.
 
     Attributes:
@@ -137,6 +140,8 @@ class DispatcherLoop:
         load_epochs: Callable[[], Epochs],
         flush_interval_s: float,
         flush_time_max_s: float,
+        dispatch_time_max_s: float,
+        first_batch: BatchSize | None = None,
         count_from_first: bool = False,
         builds_anew: bool = False,
         now: Callable[[], float] = time.monotonic,
@@ -157,6 +162,7 @@ class DispatcherLoop:
         self.load_epochs = load_epochs
         self.flush_interval_s = flush_interval_s
         self.flush_time_max_s = flush_time_max_s
+        self.batch_bound = BatchBound(description, dispatch_time_max_s, first_batch)
         self.count_from_first = count_from_first
         self.builds_anew = builds_anew
         self.now = now
@@ -556,7 +562,7 @@ class DispatcherLoop:
             return 0
         self.cell.set_phase(Phase.DISPATCH)
         try:
-            found = self.log_feed.read(begin, bound)
+            found = self.log_feed.read(begin, bound, self.batch_bound.record_count, self.batch_bound.size)
         except DamagedStore as error:
             return self.stand_before_damage(error)
         except OffsetOutOfRange:
@@ -621,7 +627,9 @@ class DispatcherLoop:
         end, ordinal, row_count = begin, self.ordinal, 0
         parts: list[DispatchColumns] = []
         hole = False
-        while pending and row_count < BATCH_ROWS_MAX:
+        count_max = BATCH_ROWS_MAX if self.positions_only else min(BATCH_ROWS_MAX, self.batch_bound.record_count)
+        reach = min(bound, begin + self.batch_bound.size)
+        while pending and row_count < count_max:
             frame = pending[0]
             if frame.kind != BATCH:
                 if end > begin:
@@ -639,19 +647,22 @@ class DispatcherLoop:
             if frame.end <= end:
                 pending.popleft()
                 continue
-            if frame.begin == end and frame.end <= bound:
+            if frame.begin == end and frame.end <= reach and row_count + len(columns) <= count_max:
                 pending.popleft()
                 end, store_timestamp, ordinal = frame.end, frame.end_store_timestamp, frame.end_ordinal
             else:
-                cut = cut_columns(columns, end, bound)
-                columns = cut.columns
-                if frame.end <= bound:
+                cut = cut_columns(columns, end, reach, count_max - row_count)
+                if cut.end == begin and reach < bound:
+                    # One record goes, however large it is.
+                    cut = cut_columns(columns, end, bound, 1)
+                if cut.row_count == len(columns) and frame.end <= bound:
                     pending.popleft()
                     end, store_timestamp, ordinal = frame.end, frame.end_store_timestamp, frame.end_ordinal
                 elif cut.end > end:
                     end, store_timestamp, ordinal = cut.end, cut.store_timestamp, frame.ordinal + cut.row_count
                 else:
                     break
+                columns = cut.columns
             epoch = frame.epoch
             row_count += len(columns)
             if columns.rows and not self.positions_only:
@@ -676,7 +687,10 @@ class DispatcherLoop:
     def dispatch(self, dispatcher: CommitLogDispatcher, batch: DispatchBatch, ordinal: int | None) -> None:
         """Have the view brought up to the batch's end, and say so."""
         cell = self.cell
+        size = BatchSize(len(batch), batch.end.commit_log_offset - batch.commit_log_offset)
+        cell.set_batch(size.record_count, size.size)
         cell.set_phase(Phase.DISPATCH)
+        began = self.now()
         try:
             dispatcher.dispatch(batch)
         except RetryLater as reason:
@@ -686,6 +700,7 @@ class DispatcherLoop:
         if self.retry is not None:
             self.retry = None
             self.end_shortage()
+        self.batch_bound.took(size, self.now() - began)
         self.cursor = batch.end
         self.ordinal = ordinal
         self.deletions_here = 0
@@ -718,9 +733,10 @@ class DispatcherLoop:
                     handed_out.append(letter)
                     parts.append(columns)
         if parts:
-            self.cell.set_phase(Phase.DISPATCH)
             try:
-                dispatcher.replay(DispatchBatch(self.cursor.commit_log_offset, self.cursor, parts))
+                for batch in self.replayed_batches(handed_out, parts):
+                    self.cell.set_phase(Phase.DISPATCH)
+                    dispatcher.replay(batch)
             except RetryLater as reason:
                 self.logger.info("dead letters are replayed later: reason=%s", reason)
                 self.dead_letters.postpone_replay()
@@ -733,6 +749,20 @@ class DispatcherLoop:
             self.force(dispatcher)
         else:
             self.finish_replay(handed_out)
+
+    def replayed_batches(
+        self, letters: Sequence[DeadLetter], parts: Sequence[DispatchColumns]
+    ) -> Iterator[DispatchBatch]:
+        """Yield *parts*, the request of each of *letters*, in batches no larger than others."""
+        batch: list[DispatchColumns] = []
+        size = 0
+        for number, (letter, part) in enumerate(zip(letters, parts, strict=True), 1):
+            batch.append(part)
+            size += len(letter.record)
+            if len(batch) >= self.batch_bound.record_count or size >= self.batch_bound.size or number == len(parts):
+                self.cell.set_batch(len(batch), size)
+                yield DispatchBatch(self.cursor.commit_log_offset, self.cursor, batch)
+                batch, size = [], 0
 
     def finish_replay(self, handed_out: list[DeadLetter]) -> None:
         """Forget the letters that the view has durably."""

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import msgspec
 
+from reput.process.batch_bound import BatchSize
 from reput.process.catalogue import CatalogueEntry
 from reput.process.dispatcher_loop import DispatcherLoop, StartRefused, Stop
 from reput.process.group_context import GroupContext
@@ -60,6 +61,7 @@ class Assignment(msgspec.Struct, frozen=True):
         predecessors: slots of the enabled dispatchers that this one comes after.
         options: as they were given.
         root: below which the view is built.
+        first_batch: bound of its first batch; None: no process was killed in the middle of one.
         log_descriptor: writing end of the pipe for log lines.
         print_descriptor: writing end of the pipe for what the plugin prints.
     """
@@ -71,6 +73,7 @@ class Assignment(msgspec.Struct, frozen=True):
     root: Path
     log_descriptor: int
     print_descriptor: int
+    first_batch: BatchSize | None = None
 
 
 def run_dispatcher(
@@ -194,6 +197,7 @@ class DispatcherProcess:
             cell=self.cell,
             predecessors=[self.memory.view(slot) for slot in self.assignment.predecessors],
             builds_anew=self.assignment.root != self.context.store_directory,
+            first_batch=self.assignment.first_batch,
         )
         loop = self.loop = hosted.loop
         if self.stop is not None:

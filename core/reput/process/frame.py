@@ -112,8 +112,8 @@ class Cut(NamedTuple):
     row_count: int
 
 
-def cut_columns(columns: DispatchColumns, begin: int, end: int) -> Cut:
-    """Return the rows whose records lie in [begin, end); without such a row, the part ends at *begin*.
+def cut_columns(columns: DispatchColumns, begin: int, end: int, count_max: int) -> Cut:
+    """Return the first *count_max* rows whose records lie in [begin, end); without any, the part ends at *begin*.
 
     One unpack per row; only frames that lie across a cursor or a bound come here.
     """
@@ -125,7 +125,7 @@ def cut_columns(columns: DispatchColumns, begin: int, end: int) -> Cut:
         if commit_log_offset < begin:
             first = last = number + 1
             text_begin = text_end = text_at + texts_size
-        elif commit_log_offset + record_size <= end:
+        elif commit_log_offset + record_size <= end and number - first < count_max:
             last = number + 1
             text_end = text_at + texts_size
             record_end, store_timestamp = commit_log_offset + record_size, row[3]

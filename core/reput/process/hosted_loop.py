@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from reput.process.batch_bound import BatchSize
 from reput.process.context import HostContext
 from reput.process.dead_letters import DeadLetters
 from reput.process.dispatcher_loop import DispatcherLoop
 from reput.process.feed import FrameReader, LoopCell, Predecessor
 from reput.process.group_context import GroupContext
-from reput.process.log_feed import ROWS_WANTED, ROWS_WANTED_ANEW, LogFeed
+from reput.process.log_feed import LogFeed
 from reput.process.plugin import Plugin
 from reput.process.view_folders import ViewFolders
 from reput.store.epochs import read_epochs
@@ -28,6 +29,7 @@ class HostedLoop:
     Args:
         root: below which the view is built.
         builds_anew: there is nothing of it yet.
+        first_batch: bound of the first batch, where an earlier process was killed in the middle of one.
 
     Attributes:
         loop: to be run until it is finished, or the plugin raises.
@@ -45,6 +47,7 @@ class HostedLoop:
         cell: LoopCell,
         predecessors: Sequence[Predecessor] = (),
         builds_anew: bool = False,
+        first_batch: BatchSize | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.context = context
@@ -70,7 +73,6 @@ class HostedLoop:
                 positions=description.feeds == "positions",
                 # What goes into a view once is not looked at again: a rebuild repeats no garbage in silence.
                 verify=builds_anew,
-                rows_wanted=ROWS_WANTED_ANEW if builds_anew and description.store_folders else ROWS_WANTED,
             ),
             load_epochs=lambda: read_epochs(context.store_directory, context.store_id),
             count_from_first=context.target is not None,
@@ -80,6 +82,8 @@ class HostedLoop:
             / 1000
             * (1 if context.target is None else FLUSHES_LEFT_OUT),
             flush_time_max_s=context.settings.dispatcher_flush_time_max / 1000,
+            dispatch_time_max_s=context.settings.dispatcher_dispatch_time_max / 1000,
+            first_batch=first_batch,
             now=now,
         )
 

@@ -177,7 +177,7 @@ class InlineCell:
         self.durable_cursor: InlineCursor | None = None
         self.heartbeat_ns: int | None = None
         self.phase: int | None = None
-        self.batch_count = 0
+        self.batch_count = self.batch_record_count = self.batch_size = 0
         self.lapped_count = 0
         self.gap_bytes = 0
         self.rejected_count = 0
@@ -217,6 +217,9 @@ class InlineCell:
     def set_phase(self, phase: int | None) -> None:
         self.heartbeat_ns = time.monotonic_ns()
         self.phase = phase
+
+    def set_batch(self, record_count: int, size: int) -> None:
+        self.batch_record_count, self.batch_size = record_count, size
 
     def add_batch(self) -> None:
         self.batch_count += 1

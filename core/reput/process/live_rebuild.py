@@ -167,7 +167,7 @@ class LiveRebuild:
         """Stop the running dispatchers when the new views have come near."""
         for name, shadow in self.shadows.items():
             if shadow.state in (State.FATAL, State.BROKEN) or (
-                shadow.state is State.RUNNING and shadow.cell.error is not None
+                shadow.state is State.RUNNING and shadow.cell.error is not None and not shadow.killed_for
             ):
                 self.fail(f"the view could not be built: view={name} error={last_words(shadow.cell.error)}")
                 return

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from reput.errors import DamagedStore, OffsetOutOfRange
+from reput.process.frame import cut_columns
 from reput.settings import Settings
 from reput.store.segments import Segments
 from reput.store.topic_deletions import TopicDeletions
@@ -17,17 +18,13 @@ from reput_hooks import DispatchColumns
 if TYPE_CHECKING:
     from reput.store.log_scan import LogScan
 
-__all__ = ["ROWS_WANTED", "ROWS_WANTED_ANEW", "LogFeed", "LogRange"]
+__all__ = ["LogFeed", "LogRange"]
 
+# Bytes of the log are read by the chunk, which bounds the memory.
 CHUNK_SIZE = 4 << 20
-# Bytes of the log are read by the chunk, which bounds the memory. Requests are handed out by so many chunks as have
-# about these rows: a view of a thousand queues pays for each queue that a batch touches.
-ROWS_WANTED = 16384
-# The same where RocketMQ's own views are built anew. Their dispatchers take any number of rows in little time; one that
-# works on each row for a millisecond would exceed its time limit.
-ROWS_WANTED_ANEW = 65536
-# A batch of positions alone may be long: who reads the log itself would rather have one segment than 256 pieces.
-POSITIONS_SIZE_MAX = 1 << 30
+CHUNK_SIZE_MIN = 64 << 10
+# A chunk has about the records that are wanted and not many more, which would be read once more for the next batch.
+CHUNK_MARGIN = 1.25
 
 
 class LogRange(NamedTuple):
@@ -49,24 +46,26 @@ class LogFeed:
         needs_properties: bool = False,
         positions: bool = False,
         verify: bool = False,
-        rows_wanted: int = ROWS_WANTED,
     ) -> None:
         """
         Args:
             verify: a record whose CRC does not fit is damage, as it is for a check of the log.
-            rows_wanted: a batch has about so many, if the log has.
         """
         self.store_directory = store_directory
         self.settings = settings
         self.needs_properties = needs_properties
         self.positions = positions
         self.verify = verify
-        self.rows_wanted = rows_wanted
+        self.record_size = 0.0
         self.topic_deletions = TopicDeletions(store_directory)
         self.scan: LogScan | None = None
 
-    def read(self, commit_log_offset: int, until: int) -> LogRange:
+    def read(self, commit_log_offset: int, until: int, record_count_max: int, size_max: int) -> LogRange:
         """Return whole records from *commit_log_offset* on, at least one, never beyond *until*.
+
+        Args:
+            record_count_max: of positions alone it bounds nothing.
+            size_max: bytes of the log; one record goes, however large it is.
 
         Raises:
             DamagedStore: there is no record there, and no operator has accepted that.
@@ -74,25 +73,38 @@ class LogFeed:
         """
         scan = self.scan or self.open()
         if self.positions:
-            return self.read_positions(scan, commit_log_offset, until)
+            return self.read_positions(scan, commit_log_offset, until, size_max)
         parts: list[DispatchColumns] = []
         end, store_timestamp, row_count = commit_log_offset, 0, 0
-        while row_count < self.rows_wanted and (end < until or end == commit_log_offset):
+        limit = commit_log_offset + size_max
+        while row_count < record_count_max and (end < min(until, limit) or end == commit_log_offset):
+            wanted = record_count_max - row_count
             try:
-                scanned = scan.scan(end, until, CHUNK_SIZE)
+                scanned = scan.scan(end, until, min(self.chunk_size(wanted), limit - end))
             except (DamagedStore, OffsetOutOfRange):
                 # What was found before comes first.
                 if end > commit_log_offset:
                     break
                 raise
-            if scanned.end == end:
+            found = len(scanned.columns)
+            if scanned.end == end or (found and scanned.end > limit and end > commit_log_offset):
                 break
-            if len(scanned.columns):
+            if found:
+                self.record_size = (scanned.end - end) / found
+            if found > wanted:
+                cut = cut_columns(scanned.columns, end, scanned.end, wanted)
+                return LogRange([*parts, cut.columns], cut.end, cut.store_timestamp)
+            if found:
                 parts.append(scanned.columns)
-                row_count += len(scanned.columns)
+                row_count += found
                 store_timestamp = scanned.store_timestamp
             end = scanned.end
         return LogRange(parts, end, store_timestamp)
+
+    def chunk_size(self, record_count: int) -> int:
+        """Return how many bytes to read for so many records."""
+        wanted = round(record_count * self.record_size * CHUNK_MARGIN)
+        return min(max(wanted, CHUNK_SIZE_MIN), CHUNK_SIZE)
 
     def read_record(self, commit_log_offset: int, data: bytes) -> DispatchColumns | None:
         """Return the request of one record, None if the log does not hold *data* at this offset."""
@@ -103,22 +115,25 @@ class LogFeed:
             return None
         return scan.scan(commit_log_offset, end, len(data)).columns
 
-    def read_positions(self, scan: LogScan, commit_log_offset: int, until: int) -> LogRange:
+    def read_positions(self, scan: LogScan, commit_log_offset: int, until: int, size_max: int) -> LogRange:
         """Find where the last of many records ends; their requests are not made."""
         end, timestamp = commit_log_offset, 0
-        until = min(until, commit_log_offset + POSITIONS_SIZE_MAX)
-        while end < until:
+        limit = commit_log_offset + size_max
+        while end < min(until, limit):
             if end in scan.passed_over:
                 end = min(scan.passed_over[end], until)
                 continue
             try:
-                located, end = scan.locate(end, until, CHUNK_SIZE)
+                located, located_end = scan.locate(end, until, min(CHUNK_SIZE, limit - end))
             except DamagedStore:
                 if end > commit_log_offset:
                     break
                 raise
             if len(located):
+                if located_end > limit and end > commit_log_offset:
+                    break
                 timestamp = int(located.store_timestamp[-1])
+            end = located_end
         return LogRange([], end, timestamp)
 
     def begins_behind(self, commit_log_offset: int) -> bool:

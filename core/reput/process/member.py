@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reput.process.backoff import Backoff
+from reput.process.batch_bound import BatchSize, smaller_batch
 from reput.process.catalogue import CatalogueEntry
 from reput.process.describe import Question
 from reput.process.description import PluginDescription
@@ -33,6 +34,7 @@ class Member:
         following_state: where it goes when it has stopped; BACKOFF, or FATAL: it was killed for taking too long.
         start_at: monotonic seconds, when the next process is due.
         killed_for: why the supervisor killed the process.
+        first_batch: bound of the next process's first batch; None: none was killed in the middle of one.
         joining: its plugin is asked what it declares; it was not started yet.
         leaving: it leaves the group when it has stopped.
         when_left: called when it has left.
@@ -65,6 +67,7 @@ class Member:
         self.leaving = False
         self.when_left: list[Callable[[], None]] = []
         self.killed_for = ""
+        self.first_batch: BatchSize | None = None
         self.pid: int | None = None
         self.pidfd = -1
         self.spawned_ns = 0
@@ -117,6 +120,12 @@ class Member:
             Phase.EXPIRE: settings.dispatcher_expire_time_max,
         }.get(Phase(self.cell.phase or 0), settings.dispatcher_dispatch_time_max)
         return heartbeat + limit_ms * 1_000_000
+
+    def learn_from_end(self, code: int) -> None:
+        """Have the next process begin with less, if a signal, ours or the system's, ended this one within a batch."""
+        in_batch = code < 0 and self.phase_name() == Phase.DISPATCH.name
+        killed = BatchSize(self.cell.batch_record_count, self.cell.batch_size)
+        self.first_batch = smaller_batch(killed) if in_batch else None
 
     def phase_name(self) -> str:
         """Return what the process is doing."""

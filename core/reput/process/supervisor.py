@@ -460,6 +460,7 @@ class Supervisor:
             member.root or self.context.view_directory,
             log_writer,
             print_writer,
+            member.first_batch,
         )
         member.spawned_ns = time.monotonic_ns()
         member.killed_for = ""
@@ -508,6 +509,7 @@ class Supervisor:
         code = os.waitstatus_to_exitcode(status)
         self.unwatch_process(member)
         member.release_process()
+        member.learn_from_end(code)
         if member.state is State.STOPPING and member.following_state is not State.BACKOFF:
             self.on_stopped(member, code)
         else:

@@ -122,6 +122,16 @@ class CellView:
         return self._load(layout.BATCH_COUNT)
 
     @property
+    def batch_record_count(self) -> int:
+        """Records of the batch that is being dispatched, or was last."""
+        return self._load(layout.BATCH_RECORD_COUNT)
+
+    @property
+    def batch_size(self) -> int:
+        """Bytes of the log that it covers."""
+        return self._load(layout.BATCH_SIZE)
+
+    @property
     def heartbeat_ns(self) -> int | None:
         """`time.monotonic_ns` of the last sign of life; the clock is the same in all processes of a machine."""
         return self._known(layout.HEARTBEAT_NS)
@@ -260,6 +270,8 @@ class Cell(CellView):
             self._words[index] = 0
         for index in (layout.GAP_BYTES, layout.REJECTED_COUNT, layout.COUNTER_COUNT):
             self._words[index] = 0
+        for index in (layout.BATCH_RECORD_COUNT, layout.BATCH_SIZE):
+            self._words[index] = 0
         self._cursor.write(b"")
         self._error.write(b"")
         self.raise_generation()
@@ -339,6 +351,11 @@ class Cell(CellView):
         """Say what the dispatcher is doing; a sign of life as well, given first."""
         self._words[layout.HEARTBEAT_NS] = time.monotonic_ns()
         self._store(layout.PHASE, phase)
+
+    def set_batch(self, record_count: int, size: int) -> None:
+        """Say what is about to be dispatched: whoever starts the next process learns what the last one died of."""
+        self._words[layout.BATCH_RECORD_COUNT] = record_count
+        self._words[layout.BATCH_SIZE] = size
 
     def add_batch(self) -> None:
         self._words[layout.BATCH_COUNT] += 1

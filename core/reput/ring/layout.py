@@ -59,6 +59,8 @@ the supervisor writes the words marked S, while the dispatcher runs and after it
      192  GAP_BYTES                  bytes of the log that retention took before they were dispatched
      200  REJECTED_COUNT             records in the dead-letter file
      208  COUNTER_COUNT              named counters in use
+     216  BATCH_RECORD_COUNT         records of the batch that is being dispatched, or was last
+     224  BATCH_SIZE                 bytes of the log that it covers
      256  durable cursor             latch of 24 bytes: commit-log offset, epoch, store timestamp
      336  name                       S  latch of up to 64 bytes, UTF-8
      512  counter values             32 signed words
@@ -87,6 +89,8 @@ __all__ = [
     "AWAITED",
     "BACKSTOP_COUNT",
     "BATCH_COUNT",
+    "BATCH_RECORD_COUNT",
+    "BATCH_SIZE",
     "CAPACITY",
     "CAPACITY_DEFAULT",
     "CAPACITY_MIN",
@@ -208,6 +212,8 @@ BACKSTOP_COUNT = 23
 GAP_BYTES = 24
 REJECTED_COUNT = 25
 COUNTER_COUNT = 26
+BATCH_RECORD_COUNT = 27
+BATCH_SIZE = 28
 COUNTER_VALUES = 64
 
 # The wider fields of a cell, in bytes.
@@ -231,7 +237,7 @@ assert AWAITED + SLOTS_MAX <= ASKED_NS
 assert ASKED_NS + SLOTS_MAX <= HEADER_WORDS
 assert TAIL // 8 == HELD // 8, "one cache line"
 assert CAPACITY_MIN & (CAPACITY_MIN - 1) == 0
-assert CURSOR_AT >= (COUNTER_COUNT + 1) * WORD_SIZE
+assert CURSOR_AT >= (BATCH_SIZE + 1) * WORD_SIZE
 assert CURSOR_AT + latch_size(CURSOR_SIZE) <= NAME_AT
 assert NAME_AT + latch_size(NAME_SIZE_MAX) <= COUNTER_VALUES * WORD_SIZE
 assert COUNTER_NAMES_AT >= (COUNTER_VALUES + COUNTERS_MAX) * WORD_SIZE

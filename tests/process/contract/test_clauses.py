@@ -9,10 +9,11 @@ import warnings
 
 import pytest
 
-from process.contract.written_dispatchers import BODIES, BROKEN, TOPIC_COUNT, counting
+from process.contract.written_dispatchers import BODIES, BROKEN, COUNTS, TOPIC_COUNT, counting
 from process.probe_plugin import PluginFolder
 from reput.errors import ReputError
-from reput.process.contract.host import promises, try_clause
+from reput.process.contract.host import promises, run_clause, try_clause
+from reput.settings import load_settings
 
 # A crash leaves a database open.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
@@ -78,6 +79,31 @@ def test_a_broken_promise_is_found(attempt, clause, found, source):
     """By the clause that is there for it."""
     with pytest.raises((AssertionError, OSError, LookupError, ReputError, sqlite3.Error), match=found):
         attempt(source, clause)
+
+
+@pytest.mark.parametrize("sleeps", ["{}", "self.alive(), {}, self.alive(), {}"])
+def test_a_batch_that_takes_too_long_is_found(plugins, tmp_path, sleeps):
+    """A thousand records at once, or as many as it declares, must not exceed the time limit."""
+    work = sleeps.replace("{}", "time.sleep(0.0005 * len(batch))")
+    slow = counting(
+        (COUNTS, f"        import time\n        {work}\n{COUNTS}"),
+        ("        self.file =", "        self.alive = context.alive\n        self.file ="),
+    )
+    declares = (
+        "\n@hookimpl\ndef reput_describe_dispatcher():\n"
+        "    from reput_hooks import DispatcherDescription\n"
+        "    return DispatcherDescription(batch_record_count_max=100)\n"
+    )
+    for name, source, time_max in (("slow", slow, 400), ("declaring", slow + declares, 400)):
+        plugins.add(name, source=source)
+        settings = load_settings(dispatchers=[name], dispatcher_dispatch_time_max=time_max).settings
+        directory = tmp_path / name
+        directory.mkdir()
+        if name == "declaring":
+            assert run_clause("catches_up", name, settings, (), directory) is None
+        else:
+            with pytest.raises(AssertionError, match=r"longer than its time limit: .* declare batch_record_count_max"):
+                run_clause("catches_up", name, settings, (), directory)
 
 
 def test_a_difference_is_named(attempt):

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from reput.process.batch_bound import BatchSize
 from reput.process.contract.child import run_in_child
 from reput.process.contract.sample_store import AWKWARD_SAMPLES, SampleStore
 from reput.process.contract.trial import Subject, Trial
@@ -30,6 +31,8 @@ CRASH_COUNT_MAX = 100
 READ_FAILURE_COUNT_MAX = 40
 CRASH_BATCHES = (5, 1, 9, 3)
 BESIDE_SHOWN_MAX = 10
+# Records that a dispatcher catches up with: more than come in one batch at first.
+FAR_BEHIND = 1_000
 
 
 def clause(function: Clause) -> Clause:
@@ -141,6 +144,30 @@ def any_batches(subject: Subject, directory: Path) -> str | None:
         trial.take_all(sizes)
         trial.end()
         require_equal(trial.view(), expected, f"if batches are {name}")
+    return None
+
+
+@clause
+def catches_up(subject: Subject, directory: Path) -> str | None:
+    """Far behind, it takes in each batch of the size that it declares within its time limit, and smaller ones too."""
+    samples = list(itertools.islice(itertools.cycle(subject.samples), FAR_BEHIND))
+    store = SampleStore.write(
+        directory / "store", samples, subject.settings, needs_properties=subject.description.needs_properties
+    )
+    end = len(store.bounds) - 1
+    time_max = subject.settings.dispatcher_dispatch_time_max / 1000
+    views = []
+    for name, first_batch in (("at once", BatchSize(FAR_BEHIND, store.end)), ("after a kill", BatchSize(100, 10_000))):
+        trial = Trial(subject, store, directory / name)
+        trial.begin(end, first_batch=first_batch)
+        trial.end()
+        begin, _, count = max(trial.calls.batches, key=lambda batch: batch[2])
+        assert trial.calls.seconds_max < time_max, (
+            f"a batch took longer than its time limit: seconds={trial.calls.seconds_max:.1f} time_max={time_max} "
+            f"records={count} commit_log_offset={begin}; declare batch_record_count_max, or call context.alive()"
+        )
+        views.append(trial.view())
+    require_equal(views[1], views[0], "if it catches up in smaller batches")
     return None
 
 

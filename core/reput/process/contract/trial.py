@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from reput.errors import DamagedStore
+from reput.process.batch_bound import BatchSize
 from reput.process.catalogue import select_dispatchers
 from reput.process.contract.sample_store import SampleStore, sample_settings
 from reput.process.contract.view_content import read_view
@@ -94,8 +95,8 @@ class Trial:
 
     # A life.
 
-    def begin(self, appended: int | None = None) -> None:
-        """Start a life, at a time when the log has *appended* records."""
+    def begin(self, appended: int | None = None, first_batch: BatchSize | None = None) -> None:
+        """Start a life, at a time when the log has *appended* records; *first_batch* as of `HostedLoop`."""
         if appended is not None:
             self.appended = appended
         store, end = self.store, self.store.bounds[self.appended]
@@ -117,6 +118,7 @@ class Trial:
             root=self.root,
             reader=InlineReader(self.ring, self.cell),
             cell=self.cell,
+            first_batch=first_batch,
             now=self.clock.now,
         )
         self.work()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -55,6 +56,7 @@ class CallLog:
         wrote, forced: whether anything was written, and forced to disk, since `flush` returned the last cursor.
         unforced: cursors that `flush` returned though nothing of what was written before was forced to disk.
         batches: begin, end and number of records of each batch that was taken in.
+        seconds_max: that one of them took, or a part of it before `DispatcherContext.alive`.
         started_at: what `start` returned, each time. durable: what `flush` returned, unless that was None.
     """
 
@@ -73,6 +75,7 @@ class CallLog:
         self.wrote = self.forced = False
         self.unforced: list[int] = []
         self.batches: list[tuple[int, int, int]] = []
+        self.seconds_max = self.worked_since = 0.0
         self.started_at: list[int | None] = []
         self.durable: list[int] = []
         self.expired: list[int] = []
@@ -87,6 +90,12 @@ class CallLog:
             self.wrote = True
         elif name in FORCES:
             self.forced = True
+
+    def alive(self) -> None:
+        """Take up how long a batch, or a part of it, has taken."""
+        now = time.monotonic()
+        self.seconds_max = max(self.seconds_max, now - self.worked_since)
+        self.worked_since = now
 
     def flushed(self, commit_log_offset: int) -> None:
         """Take up that `flush` returned a cursor."""
@@ -123,6 +132,13 @@ class WatchedPlugin(Plugin):
     def create(self, context: DispatcherContext) -> CommitLogDispatcher:
         """Return the plugin's dispatcher, watched."""
         context.log = WatchedLog(context.log, self.calls)
+        say_alive = context.alive
+
+        def alive() -> None:
+            self.calls.alive()
+            say_alive()
+
+        context.alive = alive  # type: ignore[method-assign]
         with self.calls.inside("create"):
             dispatcher = super().create(context)
         return WatchedDispatcher(dispatcher, self.calls)
@@ -164,8 +180,10 @@ class WatchedDispatcher(CommitLogDispatcher):
         return cursor
 
     def dispatch(self, batch: DispatchBatch) -> None:
+        self.calls.worked_since = time.monotonic()
         with self.calls.inside("dispatch"):
             self.dispatcher.dispatch(batch)
+        self.calls.alive()
         self.calls.batches.append((batch.commit_log_offset, batch.end.commit_log_offset, len(batch)))
 
     def replay(self, batch: DispatchBatch) -> None:
