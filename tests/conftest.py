@@ -81,17 +81,6 @@ def memory_directory(tmp_path: Path) -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.fixture
-def runtime_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A runtime directory of the test's own, with a short name.
-
-    A socket's has 107 bytes at most, and `tmp_path` is called after the user, the run and the test.
-    """
-    with tempfile.TemporaryDirectory(prefix="reput-run-", ignore_cleanup_errors=True) as directory:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
-        yield Path(directory)
-
-
 @pytest.fixture(scope="session")
 def golden_unpacked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return where a golden set lies unpacked for the whole session. Tests take `golden` or `golden_read_only`."""

@@ -9,6 +9,7 @@ __all__ = [
     "ConfigError",
     "DamagedStore",
     "DispatcherError",
+    "GroupUnreachable",
     "MessageIllegal",
     "NotAStore",
     "OffsetOutOfRange",
@@ -144,6 +145,12 @@ class DispatcherError(ReputError):
     """A dispatcher is not enabled, cannot be described, or does not answer."""
 
     advice = "See `reput plugin list` and `reput status STORE`."
+
+
+class GroupUnreachable(DispatcherError):
+    """A process group works on the store, or may do so, and cannot be asked from here."""
+
+    advice = "Ask as the user who has the store open, or as root, on the same machine and in the same container."
 
 
 class WaitTimeout(DispatcherError, TimeoutError):

@@ -1000,7 +1000,7 @@ class ReadOnlyStore(Reading):
         if status.started is not None:
             statistics = self.statistics()
             return status if statistics is None else with_statistics(status, statistics)
-        if status.writer.pid is not None or self.observed is not None:
+        if status.writer.state != "STOPPED" or self.observed is not None:
             return status
         from reput.consume.stopped_counts import count_stopped
 

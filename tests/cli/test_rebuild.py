@@ -13,8 +13,8 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def writable_store(golden, runtime_directory):
-    """A store that a RocketMQ wrote and closed, with control sockets of the test's own."""
+def writable_store(golden):
+    """A store that a RocketMQ wrote and closed."""
     return golden("basic-5.3") / "store"
 
 

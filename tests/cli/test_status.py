@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+import reput
 from command_line import REPUT, run_reput
 from reput.cli import main
 from reput.cli.status import status_text
 
+NOBODY = 65534
 ROW = {
     "store": "/s",
     "store_id": "ab",
@@ -137,6 +145,56 @@ def test_a_store_that_is_being_written_shows_its_group(tmp_path):
     # A program that is stopped says nothing of itself, and its group is shown all the same.
     assert stopped["writer"]["pid"] == writer.pid
     assert (stopped["waiting_delays"], stopped["half_messages"], stopped["statistics"]) == (None, None, None)
+
+
+@contextmanager
+def another_user():
+    """Be somebody else to the system."""
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_another_user_is_told_that_the_state_is_unknown(capsys):
+    """With the reason, and exit code 1; verbs that need the group end with 3. Root is told everything."""
+    directory = Path(tempfile.mkdtemp(prefix="reput-status-"))
+    directory.chmod(0o755)
+    store = str(directory / "store")
+    ask, pause = ["status", store, "--format", "json"], ["dispatcher", "pause", store, "index"]
+    try:
+        with reput.open(store) as opened:
+            end = opened.put(reput.Message("orders", b"x")).next_commit_log_offset
+            opened.wait_for("index", end, 60)
+            # Everything is imported then, which another user might not be able to do.
+            assert main(ask) == 0
+            known = json.loads(capsys.readouterr().out)
+            with another_user():
+                assert main(ask) == 1
+                unknown = json.loads(capsys.readouterr().out)
+                assert main(pause) == 3
+                refused = capsys.readouterr().err
+    finally:
+        shutil.rmtree(directory)
+    assert [row["state"] for row in known["dispatchers"]] == ["RUNNING", "RUNNING"]
+    assert (unknown["writer"]["pid"], unknown["writer"]["state"]) == (os.getpid(), "RUNNING")
+    assert [row["state"] for row in unknown["dispatchers"]] == ["UNKNOWN", "UNKNOWN"]
+    assert "it belongs to another user" in unknown["dispatchers"][0]["error"]
+    assert "it belongs to another user" in refused
+
+
+def test_a_store_that_runs_its_dispatchers_inline_is_not_called_stopped(tmp_path):
+    """No other process can ask them."""
+    with reput.open(tmp_path / "store", mode="inline", mapped_file_size_commit_log=1 << 16):
+        status = run_reput("status", tmp_path / "store", "--format", "json")
+        listed = run_reput("dispatcher", "list", tmp_path / "store")
+    assert status.code == 1
+    assert status.report()["dispatchers"][0]["state"] == "UNKNOWN"
+    assert "mode='inline'" in status.report()["dispatchers"][0]["error"]
+    assert listed.code == 3
 
 
 def test_watching_shows_it_again(golden_read_only):

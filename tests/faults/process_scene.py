@@ -76,17 +76,15 @@ class ProcessScene:
             assert [at for at in self.saved(name) if at >= gap[1]] == [at for at in offsets if at >= gap[1]], name
         left = [path for path in self.path.rglob("*") if path.suffix == ".draft" or path.name in ("abort", "shadow")]
         assert not left, left
-        assert not list((self.root / "run").rglob("*.sock"))
+        assert not (self.path / "reput" / "group.json").exists()
         StoreLock(self.path).close()
 
 
 @contextmanager
 def process_scene(root: Path) -> Iterator[ProcessScene]:
-    """Have a scene whose control sockets and descriptions of plugins lie below *root*."""
+    """Have a scene whose descriptions of plugins lie below *root*."""
     root.mkdir(exist_ok=True)
-    (root / "run").mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(root / "run"))
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
         scene = ProcessScene(root)
         patch.syspath_prepend(str(scene.plugins.folder))

@@ -128,7 +128,7 @@ class Running:
 
 
 @pytest.fixture
-def processes(log: LogWriter, runtime_directory: Path) -> Iterator[Callable[..., Running]]:
+def processes(log: LogWriter) -> Iterator[Callable[..., Running]]:
     """Return a function that starts a process group over the log; all are stopped afterwards."""
     running: list[Running] = []
 

@@ -1,95 +1,140 @@
-"""Where the control socket lies, and what is said when nobody listens."""
+"""How the group of a store is found, who may ask it, and what is said when it does not answer."""
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 
+import msgspec
 import pytest
 
-from reput.errors import DispatcherError
+from reput.errors import DispatcherError, GroupUnreachable
+from reput.process import control_socket
 from reput.process.control_socket import (
     ControlSocket,
+    abstract_address,
     connect_observer,
-    control_socket_path,
     group_status,
+    owner_statistics,
     request,
 )
+from reput.process.group_lock import GroupLock
+from reput.process.group_place import read_place, write_place
+from reput.process.messages import Reply
 
-pytestmark = pytest.mark.usefixtures("runtime_directory")
 
-
-def test_its_name_is_short_whatever_the_stores_path(tmp_path, runtime_directory):
-    """A socket's name has about a hundred bytes."""
+@pytest.fixture
+def directory(tmp_path):
+    """A store's directory whose path is longer than a socket's name can be, with a group's lock."""
     store = tmp_path / ("x" * 200) / ("y" * 200)
-    store.mkdir(parents=True)
-    path = control_socket_path(store)
-    assert path.parent == runtime_directory / "reput"
-    assert len(path.name) == 21
-    assert path.parent.stat().st_mode & 0o777 == 0o700
+    (store / "reput").mkdir(parents=True)
+    lock = GroupLock(store)
+    assert lock.try_take()
+    yield store
+    lock.release()
 
 
-def test_all_ways_to_a_store_lead_to_one_socket(tmp_path):
-    """The real path counts."""
-    (tmp_path / "store").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "store")
-    assert control_socket_path(tmp_path / "link") == control_socket_path(tmp_path / "store")
-    assert control_socket_path(tmp_path) != control_socket_path(tmp_path / "store")
+def answer_once(listening, reply):
+    """Take one client in a thread of its own, and answer it."""
+
+    def serve():
+        client = None
+        while client is None:
+            client = listening.accept()
+        while not client.receive():
+            pass
+        client.send(reply)
+        client.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
 
 
-def test_without_a_runtime_directory_a_private_folder_serves(tmp_path, monkeypatch):
-    """Below the temporary directory, for this user alone."""
-    monkeypatch.delenv("XDG_RUNTIME_DIR")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    path = control_socket_path(tmp_path)
-    assert path.parent == tmp_path / f"reput-{os.getuid()}"
-    assert path.parent.stat().st_mode & 0o077 == 0
-
-
-def test_a_runtime_directory_that_is_not_there_is_not_made(tmp_path, monkeypatch):
-    """It is the system's to make; the temporary directory serves instead."""
+def test_a_group_is_found_through_the_stores_directory(directory, tmp_path, monkeypatch):
+    """Whatever the path's length and the client's environment are; also through a link."""
+    listening = ControlSocket(directory)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nothing"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "nothing"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert control_socket_path(tmp_path).parent == tmp_path / f"reput-{os.getuid()}"
-    assert not (tmp_path / "nothing").exists()
+    (tmp_path / "link").symlink_to(directory)
+    thread = answer_once(listening, Reply(0, result=msgspec.Raw(b"5")))
+    assert bytes(request(tmp_path / "link", "pause", "index")) == b"5"
+    thread.join()
+    listening.close()
 
 
-def test_a_folder_that_others_may_enter_is_refused(tmp_path, runtime_directory):
-    """Somebody could have put a socket of his own there."""
-    (runtime_directory / "reput").mkdir(parents=True)
-    (runtime_directory / "reput").chmod(0o755)
-    with pytest.raises(DispatcherError, match="not private"):
-        control_socket_path(tmp_path)
+def test_the_end_of_a_group_leaves_nothing(directory):
+    """No file; and no socket, which has no name in a file system."""
+    ControlSocket(directory).close()
+    assert sorted(os.listdir(directory / "reput")) == ["group.lock"]
+    assert group_status(directory) is None
+
+
+def test_what_a_killed_group_has_left_misleads_nobody(directory):
+    """Nobody has the store open, so none runs; the next group writes over it."""
+    write_place(directory, "of-a-killed-one")
+    assert group_status(directory) is None
+    listening = ControlSocket(directory)
+    assert read_place(directory).socket != "of-a-killed-one"
+    listening.close()
 
 
 def test_without_a_group_nothing_answers(tmp_path):
-    """Status and observer are None, a command is refused."""
+    """Status, statistics and observer are None, a command is refused."""
     assert group_status(tmp_path) is None
     assert connect_observer(tmp_path) is None
+    assert owner_statistics(tmp_path) is None
     with pytest.raises(DispatcherError, match="no process group runs"):
         request(tmp_path, "pause", "index")
 
 
-def test_stale_sockets_go(tmp_path):
-    """A start removes what killed groups have left. Those of groups that run stay, also of one that does not answer."""
-    running = ControlSocket(tmp_path / "running")
-    for name in ("killed", "again"):
-        dead = socket.socket(socket.AF_UNIX)
-        dead.bind(str(control_socket_path(tmp_path / name)))
-        dead.listen(1)
-        dead.close()
-    busy = socket.socket(socket.AF_UNIX)
-    busy.bind(str(control_socket_path(tmp_path / "busy")))
-    busy.listen(0)
+def test_a_group_that_does_not_answer_is_no_group_that_does_not_run(directory):
+    """Its supervisor may be stopped by a signal, or wait for a disk."""
+    listening = ControlSocket(directory)
+    with pytest.raises(GroupUnreachable, match="does not answer in time"):
+        group_status(directory, timeout=0.01)
+    assert connect_observer(directory, timeout=0.01) is None
+    listening.close()
+
+
+def test_no_client_waits_for_room_without_an_end(directory, monkeypatch):
+    """A supervisor that is stopped takes nobody, and at last nobody can wait for it any more."""
+    monkeypatch.setattr(control_socket, "CONNECT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(control_socket, "why_silent", lambda _: "it is silent")
+    write_place(directory, name := f"reput-test-{os.getpid()}")
+    full = socket.socket(socket.AF_UNIX)
+    full.bind(abstract_address(name))
+    full.listen(0)
     waiting = socket.socket(socket.AF_UNIX)
-    waiting.connect(str(control_socket_path(tmp_path / "busy")))
-    started = ControlSocket(tmp_path / "again")
-    left = {control_socket_path(tmp_path / name) for name in ("running", "again", "busy")}
-    assert set(started.path.parent.iterdir()) == left
-    client = socket.socket(socket.AF_UNIX)
-    client.connect(str(started.path))
-    started.close()
-    running.close()
-    assert set(started.path.parent.iterdir()) == {control_socket_path(tmp_path / "busy")}
-    for opened in (busy, waiting, client):
-        opened.close()
+    waiting.connect(abstract_address(name))
+    with pytest.raises(GroupUnreachable, match="no more room"):
+        group_status(directory)
+    full.close()
+    waiting.close()
+
+
+def test_only_the_owner_and_root_are_answered(directory, monkeypatch):
+    """The kernel says who connects."""
+    listening = ControlSocket(directory)
+    address = abstract_address(read_place(directory).socket)
+    for uid, taken in ((os.geteuid(), True), (0, True), (os.geteuid() + 1, False)):
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(address)
+        monkeypatch.setattr(control_socket, "peer", lambda _, uid=uid: (1, uid))
+        channel = listening.accept()
+        assert (channel is not None) == taken
+        if channel is not None:
+            channel.close()
+        client.close()
+    listening.close()
+
+
+def test_another_users_group_is_not_asked_and_the_user_named(directory, monkeypatch):
+    """A listener that is not the owner's is not believed either."""
+    listening = ControlSocket(directory)
+    stranger = os.geteuid() + 1
+    monkeypatch.setattr(control_socket, "peer", lambda _: (77, stranger))
+    with pytest.raises(GroupUnreachable, match=f"another user: supervisor_pid=77 uid={stranger}"):
+        group_status(directory)
+    listening.close()

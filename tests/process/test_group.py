@@ -22,8 +22,9 @@ from process.conftest import Running
 from process.probe_plugin import PROBE
 from reput.errors import ConfigError, DispatcherError, RingError, WaitTimeout
 from reput.process.catalogue import select_dispatchers
-from reput.process.control_socket import connect_observer, control_socket_path, group_status, request
+from reput.process.control_socket import abstract_address, connect_observer, group_status, request
 from reput.process.group import ProcessGroup
+from reput.process.group_place import place_path, read_place
 from reput.process.member import Member
 from reput.process.states import Phase, State
 from reput.process.supervisor import Supervisor
@@ -116,7 +117,6 @@ def test_a_killed_supervisor_is_replaced(log, plugins, context, processes, saved
     assert saved("probe")["offsets"] == log.offsets
 
 
-@pytest.mark.usefixtures("runtime_directory")
 def test_nothing_is_left_of_a_killed_owner(plugins, tmp_path):
     """All processes end, no memory has a name, and the next opening has every acknowledged record in its view."""
     plugins.add("probe")
@@ -459,7 +459,6 @@ def test_what_leaves_can_be_attached_in_the_same_breath(log, plugins, context, p
     assert running.group.restart_count == 0
 
 
-@pytest.mark.usefixtures("runtime_directory")
 def test_an_upgrade_and_its_new_options_come_with_one_sighup(plugins, tmp_path):
     """The options are for the new version to judge, and the status names that."""
     plugins.add("probe")
@@ -596,10 +595,8 @@ def test_a_second_process_asks_and_commands_over_the_control_socket(log, plugins
     running.group.wait_for("probe", end, TIMEOUT)
     with pytest.raises(DispatcherError, match="dispatcher=nobody"):
         request(log.store_directory, "pause", "nobody")
-    path = control_socket_path(log.store_directory)
-    assert path.parent.stat().st_mode & 0o077 == 0
     running.stop()
-    assert not path.exists()
+    assert read_place(log.store_directory) is None
     assert group_status(log.store_directory) is None
 
 
@@ -662,6 +659,7 @@ def test_sighup_finds_what_was_changed(log, plugins, context, processes):
     before = running.row("probe").pid
     plugins.add("bad")
     os.kill(running.group.process.pid, signal.SIGHUP)
+    running.wait_for_state("bad", "RUNNING")
     running.group.wait_for("bad", log.put(1), TIMEOUT)
     assert running.row("probe").pid == before
     plugins.version = "2.0"
@@ -670,7 +668,6 @@ def test_sighup_finds_what_was_changed(log, plugins, context, processes):
     running.wait_until(lambda: running.row("probe").version == "2.0" and running.row("probe").pid not in (None, before))
 
 
-@pytest.mark.usefixtures("runtime_directory")
 def test_sighup_takes_up_what_was_installed_and_configured_since(plugins, tmp_path):
     """Without a stop: added ones start, removed ones leave, changed options hold, a wrong file changes nothing."""
     plugins.add("probe")
@@ -720,7 +717,6 @@ def test_sighup_takes_up_what_was_installed_and_configured_since(plugins, tmp_pa
         store.wait_for("probe", store.put(reput.Message("orders", b"two")).next_commit_log_offset, TIMEOUT)
 
 
-@pytest.mark.usefixtures("runtime_directory")
 def test_the_groups_log_is_json_lines_where_that_is_set(plugins, tmp_path):
     """Every line of every process, with time, level, process and dispatcher."""
     plugins.add("probe")
@@ -733,7 +729,6 @@ def test_the_groups_log_is_json_lines_where_that_is_set(plugins, tmp_path):
     assert {"time", "process"} <= said.keys()
 
 
-@pytest.mark.usefixtures("runtime_directory")
 def test_a_store_closes_after_a_view_has_left_the_group(tmp_path):
     """RocketMQ would trust a view that stands still, so the store does not count as closed cleanly."""
     with reput.open(tmp_path / "store") as store:
@@ -748,7 +743,6 @@ def test_a_store_closes_after_a_view_has_left_the_group(tmp_path):
     assert not (tmp_path / "store" / "abort").exists()
 
 
-@pytest.mark.usefixtures("runtime_directory")
 def test_a_store_closes_cleanly_whenever_its_supervisor_is_killed(tmp_path):
     """Right before the close, and while the next supervisor is still on its way: another one drains."""
     path = tmp_path / "store"
@@ -816,7 +810,6 @@ def test_a_dispatcher_that_a_signal_stopped_ends_when_it_is_told_to(log, plugins
 
 
 @pytest.mark.parametrize("moment", ["at once", "while plugins are described"])
-@pytest.mark.usefixtures("runtime_directory")
 def test_sigterm_drains_a_group_that_is_starting(log, plugins, context, saved, tmp_path, moment):
     """The dispatchers start, take in what is there, and end; the owner sees a group that has drained."""
     began, go = tmp_path / "began", tmp_path / "go"
@@ -848,30 +841,20 @@ def test_rubbish_on_the_control_socket_harms_nobody(log, plugins, context, proce
     running = processes(context("probe"))
     for line in (b"rubbish\n", b'{"verb":"explode"}\n', b"\xff" * 5000, b""):
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        client.connect(str(control_socket_path(log.store_directory)))
+        client.connect(abstract_address(read_place(log.store_directory).socket))
         client.sendall(line)
         client.close()
     running.group.wait_for("probe", log.put(1), TIMEOUT)
     assert running.group.restart_count == 0
 
 
-def test_without_a_control_socket_the_group_runs_and_says_so(log, plugins, context, processes, runtime_directory):
+def test_without_a_control_socket_the_group_runs_and_says_so(log, plugins, context, processes):
     """Only others cannot ask it."""
     plugins.add("probe")
-    (runtime_directory / "reput").touch()
+    place_path(log.store_directory).mkdir()
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(1), TIMEOUT)
     assert "there is no control socket" in group_log(log)
-
-
-def test_a_stale_socket_file_is_replaced(log, plugins, context, processes):
-    """What a killed group leaves in the runtime directory stops nobody."""
-    plugins.add("probe")
-    stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    stale.bind(str(control_socket_path(log.store_directory)))
-    stale.close()
-    running = processes(context("probe"))
-    running.wait_until(lambda: group_status(log.store_directory) is not None)
 
 
 def test_nothing_is_left_in_the_owner(log, plugins, context, processes):

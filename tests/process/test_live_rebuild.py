@@ -301,7 +301,6 @@ def assert_views_are_right(store):
     assert {view.state for name, view in report.views.items() if name != "consume_queue_ext"} == {"equal"}
 
 
-@pytest.mark.usefixtures("runtime_directory")
 def test_readers_see_every_message_while_views_are_swapped(tmp_path, background):
     """Here and in a second process's way of reading: no error, nothing missing, ends that only grow."""
     path = tmp_path / "store"
@@ -340,7 +339,6 @@ def test_readers_see_every_message_while_views_are_swapped(tmp_path, background)
 
 
 @pytest.mark.parametrize("moment", ["built", "intended", "swapped"])
-@pytest.mark.usefixtures("runtime_directory")
 def test_after_a_kill_of_the_whole_group_the_views_are_right(tmp_path, moment):
     """Old or new, never a mixture, and no shadow after the next start."""
     path = tmp_path / "store"
@@ -371,7 +369,6 @@ def test_after_a_kill_of_the_whole_group_the_views_are_right(tmp_path, moment):
     assert_views_are_right(path)
 
 
-@pytest.mark.usefixtures("runtime_directory")
 def test_a_store_that_was_killed_in_a_rebuild_opens_inline(tmp_path):
     """Whoever runs the dispatchers clears away."""
     path = tmp_path / "store"
@@ -384,7 +381,6 @@ def test_a_store_that_was_killed_in_a_rebuild_opens_inline(tmp_path):
             store.rebuild("index")
 
 
-@pytest.mark.usefixtures("runtime_directory")
 def test_an_intent_of_rubbish_refuses_the_group_with_its_name(tmp_path):
     """Nobody knows which views hold; a person moves it away."""
     path = tmp_path / "store"

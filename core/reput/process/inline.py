@@ -22,6 +22,7 @@ from reput.process.catalogue import CatalogueEntry, select_dispatchers
 from reput.process.dispatcher_loop import DispatcherLoop, StartRefused, Stop
 from reput.process.group_context import GroupContext
 from reput.process.group_lock import LOCK_TIMEOUT_S, GroupLock
+from reput.process.group_place import remove_place
 from reput.process.hosted_loop import HostedLoop
 from reput.process.messages import RebuiltView
 from reput.process.order import enabled_predecessors, in_order
@@ -346,6 +347,8 @@ class InlineGroup:
                 )
             pause.wait(0.02)
         self.lock.withhold()
+        # What a killed group has left: nobody listens there.
+        remove_place(self.context.view_directory)
 
     def run(self) -> None:
         """Run the loops until they are all finished; the group's thread."""

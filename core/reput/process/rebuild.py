@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from reput.errors import ConfigError, DamagedStore, DispatcherError
+from reput.errors import ConfigError, DamagedStore, DispatcherError, GroupUnreachable
 from reput.process.catalogue import select_dispatchers
 from reput.process.control_socket import await_reply, group_status
 from reput.process.group import ProcessGroup
@@ -132,7 +132,10 @@ def rebuild_in_place(
     """
 
     def tell() -> None:
-        status = group_status(store_directory)
+        # A group that is busy with the swap may answer late; the reply to the wish is what counts.
+        status = None
+        with contextlib.suppress(GroupUnreachable):
+            status = group_status(store_directory)
         if status is None or on_progress is None or status.writer.appended is None:
             return
         begin = status.writer.commit_log_offset_min or 0

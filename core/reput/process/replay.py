@@ -40,12 +40,13 @@ def replay_dead_letters(store_directory: Path, name: str, timeout: float = 60.0)
     """Have all dead letters of a dispatcher come to it again: now if it runs, else when it starts next.
 
     Raises:
-        DispatcherError: its process group refused.
+        DispatcherError: its process group refused, or cannot be asked.
         WaitTimeout: the dispatcher did not come to it in *timeout* seconds; the wish stands.
     """
     dead_letters = DeadLetters(store_directory, name)
-    wished = dead_letters.wish_replay()
+    # Before the wish is kept: without an answer nobody could say what becomes of it.
     status = group_status(store_directory)
+    wished = dead_letters.wish_replay()
     running = status is not None and any(row.name == name and row.state in RUNS for row in status.dispatchers)
     if wished and running:
         request(store_directory, "restart", name)

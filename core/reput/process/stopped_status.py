@@ -1,11 +1,11 @@
-"""stopped_status: what `reput status` shows of a store whose process group cannot be asked."""
+"""stopped_status: what `reput status` shows of a store whose process group does not run, or cannot be asked."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import reput
-from reput.errors import DamagedStore, OffsetOutOfRange
+from reput.errors import DamagedStore, GroupUnreachable, OffsetOutOfRange
 from reput.process.catalogue import installed_dispatchers
 from reput.process.control_socket import group_status
 from reput.process.dead_letters import DeadLetters
@@ -26,27 +26,36 @@ from reput.store.segments import Segments
 from reput.store.store_checkpoint import ahead_of_clock, read_checkpoint
 from reput.store.store_lock import StoreLock
 
-__all__ = ["stopped_status"]
+__all__ = ["UNKNOWN", "stopped_status"]
 
+# State of a dispatcher whose group runs and cannot be asked.
+UNKNOWN = "UNKNOWN"
 # Of a record or a blank, behind its size.
 MAGIC_SIZE = 4
 
 
 def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
-    """Return the status of a store's group if one runs, else what is on disk, with the state ``STOPPED``.
+    """Return the status of a store's group if one runs, else what is on disk.
+
+    The dispatchers' state is then ``STOPPED``, or ``UNKNOWN`` with the reason where a group runs and cannot be asked.
 
     Raises:
         NotAStore: the directory holds no commit log.
     """
-    status = group_status(store_directory)
-    if status is not None:
-        return status
+    unreachable: str | None = None
+    try:
+        status = group_status(store_directory)
+        if status is not None:
+            return status
+    except GroupUnreachable as error:
+        unreachable = str(error)
     segments = Segments(store_directory / "commitlog")
     store_id = read_store_id(store_directory)
     epochs = read_epochs(store_directory, store_id)
-    # Somebody who writes without a group that could be asked: an inline one, or RocketMQ.
-    holder = StoreLock.holder(store_directory)
-    cursors = read_dispatcher_cursors(store_directory)
+    # A writer without a group that can be asked: another user's, one with mode="inline", or RocketMQ.
+    lock = StoreLock.look(store_directory)
+    # What was noted at the last close says nothing of dispatchers that run.
+    cursors = read_dispatcher_cursors(store_directory) if unreachable is None else {}
     end = find_log_end(store_directory, segments)
     return GroupStatus(
         store=str(store_directory),
@@ -54,16 +63,17 @@ def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
         version=reput.__version__,
         started=None,
         writer=WriterRow(
-            pid=holder,
+            pid=lock.pid,
             appended=end,
             durable=epochs.clean_end,
             commit_log_offset_min=segments.offset_min,
             epoch=epochs.epoch,
-            state="STOPPED" if holder is None else "RUNNING",
-            reason=ahead_of_clock(read_checkpoint(store_directory).physic_msg_timestamp, Clock().now_ms()),
+            state={False: State.STOPPED.name, True: State.RUNNING.name, None: UNKNOWN}[lock.held],
+            reason=unreachable
+            or ahead_of_clock(read_checkpoint(store_directory).physic_msg_timestamp, Clock().now_ms()),
         ),
         dispatchers=[
-            stopped_row(segments, store_directory, name, cursors.get(name), epochs.clean_end)
+            stopped_row(segments, store_directory, name, cursors.get(name), epochs.clean_end, unreachable)
             for name in settings.dispatchers
         ],
         damage=known_damage(store_directory, end),
@@ -71,9 +81,16 @@ def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
 
 
 def stopped_row(
-    segments: Segments, store_directory: Path, name: str, durable_cursor: int | None, clean_end: int | None
+    segments: Segments,
+    store_directory: Path,
+    name: str,
+    durable_cursor: int | None,
+    clean_end: int | None,
+    unreachable: str | None,
 ) -> DispatcherRow:
     """Return the row of a dispatcher of which only files are there; *durable_cursor* as it was noted last.
+
+    *unreachable* says why the group that runs it cannot be asked; None: it does not run.
 
     After a close that was the end of it: what it is behind by, up to *clean_end*, is known. After a kill it is not.
     """
@@ -90,7 +107,7 @@ def stopped_row(
         distribution=entry.distribution if entry else None,
         version=entry.version if entry else None,
         pid=None,
-        state=State.STOPPED.name,
+        state=State.STOPPED.name if unreachable is None else UNKNOWN,
         progress=None,
         durable_cursor=durable_cursor,
         lag_bytes=lag_bytes,
@@ -103,7 +120,7 @@ def stopped_row(
         backstop_count=None,
         heartbeat_age_ms=None,
         rss_bytes=None,
-        error=error or (str(damaged_lines[0]) if damaged_lines else None),
+        error=unreachable or error or (str(damaged_lines[0]) if damaged_lines else None),
         counters={},
         rebuild_progress=None,
     )

@@ -124,11 +124,12 @@ class Supervisor:
         self.reactor.watch(self.channel.fileno(), self.on_owner_says)
         if not self.take_lock():
             return
-        try:
-            self.clients.listen(ControlSocket(self.context.view_directory))
-        except (OSError, DispatcherError) as error:
-            # The store can be written without it; only others cannot ask or command.
-            self.merger.say("WARNING", f"there is no control socket: {error}")
+        if self.context.target is None:
+            try:
+                self.clients.listen(ControlSocket(self.context.store_directory))
+            except OSError as error:
+                # The store can be written without it; only others cannot ask or command.
+                self.merger.say("WARNING", f"there is no control socket: {error}")
         try:
             self.begin()
         except (OSError, DamagedStore) as error:

@@ -124,12 +124,13 @@ class StoreCheck:
         self.settings = settings
         self.progress = progress
         self.segments = Segments(store_directory / "commitlog")
-        self.writer = StoreLock.holder(store_directory)
+        self.writer = StoreLock.look(store_directory)
+        is_written = self.writer.held is not False
         self.clean_shutdown = not (store_directory / "abort").exists()
         # A writer that is at work has not left its last record torn.
-        unclean = self.writer is None and not self.clean_shutdown
-        self.live_end = None if self.writer is None else find_log_end(store_directory, self.segments)
-        unforced_from = find_unforced(store_directory, Clock().boot_id()) if self.writer is None else None
+        unclean = not is_written and not self.clean_shutdown
+        self.live_end = find_log_end(store_directory, self.segments) if is_written else None
+        unforced_from = None if is_written else find_unforced(store_directory, Clock().boot_id())
         demand_crc = settings.force_verify_prop_crc
         self.walk = LogWalk(self.segments, unclean=unclean, unforced_from=unforced_from, demand_crc=demand_crc)
         if verifier is not None:
@@ -148,7 +149,7 @@ class StoreCheck:
         self.record_count = 0
         self.left_out = 0
         self.fields = FieldsCheck(self.segments.offset_min, Clock().now_ms())
-        self.ground = CheckedGround(store_directory, births, live=self.writer is not None)
+        self.ground = CheckedGround(store_directory, births, live=is_written)
         sizes = IndexSizes(settings.max_hash_slot_num, settings.max_index_num)
         self.ext = ConsumeQueueExtCheck(store_directory, self.ground)
         self.consume_queue = ConsumeQueueCheck(store_directory, self.ext, self.ground, self.damaged)
@@ -176,7 +177,7 @@ class StoreCheck:
             self.judge_end(tail)
         self.damage += self.fields.finish()
         self.add_known_damage()
-        cursors = {} if self.writer is not None else read_dispatcher_cursors(self.store_directory)
+        cursors = {} if self.writer.held is not False else read_dispatcher_cursors(self.store_directory)
         views = {
             name: held_to_cursor(report, log_end, cursors.get(name))
             for name, report in (
@@ -244,10 +245,10 @@ class StoreCheck:
     def notes(self, log_end: int) -> list[str]:
         """Return what else is worth knowing."""
         notes = []
-        if self.writer is not None:
+        if self.writer.held is not False:
             notes.append(
-                f"another process writes this store, so it was checked as far as it went: pid={self.writer} "
-                f"until={log_end}"
+                "another process writes this store, so it was checked as far as it went: "
+                f"pid={self.writer.pid or 'unknown'} until={log_end}"
             )
         for topic in sorted(self.consume_queue.left_alone):
             notes.append(

@@ -82,7 +82,7 @@ def look_for_log_end(store_directory: Path, segments: Segments, begin: int | Non
         damaged_at = [extent.begin for extent in walk.walk(begin) if extent.kind == "damage"][:1]
         # While somebody appends, a record that was half written when it was looked at may be followed by whole ones
         # when these are looked for. Then the first is whole by now.
-        if damaged_at in ([], [begin]) or StoreLock.holder(store_directory) is None:
+        if damaged_at in ([], [begin]) or not StoreLock.may_be_held(store_directory):
             return walk.log_end
         (begin,) = damaged_at
         walk = LogWalk(segments, unclean=unclean, unforced_from=unforced_from)

@@ -18,13 +18,14 @@ import fcntl
 import os
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from reput.errors import StoreLocked
 from reput.store.shortages import tell_store_error
 
-__all__ = ["StoreLock", "Writer", "is_claimed", "process_start_time", "read_writer"]
+__all__ = ["LockState", "StoreLock", "Writer", "is_claimed", "process_start_time", "read_writer"]
 
 F_OFD_GETLK = 36
 F_OFD_SETLK = 37
@@ -45,6 +46,19 @@ class Writer(msgspec.Struct, frozen=True):
     pid: int
     start_time: int | None
     boot_id: str | None = None
+
+
+class LockState(NamedTuple):
+    """Who holds the lock of a store.
+
+    Attributes:
+        held: None: this user may not look.
+        pid: the holder's process id; None: nobody holds it, or the holder is not visible from here, as a process of
+            another container is not.
+    """
+
+    held: bool | None
+    pid: int | None
 
 
 def process_start_time(pid: int) -> int | None:
@@ -96,18 +110,27 @@ class StoreLock:
                 f"another process writes this store: pid={holder or 'unknown'} store={store_directory}", ADVICE
             ) from None
 
-    @staticmethod
-    def holder(store_directory: Path, descriptor: int | None = None) -> int | None:
-        """Return the process id of whoever holds the lock of a store, None if nobody does or it cannot be known.
+    @classmethod
+    def holder(cls, store_directory: Path, descriptor: int | None = None) -> int | None:
+        """Return the process id of the lock's holder, None if nobody holds it or the holder cannot be seen."""
+        return cls.look(store_directory, descriptor).pid
 
-        Never takes the lock, and never creates the file.
-        """
+    @classmethod
+    def may_be_held(cls, store_directory: Path) -> bool:
+        """Tell whether a process writes the store, or may do so where this user cannot see it."""
+        return cls.look(store_directory).held is not False
+
+    @staticmethod
+    def look(store_directory: Path, descriptor: int | None = None) -> LockState:
+        """Return who holds the lock of a store. Never takes the lock, and never creates the file."""
         own = None
         if descriptor is None:
             try:
                 own = descriptor = os.open(store_directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return LockState(False, None)
             except OSError:
-                return None
+                return LockState(None, None)
         try:
             answer = fcntl.fcntl(descriptor, F_OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0) + bytes(4))
         finally:
@@ -115,19 +138,8 @@ class StoreLock:
                 os.close(own)
         kind, _, _, _, pid = FLOCK.unpack_from(answer)
         if kind == fcntl.F_UNLCK:
-            return None
-        if pid > 0:
-            return int(pid)
-        writer = read_writer(store_directory)
-        lock = os.stat(store_directory / "lock")
-        if writer is not None and locks(str(writer.pid), lock):
-            return writer.pid
-        # Whoever has just taken the lock has not written its name yet; the file still says who wrote last.
-        for process in os.listdir("/proc"):
-            if process.isdigit() and locks(process, lock):
-                return int(process)
-        # Of a process of another user one does not see what it holds.
-        return writer.pid if writer is not None and process_start_time(writer.pid) == writer.start_time else None
+            return LockState(False, None)
+        return LockState(True, int(pid) if pid > 0 else holder_of_open_file(store_directory))
 
     def claim(self) -> None:
         """Have it known from now on that reput wrote this store last."""
@@ -139,6 +151,20 @@ class StoreLock:
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def holder_of_open_file(store_directory: Path) -> int | None:
+    """Return which process holds an open-file-description lock on a store's lock file, None if it cannot be seen."""
+    writer = read_writer(store_directory)
+    lock = os.stat(store_directory / "lock")
+    if writer is not None and locks(str(writer.pid), lock):
+        return writer.pid
+    # A process that has just taken the lock has not written its name yet; the file still names the writer before it.
+    for process in os.listdir("/proc"):
+        if process.isdigit() and locks(process, lock):
+            return int(process)
+    # The descriptors of another user's process are not visible.
+    return writer.pid if writer is not None and process_start_time(writer.pid) == writer.start_time else None
 
 
 def locks(process: str, lock: os.stat_result) -> bool:

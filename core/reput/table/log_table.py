@@ -142,7 +142,7 @@ class LogTable:
         Raises:
             StoreError: the disk refuses.
         """
-        being_written = StoreLock.holder(self.store_directory) is not None
+        being_written = StoreLock.may_be_held(self.store_directory)
         end = self.find_end()
         if being_written:
             known = self.segments.offset_min if self.durable_end is None else self.durable_end
