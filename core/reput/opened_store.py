@@ -588,9 +588,14 @@ class Store(Reading):
             if topic in topics.entries:
                 topics.remove(topic)
                 topics.persist()
+                self.topic_changed(topic)
         with offsets.lock:
             if offsets.clean_offset_by_topic(topic):
                 offsets.persist()
+
+    def topic_changed(self, topic: str) -> None:
+        """Spread what is put over the queues that a topic is described with now."""
+        self.writer.topic_changed(topic)
 
     def flush(self) -> int:
         """Force to disk what was put so far, and return the offset up to which the log is durable.

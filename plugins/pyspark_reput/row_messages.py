@@ -153,7 +153,7 @@ def messages_of(batch: pa.RecordBatch, topic: str | None, mark: tuple[str, str] 
             keys=as_text(row.get("keys")),
             properties=properties or None,
             flag=row.get("flag") or 0,
-            queue_id=row.get("queue_id") or 0,
+            queue_id=row.get("queue_id"),
             born_timestamp=None if born is None else (born - EPOCH) // MILLISECOND,
         )
         check_topic(message.topic)

@@ -58,7 +58,7 @@ def test_messages_can_be_generated(store):
 
 def test_nothing_to_send_is_said():
     """And no error."""
-    assert send.summary(Path("store"), "orders", 0, []) == "nothing was sent"
+    assert send.Sent().summary(Path("store"), "orders") == "nothing was sent"
 
 
 @pytest.mark.parametrize("arguments", [("--delay-level", 3), ("--property", "DELAY=3")])
@@ -142,3 +142,13 @@ def test_json_rows_name_what_was_stored(store):
         "message_id",
     ]
     assert json.loads(json.dumps(row))["next_commit_log_offset"] == row["record_size"]
+
+
+def test_what_is_sent_is_spread_over_a_topics_queues(store):
+    """In turn, or by a sharding key; people get a line that tells how far each queue came."""
+    assert run_reput("send", store, "orders", "--count", 1, *SMALL).code == 0
+    assert run_reput("topic", "create", store, "invoices", "--queues", 2).code == 0
+    ended = run_reput("send", store, "invoices", "--count", 5)
+    assert f"5 sent to invoices in {store}: queue 0 from 0 to 2, queue 1 from 0 to 1, commit-log" in ended.stdout
+    (row,) = rows("send", store, "invoices", "--count", 1, "--sharding-key", "a")
+    assert row["queue_id"] == ord("a") % 2

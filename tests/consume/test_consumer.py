@@ -21,6 +21,7 @@ from reput.errors import ConfigError, OffsetOutOfRange, RequestRefused, StoreClo
 from reput.filter import FilterSyntaxError, parse
 from reput.opened_store import GoneDirectory
 from reput.store.config_json import parse_config
+from reput.store.topic_config_manager import TopicConfig
 
 WAIT_S = 60.0
 
@@ -746,3 +747,18 @@ def test_a_loop_whose_tasks_alone_wait_needs_no_thread(directory, monkeypatch):
         assert bodies_of(consumer, 1) == ["third"]
         thread.join()
         assert told_by[-1] == "reput-hold"
+
+
+def test_messages_are_spread_over_the_queues_that_a_topic_is_described_with(store, directory, caplog):
+    """From the moment of its description on; a deletion ends that. More consumers than queues are warned of once."""
+    store.put(reput.Message("orders", b"before"))
+    store.services.topics.create_or_update(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    assert {store.put(reput.Message("orders", b"")).queue_id for _ in range(4)} == {0, 1}
+    consumers = [store.consumer("billing", "orders") for _ in range(4)]
+    told = [record.getMessage() for record in caplog.records if "more consumers than" in record.getMessage()]
+    assert len(told) == 1
+    assert "group=billing topic=orders consumers=3 queues=2" in told[0]
+    for consumer in consumers:
+        consumer.close()
+    store.delete_topic("orders")
+    assert [store.put(reput.Message("orders", b"")).queue_id for _ in range(2)] == [0, 0]

@@ -25,7 +25,7 @@ from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.files import Clock
 from reput.store.message import MessageExtBrokerInner, PutMessageStatus
 from reput.store.properties import PROPERTIES_SIZE_MAX
-from reput.store.topic_config_manager import TopicConfigManager
+from reput.store.topic_config_manager import TopicConfig, TopicConfigManager
 from reput_hooks import Record
 from small_store import ManualClock
 
@@ -97,6 +97,15 @@ def test_a_committed_message_is_delivered_once(store):
     with pytest.raises(RequestRefused, match="settled"):
         store.transactions.commit(half)
     assert len(of_topic(store, "orders")) == 1
+
+
+def test_a_transactions_queue_is_chosen_when_it_begins(store):
+    """The half message keeps its number, as for any other message: in turn, or by its sharding key."""
+    store.services.topics.create_or_update(TopicConfig(topic_name="orders", read_queue_nums=3, write_queue_nums=3))
+    for fields in ({}, {}, {"sharding_key": "c"}):
+        half = store.transactions.put_half(GROUP, reput.Message("orders", b"", **fields))
+        store.transactions.commit(half)
+    assert [record.queue_id for record in of_topic(store, "orders")] == [0, 1, ord("c") % 3]
 
 
 def test_a_message_that_is_rolled_back_is_never_seen(store):

@@ -334,7 +334,6 @@ def test_topics_up_to_their_limits_are_stored(store):
         ({"properties": ["ab"]}, "no names with values: type=list"),
         ({"properties": 5, "delay_level": 1}, "no names with values: type=int"),
         ({"queue_id": -1, "delay_level": 1}, "queue_id=-1"),
-        ({"queue_id": None, "delay_level": 1}, "queue_id=None"),
         ({"properties": {"a": "b__CRC32#\x010123456789"}}, "as a record's CRC does"),
         ({"tags": "__CRC32#\x010123456789"}, "as a record's CRC does"),
     ],
@@ -944,3 +943,60 @@ def test_a_topic_with_batch_queues_takes_no_message(tmp_path):
             store.put(Message(topic, b""))
     store.put(Message("bills", b""))
     store.close(views_complete=True)
+
+
+def describe(directory: Path, topic: str, write_queue_nums: int) -> None:
+    """Have ``topics.json`` describe a topic."""
+    topics = TopicConfigManager(directory)
+    topics.load()
+    topics.put(topic, TopicConfig(topic_name=topic, read_queue_nums=9, write_queue_nums=write_queue_nums))
+    topics.persist()
+
+
+def test_the_write_queues_of_a_described_topic_take_turns(store):
+    """A message without a queue id goes to the next one, in a batch too; an undescribed topic has queue 0 alone."""
+    describe(store.directory, "orders", 3)
+    queue_ids = [store.put(Message("orders", b"")).queue_id for _ in range(4)]
+    queue_ids += [result.queue_id for result in store.put_batch([Message("orders", b"", tags="a")] * 4)]
+    assert queue_ids == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert [store.put(Message("invoices", b"")).queue_id for _ in range(3)] == [0, 0, 0]
+    assert store.put(Message("orders", b"", queue_id=7)).queue_id == 7
+
+
+def test_a_sharding_key_picks_the_queue_as_rocketmqs_selector_does(store):
+    """By the absolute remainder of Java's ``hashCode``, whose smallest value included."""
+    keys = ["order-17", "", "polygenelubricants", "ключ", "order-17"]
+    describe(store.directory, "orders", 5)
+    queue_ids = [store.put(Message("orders", b"", sharding_key=key)).queue_id for key in keys]
+    # "polygenelubricants".hashCode() is Integer.MIN_VALUE; Java's remainder by 5 is -3.
+    assert queue_ids == [abs(string_hash("order-17")) % 5, 0, 3, abs(string_hash("ключ")) % 5, queue_ids[0]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"queue_id": 1, "sharding_key": "a"}, "queue_id=1 sharding_key='a'"), ({"sharding_key": 7}, "sharding_key=7")],
+)
+def test_a_sharding_key_is_text_and_stands_alone(store, fields, words):
+    """With a queue id beside it nobody could say where the message belongs."""
+    with pytest.raises(MessageIllegal, match=words):
+        store.put(Message("orders", b"", **fields))
+
+
+def test_a_delayed_message_is_spread_when_it_is_put(store):
+    """It remembers the queue whose turn it was."""
+    describe(store.directory, "orders", 2)
+    for _ in range(3):
+        store.put(Message("orders", b"", delay_level=1))
+    store.put(Message("orders", b"", sharding_key="b", delay_level=1))
+    assert [(record.topic, record.properties["REAL_QID"]) for record in records(store.directory)] == [
+        ("SCHEDULE_TOPIC_XXXX", queue_id) for queue_id in ("0", "1", "0", "0")
+    ]
+
+
+def test_a_topic_that_is_described_anew_is_spread_anew(store):
+    """The store is told so, and looks again at the next put."""
+    describe(store.directory, "orders", 2)
+    assert [store.put(Message("orders", b"")).queue_id for _ in range(2)] == [0, 1]
+    describe(store.directory, "orders", 4)
+    store.topic_changed("orders")
+    assert {store.put(Message("orders", b"")).queue_id for _ in range(4)} == {0, 1, 2, 3}

@@ -60,8 +60,18 @@ def send(
         list[str] | None, typer.Option("--property", metavar="K=V", help="A property; may be repeated.")
     ] = None,
     queue_id: Annotated[
-        int, typer.Option("--queue-id", metavar="Q", parser=whole_number(), help="Queue of the topic.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            "--queue-id",
+            metavar="Q",
+            parser=whole_number(),
+            help="Queue of the topic; without it the write queues of a described topic take turns.",
+        ),
+    ] = None,
+    sharding_key: Annotated[
+        str | None,
+        typer.Option("--sharding-key", metavar="KEY", help="Pick the queue by this key, as RocketMQ's clients do."),
+    ] = None,
     count: Annotated[
         int | None,
         typer.Option(
@@ -101,7 +111,15 @@ def send(
     refuse_address(store)
     settings = settings_of(store, config, assignments).settings
     template = Message(
-        topic, b"", tags, keys, dict(split_property(text) for text in properties or ()), 0, queue_id, delay_level
+        topic,
+        b"",
+        tags,
+        keys,
+        dict(split_property(text) for text in properties or ()),
+        0,
+        queue_id,
+        delay_level,
+        sharding_key,
     )
     # A store that is not there is made by opening it; a message that nobody can send should not make one.
     check_topic(topic)
@@ -111,21 +129,18 @@ def send(
         raise MessageIllegal(f"body is too long: body_size={size} max_message_size={settings.max_message_size}")
     bodies = stdin_lines() if count is None else generated_bodies(count, size)
     printer = Printer(output_format, str)
-    results: list[PutMessageResult] = []
-    sent_count = 0
+    sent = Sent()
     with Interrupts() as interrupts, Store(store, settings, "processes") as opened:
         for body in until_interrupted(paced(bodies, rate), interrupts):
             result = opened.put(msgspec.structs.replace(template, body=body))
-            sent_count += 1
-            # Of the others nothing is printed any more.
-            results[1:] = [result]
+            sent.add(result)
             if printer.is_json:
                 printer.row(result_row(topic, result))
                 if count is None:
                     # Whoever writes the lines may wait for what became of one before writing the next.
                     sys.stdout.flush()
     if not printer.is_json:
-        write_line(summary(store, topic, sent_count, results) + delay_text(level, delay_level))
+        write_line(sent.summary(store, topic) + delay_text(level, delay_level))
     return interrupts.exit_code
 
 
@@ -202,12 +217,32 @@ def delay_text(level: int, asked: int) -> str:
     return f", delay level {level}: the highest there is, {asked} was asked for"
 
 
-def summary(store: Path, topic: str, count: int, ends: list[PutMessageResult]) -> str:
-    """Return what was sent, for people; *ends* are the first and the last result, if there are that many."""
-    if not ends:
-        return "nothing was sent"
-    first, last = ends[0], ends[-1]
-    return (
-        f"{count} sent to {topic} in {store}: queue {first.queue_id} from {first.queue_offset} to {last.queue_offset}, "
-        f"commit-log offset {first.commit_log_offset} to {last.next_commit_log_offset}"
-    )
+class Sent:
+    """What was sent: the first and the last message, and how far each queue came."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: PutMessageResult | None = None
+        self.last: PutMessageResult | None = None
+        # Queue id → its first and its last queue offset.
+        self.queues: dict[int, tuple[int, int]] = {}
+
+    def add(self, result: PutMessageResult) -> None:
+        """Take in one more message."""
+        self.count += 1
+        self.first = self.first or result
+        self.last = result
+        begin, _ = self.queues.get(result.queue_id, (result.queue_offset, 0))
+        self.queues[result.queue_id] = begin, result.queue_offset
+
+    def summary(self, store: Path, topic: str) -> str:
+        """Return what was sent, for people."""
+        if self.first is None or self.last is None:
+            return "nothing was sent"
+        queues = ", ".join(
+            f"queue {queue_id} from {begin} to {end}" for queue_id, (begin, end) in sorted(self.queues.items())
+        )
+        return (
+            f"{self.count} sent to {topic} in {store}: {queues}, "
+            f"commit-log offset {self.first.commit_log_offset} to {self.last.next_commit_log_offset}"
+        )

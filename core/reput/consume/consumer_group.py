@@ -74,6 +74,8 @@ class ConsumerGroup:
         self.awaited: set[Consumer] = set()
         self.queues: dict[tuple[str, int], SharedQueue] = {}
         self.begins: dict[str, Beginning] = {}
+        # Topics with fewer queues than consumers, which was said of them.
+        self.told_crowded: set[str] = set()
         self.watch: Watch | None = None
         # Threads that wait for a message.
         self.thread_count = 0
@@ -225,6 +227,8 @@ class ConsumerGroup:
             by_topic.setdefault(key[0], []).append(self.queues[key])
         for topic, queues in by_topic.items():
             members = [consumer.reference for consumer in self.consumers if topic in consumer.subscriptions]
+            if len(members) > len(queues) and topic != RETRY_PREFIX + self.group:
+                self.tell_crowded(topic, len(members), len(queues))
             for number, queue in enumerate(queues):
                 owner = members[share_of(number, len(queues), len(members))] if members else None
                 if queue.owner is owner:
@@ -236,6 +240,20 @@ class ConsumerGroup:
         for consumer in self.consumers:
             consumer.queues = [queue for queue in self.queues.values() if queue.owner is consumer.reference]
             consumer.notify()
+
+    def tell_crowded(self, topic: str, consumer_count: int, queue_count: int) -> None:
+        """Log, once for each topic, that some consumers get nothing: a queue belongs to one consumer at a time."""
+        if topic not in self.told_crowded:
+            self.told_crowded.add(topic)
+            logger.warning(
+                "the group has more consumers than the topic has queues, so some get no message: group=%s topic=%s "
+                "consumers=%d queues=%d (describe the topic with more: `reput topic create STORE %s --queues N`)",
+                self.group,
+                topic,
+                consumer_count,
+                queue_count,
+                topic,
+            )
 
     def begin_waiting(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """A task of *loop*, which the calling thread runs, is about to wait for a message; None: a thread. Under lock.

@@ -56,6 +56,9 @@ class ConsumableStore(ReadableStore, GrowingStore, Protocol):
     def delete_topic(self, topic: str) -> int:
         """Delete a topic with its queues."""
 
+    def topic_changed(self, topic: str) -> None:
+        """Spread what is put over the queues that a topic is described with now."""
+
     def put_nums(self, topic: str) -> int | None:
         """Return how many messages were put to a topic since the store was opened, None if there is no such topic."""
 
@@ -80,7 +83,7 @@ class ConsumeServices:
         self.store = store
         self.settings = settings
         self.managers = ConfigManagers(store.directory, settings)
-        self.topics = Topics(self.managers.topics, settings, store.queue_ids)
+        self.topics = Topics(self.managers.topics, settings, store.queue_ids, on_change=store.topic_changed)
         self.groups = SubscriptionGroups(self.managers.groups, settings)
         self.filters = ConsumerFilters(
             self.managers.filters,

@@ -76,6 +76,7 @@ class Topics:
     Args:
         queue_ids: gives the queues of a topic that the store has messages of.
         persist: keep every change in the file; False for a store that is only read.
+        on_change: called with a topic's name after its description has changed.
     """
 
     def __init__(
@@ -85,11 +86,13 @@ class Topics:
         queue_ids: Callable[[str], Collection[int]],
         *,
         persist: bool = True,
+        on_change: Callable[[str], None] = lambda topic: None,
     ) -> None:
         self.manager = manager
         self.settings = settings
         self.queue_ids = queue_ids
         self.persist = persist
+        self.on_change = on_change
 
     def find(self, topic: str) -> TopicConfig | None:
         """Return what is known of *topic*, None if nothing is."""
@@ -174,6 +177,7 @@ class Topics:
             self.manager.put(config.topic_name, config)
             if self.persist:
                 self.manager.persist()
+        self.on_change(config.topic_name)
 
     def forget(self, topic: str) -> None:
         """Take a topic out of the table and its file, if it is there."""
@@ -182,3 +186,4 @@ class Topics:
                 self.manager.remove(topic)
                 if self.persist:
                     self.manager.persist()
+        self.on_change(topic)

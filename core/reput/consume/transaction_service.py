@@ -306,6 +306,7 @@ class TransactionService:
             )
         if message.topic in (HALF_TOPIC, OP_TOPIC):
             raise MessageIllegal(f"what transactions are kept in has no transactions: topic={message.topic!r}")
+        message = self.writer.with_queue(message)
         half = half_message(message, producer_group, self.writer)
         # Whatever the real topic refuses is refused now, and not when it is too late.
         self.writer.prepare(msgspec.structs.replace(half, topic=message.topic, queue_id=message.queue_id))

@@ -12,12 +12,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from reput.errors import DamagedStore
-from reput.store.topic_config_manager import TopicConfigManager
+from reput.store.described_topics import DescribedTopics
 
 __all__ = ["BatchTopics"]
-
-Stamp = tuple[int, int, int]
 
 
 class BatchTopics:
@@ -25,37 +22,12 @@ class BatchTopics:
 
     def __init__(self, store_directory: Path, complain: Callable[[str], None] = lambda text: None) -> None:
         """*complain* is told once that the configuration cannot be read; then only the queues that are there count."""
-        self.store_directory = store_directory
-        self.complain = complain
         self.queues = store_directory / "batchconsumequeue"
-        self.described: frozenset[str] = frozenset()
-        # Of the configuration that was read last; a store has none at first.
-        self.stamp: Stamp | None = None
+        self.described = DescribedTopics(store_directory, complain)
 
     def has(self, topic: str) -> bool:
         """Tell whether *topic*, which can be the name of a directory, is one."""
         if os.path.isdir(self.queues / topic):
             return True
-        # A broker's file describes thousands of topics, and is asked for each of them.
-        stamp = self.config_stamp()
-        if stamp != self.stamp:
-            self.described = self.read_config()
-            self.stamp = stamp
-        return topic in self.described
-
-    def config_stamp(self) -> Stamp | None:
-        """Return what changes whenever the configuration does, None where there is none."""
-        try:
-            found = os.stat(self.store_directory / "config" / TopicConfigManager.file_name)
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
-
-    def read_config(self) -> frozenset[str]:
-        """Return the topics that are described as such."""
-        topics = TopicConfigManager(self.store_directory)
-        try:
-            topics.load()
-        except DamagedStore as error:
-            self.complain(f"whether topics have batch queues is not known: {error}")
-        return frozenset(name for name, config in topics.entries.items() if config.has_batch_consume_queue)
+        config = self.described.find(topic)
+        return config is not None and config.has_batch_consume_queue

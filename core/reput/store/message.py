@@ -43,7 +43,11 @@ class Message(msgspec.Struct, gc=False):
         properties: further names and values; they may not contain the separators 0x01 and 0x02. The CRC of the record
             that they were read off, ``__CRC32#``, is left out.
         flag: the user's own 32 bits, signed.
+        queue_id: the queue of the topic; None: the write queues of a topic that ``topics.json`` describes take turns,
+            and any other topic has queue 0 alone.
         delay_level: 1 to 18 delays delivery by RocketMQ's table; 0 does not. The property ``DELAY`` does the same.
+        sharding_key: messages with the same key go to the same queue, which keeps their order; instead of *queue_id*.
+            The queue is the one that RocketMQ's SelectMessageQueueByHash picks. The key itself is not stored.
     """
 
     topic: str
@@ -52,8 +56,9 @@ class Message(msgspec.Struct, gc=False):
     keys: Sequence[str] | None = None
     properties: Mapping[str, str] | None = None
     flag: int = 0
-    queue_id: int = 0
+    queue_id: int | None = None
     delay_level: int = 0
+    sharding_key: str | None = None
 
 
 class MessageExtBrokerInner(Message, gc=False):

@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import count
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -149,15 +150,29 @@ class Topic:
 
     Attributes:
         offsets: queue id → next queue offset.
+        write_queue_nums: queues that messages without a queue id are spread over; 0: not looked up yet.
+        turns: counts the messages that were spread.
         is_scheduled: its messages wait until they are due.
         put_size: bytes of its records since the store was opened.
     """
 
-    __slots__ = ("field", "is_scheduled", "magic_code", "name", "offsets", "put_size", "queues")
+    __slots__ = (
+        "field",
+        "is_scheduled",
+        "magic_code",
+        "name",
+        "offsets",
+        "put_size",
+        "queues",
+        "turns",
+        "write_queue_nums",
+    )
 
     def __init__(self, name: str, data: bytes, offsets: dict[int, int]) -> None:
         self.name = name
         self.offsets = offsets
+        self.write_queue_nums = 0
+        self.turns = count()
         self.is_scheduled = name == SCHEDULE_TOPIC
         self.put_size = 0
         self.queues: dict[int, list[tuple[str, int]]] = {}
@@ -698,6 +713,42 @@ class MessageStore:
                 found = self.topics.setdefault(name, Topic(name, data, offsets))
         return found
 
+    def topic_changed(self, name: str) -> None:
+        """Look up again over how many queues a topic is spread: ``topics.json`` describes it in another way now."""
+        found = self.topics.get(name)
+        if found is not None:
+            found.write_queue_nums = 0
+
+    def choose_queue(self, message: Message) -> int:
+        """Return the queue of a message that names none: by its sharding key, or the next in turn.
+
+        Raises:
+            MessageIllegal: no topic is called so, or the key is no text.
+
+        Source: RocketMQ client, SelectMessageQueueByHash and TopicPublishInfo.selectOneMessageQueue.
+        """
+        topic = self.topics.get(message.topic) or self.topic(message.topic)
+        queue_nums = topic.write_queue_nums
+        if not queue_nums:
+            config = self.batch_topics.described.find(topic.name)
+            queue_nums = topic.write_queue_nums = 1 if config is None else max(config.write_queue_nums, 1)
+        key = message.sharding_key
+        if key is not None:
+            if not isinstance(key, str):
+                raise MessageIllegal(f"sharding_key is not text: sharding_key={key!r}")
+            return abs(string_hash(key)) % queue_nums
+        return 0 if queue_nums == 1 else next(topic.turns) % queue_nums
+
+    def with_queue(self, message: Message) -> Message:
+        """Return *message* with the queue that it goes to, for what keeps the queue's number beside the message.
+
+        Raises:
+            MessageIllegal: as `choose_queue`.
+        """
+        if message.queue_id is not None:
+            return message
+        return msgspec.structs.replace(message, queue_id=self.choose_queue(message), sharding_key=None)
+
     def prepare(self, message: Message) -> Prepared:
         """Encode and check *message* as far as that is possible without the put lock.
 
@@ -707,15 +758,25 @@ class MessageStore:
         flag, queue_id = message.flag, message.queue_id
         if type(flag) is not int or not INT_MIN <= flag <= INT_MAX:
             raise MessageIllegal(f"flag is not a number of 32 bits: flag={flag!r}")
-        if type(queue_id) is not int or not 0 <= queue_id <= INT_MAX:
+        topic = self.topics.get(message.topic)
+        if queue_id is None:
+            one_queue = topic is not None and topic.write_queue_nums == 1
+            queue_id = 0 if one_queue and message.sharding_key is None else self.choose_queue(message)
+        elif type(queue_id) is not int or not 0 <= queue_id <= INT_MAX:
             raise MessageIllegal(f"queue_id is not a number from 0 to {INT_MAX}: queue_id={queue_id!r}")
+        elif message.sharding_key is not None:
+            raise MessageIllegal(
+                f"a message has a queue id or a sharding key: queue_id={queue_id} "
+                f"sharding_key={message.sharding_key!r}",
+                "Leave one of them out.",
+            )
         # Nearly every message has no more than keys, and a topic and tags that were met before.
         body, keys = message.body, message.keys
         is_plain = self.is_plain and message.properties is None and not message.delay_level
-        if not is_plain or type(message) is not Message or type(body) is not bytes:
-            return self.prepare_any(message)
+        if topic is None or not is_plain or type(message) is not Message or type(body) is not bytes:
+            return self.prepare_any(message, queue_id)
         try:
-            topic, tags = self.topics[message.topic], self.known_tags[message.tags]
+            tags = self.known_tags[message.tags]
             data = tags.data
             if keys is None:
                 texts, keys_size = b"", -1 if data else 0
@@ -724,27 +785,27 @@ class MessageStore:
                 text = " ".join(keys) if type(keys) is list or type(keys) is tuple else keys
                 # What is printable has no separator, no zero byte and no lone surrogate in it.
                 if type(text) is not str or not text.isprintable() or not 0 < len(text) <= PLAIN_KEYS_MAX:
-                    return self.prepare_any(message)
+                    return self.prepare_any(message, queue_id)
                 texts = text.encode()
                 keys_size = len(texts)
                 properties_size = pack_properties_size(keys_size + KEYS_OVERHEAD + len(data))
                 after_body = b"".join((topic.field, properties_size, KEYS_BEGIN, texts, KEYS_END, data))
         except (KeyError, TypeError):
             # They are met now, or are no text.
-            return self.prepare_any(message)
+            return self.prepare_any(message, queue_id)
         head = self.head
         record_size = head.record_size_min + len(body) + len(after_body)
         if len(body) > self.body_size_max or record_size > self.record_size_max:
-            return self.prepare_any(message)
+            return self.prepare_any(message, queue_id)
         crc = crc32(body) & 0x7FFFFFFF
         return Prepared(topic, head, queue_id, body, crc, flag, after_body, record_size, tags.code, texts, keys_size)
 
-    def prepare_any(self, message: Message) -> Prepared:
-        """Do what `prepare` does, for a message of any kind, whose numbers were checked."""
-        queue_id, given = message.queue_id, message.properties
+    def prepare_any(self, message: Message, queue_id: int) -> Prepared:
+        """Do what `prepare` does, for a message of any kind that goes to *queue_id*, and whose numbers were checked."""
+        given = message.properties
         if given is not None or message.delay_level:
-            message = self.as_stored(message)
-            queue_id, given = message.queue_id, message.properties
+            message, queue_id = self.as_stored(message, queue_id)
+            given = message.properties
         topic = self.topics.get(message.topic) or self.topic(message.topic)
         head = self.head if type(message) is Message else self.head_of(message)
         body = message.body
@@ -790,8 +851,8 @@ class MessageStore:
             further,
         )
 
-    def as_stored(self, message: Message) -> Message:
-        """Return *message*, which has properties or a delay, as it is to be put.
+    def as_stored(self, message: Message, queue_id: int) -> tuple[Message, int]:
+        """Return *message*, which has properties or a delay, as it is to be put, and the queue that takes it.
 
         Raises:
             MessageIllegal: they are none, or its delay is none.
@@ -802,7 +863,7 @@ class MessageStore:
         if message.delay_level or (given and "DELAY" in given):
             level = self.delay_levels.level_of(message)
             if level:
-                message = self.delayed(message, level)
+                message, queue_id = self.delayed(message, queue_id, level), level - 1
                 given = message.properties
         if given and INNER_NUM in given:
             raise MessageIllegal(
@@ -813,7 +874,7 @@ class MessageStore:
             # Of a message that is put again; its offsets are others now, and without multi-dispatch it has none.
             given = {name: text for name, text in given.items() if name != QUEUE_OFFSETS_NAME}
             message = msgspec.structs.replace(message, properties=given)
-        return message
+        return message, queue_id
 
     def with_queue_offsets(self, prepared: Prepared) -> Prepared:
         """Return *prepared* with its offsets in the further queues that it names. Under the put lock.
@@ -883,8 +944,8 @@ class MessageStore:
             self.known_tags[tags] = field
         return field
 
-    def delayed(self, message: Message, level: int) -> Message:
-        """Return *message* as the schedule topic keeps it until it is due.
+    def delayed(self, message: Message, queue_id: int, level: int) -> Message:
+        """Return *message*, which is to go to *queue_id*, as the schedule topic keeps it until it is due.
 
         Source: RocketMQ store, 4.9 CommitLog.asyncPutMessage and 5.x HookUtils.transformDelayLevelMessage.
         """
@@ -892,13 +953,12 @@ class MessageStore:
         return msgspec.structs.replace(
             message,
             topic=SCHEDULE_TOPIC,
-            queue_id=level - 1,
             delay_level=level,
             properties={
                 **(message.properties or {}),
                 "DELAY": str(level),
                 "REAL_TOPIC": message.topic,
-                "REAL_QID": str(message.queue_id),
+                "REAL_QID": str(queue_id),
             },
         )
 
@@ -1337,6 +1397,7 @@ class MessageStore:
             # What was put before is still counted; the queues begin with 0 again.
             self.put_before[topic] = self.put_before.get(topic, 0) - self.queue_offsets.total(topic)
             self.queue_offsets.forget_topic(topic)
+            self.topic_changed(topic)
             self.publisher.delete_topic(topic, appended, self.ordinal)
         self.publish_committed()
         return appended
