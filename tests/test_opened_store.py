@@ -31,6 +31,7 @@ from reput.store.check import check_store
 from reput.store.files import Mapping
 from reput.store.message_reader import GetMessageStatus
 from reput.store.repair import accept
+from written_log import WrittenLog
 
 TINY = {
     "mapped_file_size_commit_log": 4096,
@@ -599,3 +600,25 @@ def test_a_segment_that_is_gone_or_cut_short_is_noticed_by_the_opening(tmp_path,
         store.put(message(100))
         catch_up(store)
     assert [row.accepted for row in reput.open(path, read_only=True).status().damage] == [True]
+
+
+def test_a_rocketmq_that_ran_past_retention_leaves_no_queue_behind(tmp_path):
+    """It lost our last records, wrote others with the same queue offsets, and deleted all that was ours."""
+    store = tmp_path / "store"
+    with open_tiny(store, mode="inline") as opened:
+        for number in range(40):
+            opened.put(message(number))
+        catch_up(opened)
+        end = opened.appended
+    for path in (store / "commitlog").iterdir():
+        path.unlink()
+    other = WrittenLog(store, 4096, begin=(end // 4096 + 3) * 4096)
+    for number in range(20):
+        other.append(b"theirs %d" % number, queue_offset=30 + number, store_timestamp=2**41 + number)
+    other.save()
+    with open_tiny(store, mode="inline") as opened:
+        catch_up(opened)
+        found = opened.get("orders", 0, 30, count_max=32)
+        assert [record.body for record in found] == [b"theirs %d" % number for number in range(20)]
+        assert opened.put(message(0)).queue_offset == 50
+    assert check_store(store, Settings(**TINY)).ok

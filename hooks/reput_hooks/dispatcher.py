@@ -195,7 +195,16 @@ class CommitLogDispatcher:
         return None
 
     def truncate(self, cursor: Cursor) -> None:
-        """Forget everything from ``cursor.commit_log_offset`` on: the log's history ended there."""
+        """Forget everything from ``cursor.commit_log_offset`` on: from there the log has another history.
+
+        Keep what lies below. The offset is never lower than the log's minimum at this moment: what retention has taken
+        the log cannot contradict, and your view may be the only place that still has it. Where it is not known where
+        the histories part, the offset is that minimum.
+
+        Raises:
+            RebuildNeeded: the view cannot be cut. It is emptied and built again from what the log still has, so a view
+                that outlives its log must not raise it.
+        """
         raise RebuildNeeded
 
     def expire(self, commit_log_offset_min: int) -> None:

@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "Start the query with a checkpoint of its own.",
             )
         cut = read_epochs(table.store_directory, self.store_id).first_difference(
-            Cursor(known.store, known.epoch, known.offset, 0)
+            Cursor(known.store, known.epoch, known.offset, 0), table.offset_min
         )
         if cut is not None:
             raise StoreError(

@@ -355,6 +355,45 @@ def test_a_cut_log_truncates_the_view(log, plugins, context, inline, saved, even
     assert saved("probe")["cursor"]["epoch"] == 2
 
 
+@pytest.mark.parametrize("start", [0, 2], ids=["the beginning", "below the minimum"])
+def test_no_view_is_truncated_below_the_minimum_of_the_log(log, plugins, context, inline, saved, events, start):
+    """What retention took cannot be contradicted by what is left; views keep what they hold of it."""
+    plugins.add("probe")
+    options = {"probe": {"truncates": True}}
+    log.put(10)
+    inline(context("probe", options=options)).drain_and_stop()
+    log.begin_epoch(log.offsets[start])
+    inline(context("probe", options=options), epoch=2, commit_log_offset_min=log.offsets[6]).drain_and_stop()
+    assert events("probe", "truncate") == [[log.offsets[6]]]
+    assert saved("probe")["offsets"] == log.offsets
+
+
+def test_a_view_that_ends_below_the_minimum_has_nothing_to_take_back(log, plugins, context, inline, saved, events):
+    """It goes on behind the gap."""
+    plugins.add("probe")
+    options = {"probe": {"truncates": True}}
+    log.put(4)
+    inline(context("probe", options=options)).drain_and_stop()
+    log.put(6)
+    log.begin_epoch(0)
+    inline(context("probe", options=options), epoch=2, commit_log_offset_min=log.offsets[6]).drain_and_stop()
+    assert events("probe", "truncate") == []
+    assert saved("probe")["offsets"] == [*log.offsets[:4], *log.offsets[6:]]
+
+
+def test_a_view_that_is_ahead_of_the_log_takes_in_again_what_the_log_has(log, plugins, context, inline, saved, events):
+    """As where an older copy of the log was put back: what lies below its minimum stays."""
+    plugins.add("probe")
+    options = {"probe": {"truncates": True}}
+    log.put(10)
+    inline(context("probe", options=options)).drain_and_stop()
+    end = log.offsets[8]
+    group = inline(context("probe", options=options), appended=end, durable=end, commit_log_offset_min=log.offsets[3])
+    group.drain_and_stop()
+    assert events("probe", "truncate") == [[log.offsets[3]]]
+    assert saved("probe")["offsets"] == log.offsets[:8]
+
+
 def test_a_view_that_cannot_be_truncated_is_built_again(log, plugins, context, inline, saved, events):
     """`RebuildNeeded` empties the view and begins with the log."""
     plugins.add("probe")

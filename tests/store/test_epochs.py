@@ -6,6 +6,7 @@ import pytest
 
 from reput.errors import StoreError
 from reput.store.epochs import MARK_COUNT_MAX, Epoch, Epochs, Mark, make_mark, mark_holds, read_epochs
+from reput.store.sealed_file import seal
 from reput.store.segments import Segments
 from reput_hooks import Cursor
 from small_store import overwrite
@@ -32,16 +33,59 @@ HISTORY = Epochs("a" * 32, [Epoch(1, 0, 10), Epoch(2, 500, 20), Epoch(3, 700, 30
 )
 def test_a_cursor_holds_up_to_the_lowest_start_of_the_epochs_since(epoch, offset, difference):
     """All epochs share what lies before. A cursor of an epoch that never was holds nowhere."""
-    found = HISTORY.first_difference(Cursor("a" * 32, epoch, offset, 0))
+    found = HISTORY.first_difference(Cursor("a" * 32, epoch, offset, 0), 0)
     assert (found.commit_log_offset if found else None) == difference
     if found:
         assert (found.store_id, found.epoch) == ("a" * 32, 3)
 
 
+@pytest.mark.parametrize(
+    ("epoch", "offset", "minimum", "difference"),
+    [
+        (1, 800, 400, 500),
+        (1, 800, 600, 600),
+        (1, 800, 800, None),
+        (1, 800, 5000, None),
+        (3, 10_000, 5000, None),
+        (4, 300, 100, 100),
+        (4, 300, 300, None),
+    ],
+)
+def test_what_the_log_does_not_hold_any_more_it_cannot_contradict(epoch, offset, minimum, difference):
+    """No view is ever truncated below the log's minimum."""
+    found = HISTORY.first_difference(Cursor("a" * 32, epoch, offset, 0), minimum)
+    assert (found.commit_log_offset if found else None) == difference
+
+
+def test_a_history_that_cannot_be_located_is_known_nowhere():
+    """A view from before may hold another log's records, however little of them the log can contradict."""
+    epochs = HISTORY.begin(9000, 40, located=False)
+    before, since = Cursor("a" * 32, 3, 9000, 0), Cursor("a" * 32, 4, 9500, 0)
+    assert HISTORY.holds(before)
+    assert not epochs.holds(before)
+    assert epochs.first_difference(before, 9000) is None
+    assert epochs.holds(since)
+    assert not HISTORY.holds(since)
+
+
+def test_epochs_of_an_older_reput_are_read(tmp_path):
+    """It wrote down that an epoch began at 0 where it did not know; nothing is truncated that far any more."""
+    (tmp_path / "reput").mkdir()
+    older = {"store_id": "a" * 32, "history": [{"number": n, "start_offset": 0, "start_timestamp": 7} for n in (1, 2)]}
+    (tmp_path / "reput" / "epochs").write_bytes(seal(older))
+    epochs = read_epochs(tmp_path, "a" * 32)
+    view = Cursor("a" * 32, 1, 900, 0)
+    assert not epochs.holds(view)
+    assert epochs.first_difference(view, 900) is None
+    found = epochs.first_difference(view, 300)
+    assert found is not None
+    assert found.commit_log_offset == 300
+
+
 def test_a_cursor_of_another_store_is_refused():
     """It says nothing about this one."""
     with pytest.raises(StoreError, match="another store") as caught:
-        HISTORY.first_difference(Cursor("b" * 32, 1, 0, 0))
+        HISTORY.first_difference(Cursor("b" * 32, 1, 0, 0), 0)
     assert "rebuild" in caught.value.advice
 
 

@@ -20,6 +20,7 @@ from reput.store.message import Message
 from reput.store.recovery import recover
 from reput.store.repair import accept, cut
 from reput.store.segments import Segments
+from reput_hooks import Cursor
 from small_store import (
     SEGMENT_SIZE,
     START_MS,
@@ -225,6 +226,31 @@ def test_a_rocketmq_that_cut_and_wrote_anew_is_noticed(tmp_path):
     assert again.epochs.epoch == opened.epochs.epoch + 1
     assert again.epochs.history[-1].start_offset == kept_until == results[-1].next_commit_log_offset
     assert [record.body[:1] for record in records(store)] == [b"x", b"x", b"x", b"z"]
+    again.close(views_complete=True)
+
+
+@pytest.mark.parametrize("overtaken", [True, False], ids=["beyond-our-end", "below-our-end"])
+def test_what_retention_took_is_unknown_and_not_refuted(tmp_path, caplog, overtaken):
+    """A RocketMQ ran on for longer than it keeps its files: the new history begins at the log's minimum, never at 0."""
+    store = tmp_path / "store"
+    opened = open_store(store)
+    for _ in range(30):
+        opened.put(message_of_size(300))
+    opened.close(views_complete=True)
+    minimum = (opened.appended // SEGMENT_SIZE + (1 if overtaken else 0)) * SEGMENT_SIZE
+    for path in (store / "commitlog").iterdir():
+        path.unlink()
+    other = WrittenLog(store, SEGMENT_SIZE, begin=minimum)
+    for number in range(20):
+        other.append(b"by another program" * 20, queue_offset=40 + number, store_timestamp=START_MS + 1)
+    other.save()
+    again = open_store(store)
+    latest = again.epochs.history[-1]
+    assert (latest.number, latest.start_offset, latest.located) == (opened.epochs.epoch + 1, minimum, False)
+    assert f"its history below its beginning is unknown: commit_log_offset_min={minimum}" in caplog.text
+    view = Cursor(opened.store_id, opened.epochs.epoch, opened.appended, 0)
+    found = again.epochs.first_difference(view, again.commit_log_offset_min)
+    assert (found.commit_log_offset if found else None) == (None if overtaken else minimum)
     again.close(views_complete=True)
 
 

@@ -11,7 +11,7 @@ from reput.store.message import Message
 from reput.store.recovery import DamagedRange, read_damage
 from reput.store.repair import accept, cut, plan_accept, plan_cut
 from reput_hooks import Cursor
-from small_store import ManualClock, extents, log_bytes, message_of_size, open_store, overwrite, records
+from small_store import SEGMENT_SIZE, ManualClock, extents, log_bytes, message_of_size, open_store, overwrite, records
 from written_log import START_MS, WrittenLog
 
 
@@ -204,10 +204,30 @@ def test_views_are_told_to_forget_what_was_cut(damaged):
     cut(store, cut_at)
     after = read_epochs(store, epochs.store_id)
     behind = Cursor(epochs.store_id, epochs.epoch, results[9].commit_log_offset, 0)
-    difference = after.first_difference(behind)
+    difference = after.first_difference(behind, 0)
     assert difference is not None
     assert difference.commit_log_offset == cut_at
-    assert after.first_difference(msgspec.structs.replace(behind, commit_log_offset=cut_at)) is None
+    assert after.first_difference(msgspec.structs.replace(behind, commit_log_offset=cut_at), 0) is None
+
+
+def test_after_retention_a_cut_reaches_no_further_than_it_says(tmp_path):
+    """The opening behind it knows the log by the cut, though nothing else is left that it was known by."""
+    store = tmp_path / "store"
+    opened = open_store(store)
+    results = [opened.put(message_of_size(300)) for _ in range(60)]
+    opened.close(views_complete=True)
+    view = Cursor(opened.store_id, opened.epochs.epoch, opened.appended, 0)
+    segments = sorted((store / "commitlog").iterdir())
+    for path in segments[:3]:
+        path.unlink()
+    cut_at = next(result.commit_log_offset for result in results if result.commit_log_offset > 4 * SEGMENT_SIZE)
+    cut(store, cut_at)
+    again = open_store(store)
+    difference = again.epochs.first_difference(view, again.commit_log_offset_min)
+    assert difference is not None
+    assert difference.commit_log_offset == cut_at == again.appended
+    assert all(epoch.located for epoch in again.epochs.history)
+    again.close(views_complete=True)
 
 
 def test_a_store_that_is_being_written_is_not_repaired(tmp_path):

@@ -66,7 +66,7 @@ class DelayOffsets:
         if kept is None or kept.commit_log_offset > self.writer.appended:
             return None
         cursor = Cursor(self.writer.store_id, kept.epoch, kept.commit_log_offset, 0)
-        return kept if self.writer.epochs.first_difference(cursor) is None else None
+        return kept if self.writer.epochs.holds(cursor) else None
 
     def start(self) -> None:
         """Begin to keep."""

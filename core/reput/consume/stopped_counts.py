@@ -83,7 +83,7 @@ def waiting_delays(store_directory: Path, reader: MessageReader, closed_at: int 
     if kept is not None:
         store_id = read_store_id(store_directory)
         cursor = Cursor(store_id, kept.epoch, kept.commit_log_offset, 0)
-        if read_epochs(store_directory, store_id).first_difference(cursor) is not None:
+        if not read_epochs(store_directory, store_id).holds(cursor):
             kept = None
     waiting = {}
     for queue_id in reader.topics().get(SCHEDULE_TOPIC, []):

@@ -266,7 +266,7 @@ class TransactionService:
         kept = read_sealed(self.path, SettledUpTo)
         if kept is not None and kept.commit_log_offset <= end:
             cursor = Cursor(self.writer.store_id, kept.epoch, kept.commit_log_offset, 0)
-            if self.writer.epochs.first_difference(cursor) is None:
+            if self.writer.epochs.holds(cursor):
                 begin = max(begin, kept.commit_log_offset)
         if begin >= end:
             return

@@ -392,21 +392,21 @@ class DispatcherLoop:
     def settle(self, dispatcher: CommitLogDispatcher, cursor: Cursor | None) -> None:
         """Go on from *cursor*, in the log's present history."""
         epochs = self.load_epochs()
+        minimum = self.header.commit_log_offset_min or 0
         if cursor is None:
-            minimum = self.header.commit_log_offset_min or 0
             self.cursor = Cursor(epochs.store_id, epochs.epoch, minimum, 0)
             # How many records were there before is known at the log's birth only.
             self.ordinal = 0 if minimum == 0 or self.count_from_first else None
         else:
             self.ordinal = None
             try:
-                difference = epochs.first_difference(cursor)
+                difference = epochs.first_difference(cursor, minimum)
             except StoreError as error:
                 raise StartRefused(f"{error} dispatcher={self.name}", error.advice) from None
             appended = self.header.appended
             if difference is None and appended is not None and cursor.commit_log_offset > appended:
-                # The epochs know of no cut there, so nobody can say what of the view still holds.
-                raise RebuildNeeded
+                # The epochs know of no cut there, so all that the log can still tell is taken in again.
+                difference = Cursor(epochs.store_id, epochs.epoch, minimum, 0)
             if difference is not None:
                 self.logger.warning(
                     "the log's history parts from the view's: commit_log_offset=%d view=%d epoch=%d",
@@ -889,6 +889,7 @@ class DispatcherLoop:
                 self.delete_topic(dispatcher, frame.columns.queues[0][0])
         else:
             self.cell.set_phase(Phase.EXPIRE)
+            assert frame.end >= (self.header.commit_log_offset_min or 0)
             cut = Cursor(self.cursor.store_id, frame.epoch, frame.end, frame.end_store_timestamp)
             if frame.end < self.cursor.commit_log_offset:
                 # Readers must not trust what is about to be taken back.

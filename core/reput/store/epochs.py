@@ -3,6 +3,10 @@
 A history ends where the log is cut, and where another program has written. All epochs share the bytes below the start
 of the later one, so a cursor of an old epoch holds up to the lowest start of the epochs since.
 
+What retention has taken contradicts nothing. An epoch never starts below the log's minimum at that time, and one whose
+start cannot be located starts there: the older history is unknown then, not refuted. Nothing is ever truncated below
+the log's minimum at the time of the truncation.
+
 ``reput/epochs`` also keeps what the log looked like when we last left it: marks of (offset, CRC-32 of the bytes before
 it). At the next opening they show whether a RocketMQ ran in between, and from where on its bytes differ.
 """
@@ -19,18 +23,23 @@ from reput.store.sealed_file import read_sealed, seal
 from reput.store.segments import Segments
 from reput_hooks import Cursor
 
-__all__ = ["Epoch", "Epochs", "Mark", "read_epochs"]
+__all__ = ["Epoch", "Epochs", "Mark", "make_mark", "mark_holds", "read_epochs"]
 
 MARK_SIZE = 4096
 MARK_COUNT_MAX = 32
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """One history: it has the bytes of the epoch before up to *start_offset*, and its own from there on."""
+    """One history: it has the bytes of the epoch before up to *start_offset*, and its own from there on.
+
+    *located* is false where nothing that is known of the epoch before is left in the log. *start_offset* is the log's
+    minimum at that time then, and the histories may have parted anywhere below.
+    """
 
     number: int
     start_offset: int
     start_timestamp: int
+    located: bool = True
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -54,30 +63,62 @@ class Epochs(msgspec.Struct, frozen=True):
         """Number of the present epoch."""
         return self.history[-1].number
 
-    def first_difference(self, cursor: Cursor) -> Cursor | None:
-        """Return the cursor at which a view's history parts from the log's, None where it does not.
+    def holds(self, cursor: Cursor) -> bool:
+        """Tell whether the log is known to have, or to have had, all that lies below *cursor*.
 
         Raises:
             StoreError: the cursor belongs to another store.
+        """
+        self.refuse_other_store(cursor)
+        since = self.since(cursor)
+        return cursor.epoch <= self.epoch and all(
+            epoch.located and cursor.commit_log_offset <= epoch.start_offset for epoch in since
+        )
+
+    def first_difference(self, cursor: Cursor, commit_log_offset_min: int) -> Cursor | None:
+        """Return the cursor at which a view's history parts from the log's, None where it does not.
+
+        It never lies below *commit_log_offset_min*, the log's minimum now: what the log does not hold any more it
+        cannot contradict. A view that ends there or before has nothing to take back.
+
+        Raises:
+            StoreError: the cursor belongs to another store.
+        """
+        self.refuse_other_store(cursor)
+        starts = [epoch.start_offset for epoch in self.since(cursor)]
+        if cursor.epoch > self.epoch:
+            # The file is older than the cursor: an earlier copy was put back.
+            starts = [0]
+        start = max(min(starts, default=cursor.commit_log_offset), commit_log_offset_min)
+        if cursor.commit_log_offset <= start:
+            return None
+        return Cursor(self.store_id, self.epoch, start, 0)
+
+    def since(self, cursor: Cursor) -> list[Epoch]:
+        """Return the epochs that began after the cursor's."""
+        return [epoch for epoch in self.history if epoch.number > cursor.epoch]
+
+    def refuse_other_store(self, cursor: Cursor) -> None:
+        """Refuse a cursor of another store.
+
+        Raises:
+            StoreError: it is one.
         """
         if cursor.store_id != self.store_id:
             raise StoreError(
                 f"the cursor is of another store: cursor_store_id={cursor.store_id} store_id={self.store_id}",
                 "Build the view again: reput rebuild STORE VIEW.",
             )
-        starts = [epoch.start_offset for epoch in self.history if epoch.number > cursor.epoch]
-        if cursor.epoch > self.epoch:
-            starts = [0]
-        if not starts or cursor.commit_log_offset <= min(starts):
-            return None
-        return Cursor(self.store_id, self.epoch, min(starts), 0)
 
-    def begin(self, start_offset: int, timestamp: int) -> Epochs:
-        """Return the epochs with a new one that parts at *start_offset*."""
+    def begin(self, start_offset: int, timestamp: int, *, located: bool = True) -> Epochs:
+        """Return the epochs with a new one that parts at *start_offset*.
+
+        *located*: the bytes below are known to be those of the epoch before.
+        """
         # An epoch that lies wholly behind the new start has no bytes left.
         return msgspec.structs.replace(
             self,
-            history=[*self.history, Epoch(self.epoch + 1, start_offset, timestamp)],
+            history=[*self.history, Epoch(self.epoch + 1, start_offset, timestamp, located)],
             marks=[mark for mark in self.marks if mark.offset <= start_offset],
             clean_end=None,
         )

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from reput.errors import DamagedStore
+from reput.store.epochs import read_epochs
 from reput.store.files import Files, Threads
 from reput.store.identity import was_clean_when_adopted
 from reput.store.sealed_file import read_sealed, seal
+from reput.store.segments import Segments
 from reput.store.shortages import retry_on_shortage
 from reput.store.work_aside import WorkAside
 from reput_hooks import CommitLogDispatcher, Cursor, DispatcherContext, RebuildNeeded
@@ -124,6 +126,7 @@ class KeptView(CommitLogDispatcher, Generic[Builder, Kept]):
         with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
             kept = read_sealed(self.path, self.kept_type)
             if kept is not None:
+                self.refuse_unknown_history(kept.cursor)
                 self.restore(kept)
                 self.end = kept.cursor
                 return self.end
@@ -135,6 +138,27 @@ class KeptView(CommitLogDispatcher, Generic[Builder, Kept]):
             self.end = adopted.cursor
         self.flush_all()
         return self.end
+
+    def refuse_unknown_history(self, cursor: Cursor) -> None:
+        """Refuse what was kept where the log may have parted from it below its present beginning.
+
+        What the view says of records there is of no use any more, and the queue offsets of another history would be in
+        the way of the records that follow.
+
+        Raises:
+            DamagedStore: it may have.
+        """
+        store_directory = self.context.store_directory
+        epochs = read_epochs(store_directory, self.context.store_id)
+        if cursor.store_id != epochs.store_id or epochs.holds(cursor):
+            return
+        offset_min = Segments(store_directory / "commitlog").offset_min
+        difference = epochs.first_difference(cursor, offset_min)
+        if offset_min > 0 and (difference is None or difference.commit_log_offset == offset_min):
+            raise DamagedStore(
+                f"the log's history below its beginning may not be the view's: commit_log_offset_min={offset_min} "
+                f"view={cursor.commit_log_offset} view_epoch={cursor.epoch} epoch={epochs.epoch}"
+            )
 
     @contextmanager
     def rebuild_if_damaged(self) -> Iterator[None]:

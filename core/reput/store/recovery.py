@@ -1,7 +1,8 @@
 """Recovery: what a store's log holds, before its writer goes on.
 
 closed by us and untouched since   → it ends where we left it; nothing is scanned, and numpy is not loaded
-closed by us, then written by RocketMQ → a new epoch begins where its bytes differ from ours; all behind is scanned
+closed by us, then written by RocketMQ → a new epoch begins where its bytes differ from ours, or at the log's minimum
+                                     where retention took all that would tell; all behind is scanned
 not closed                         → every record behind the last snapshot is checked as a whole; the log ends at
                                      the first that fails, unless it goes on behind (see `log_walk`, and `log_tail`
                                      for what a power cut leaves), and a new epoch begins there, because views may
@@ -13,6 +14,7 @@ Where RocketMQ wrote, a queue that begins with 0 again was deleted in between, s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from operator import attrgetter
 from pathlib import Path
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from reput.store.queue_spans import QueueSpan
 
 __all__ = ["DamageList", "DamagedRange", "RecoveredLog", "present_births", "read_damage", "recover"]
+
+logger = logging.getLogger(__name__)
 
 
 class DamagedRange(msgspec.Struct, frozen=True):
@@ -138,7 +142,7 @@ def recover(
     # has, bytes that are others now are damaged ones, and what was deleted stays so.
     held = [mark.offset for mark in epochs.marks if mark_holds(segments, mark)]
     claimed = is_claimed(store_directory)
-    common = None if claimed else max(held, default=0)
+    common = None if claimed else max(held, default=segments.offset_min)
     deletions = TopicDeletions(store_directory).following(segments.offset_min)
     births = [part for part in read_queue_births(store_directory) if part.commit_log_offset >= segments.offset_min]
     if common is not None:
@@ -210,7 +214,15 @@ def recover(
         if aborted and claimed:
             epochs = epochs.begin(end, now_ms)
         elif begin is None or end != epochs.clean_end or aborted:
-            epochs = epochs.begin(max(held, default=0), now_ms)
+            epochs = epochs.begin(max(held, default=segments.offset_min), now_ms, located=bool(held))
+            if not held:
+                logger.warning(
+                    "nothing is left of what the log was known by, so its history below its beginning is unknown: "
+                    "commit_log_offset_min=%d epoch=%d store=%s",
+                    segments.offset_min,
+                    epochs.epoch,
+                    store_directory,
+                )
     return RecoveredLog(
         end,
         durable if aborted else end,

@@ -15,7 +15,7 @@ import numpy as np
 
 from reput.errors import ConfigError
 from reput.store.cut_log import cut_behind
-from reput.store.epochs import read_epochs
+from reput.store.epochs import make_mark, read_epochs
 from reput.store.files import Clock, Files
 from reput.store.identity import read_identity, read_store_id, require_store
 from reput.store.log_tail import find_unforced, judge_tail
@@ -179,13 +179,16 @@ def cut(
         own = store_directory / "reput"
         files.make_directory(own)
         # First the epoch: whatever of the cut is done, no view keeps what was behind it.
+        segments = Segments(store_directory / "commitlog")
         epochs = read_epochs(store_directory, read_store_id(store_directory)).begin(cut_at, clock.now_ms())
+        # The mark lets the next opening see that the log is the same up to the cut, whatever else retention took.
+        epochs = epochs.with_mark(make_mark(segments, cut_at), clean=False)
         files.replace(own / "epochs", epochs.seal())
         known = read_damage(store_directory)
         left = [damaged for damaged in known.ranges if damaged.end <= cut_at]
         if left != known.ranges:
             files.replace(own / "damage", seal(DamageList(left)))
-        plan.kept = cut_behind(store_directory, Segments(store_directory / "commitlog"), cut_at, files)
+        plan.kept = cut_behind(store_directory, segments, cut_at, files)
         return plan
     finally:
         lock.close()

@@ -160,8 +160,10 @@ class Lake:
                 return Cursor(self.epochs.store_id, epoch, until, 0)
         return None
 
-    def committed(self, table: DeltaTable) -> int | None:
+    def committed(self, table: DeltaTable, commit_log_offset_min: int = 0) -> int | None:
         """Return the commit-log offset up to which *table* holds the log, None if it holds nothing.
+
+        *commit_log_offset_min*: the log's minimum, below which it contradicts nothing.
 
         Raises:
             StoreError: the log was cut below that, so the table holds records that are gone.
@@ -169,7 +171,7 @@ class Lake:
         cursor = self.cursor(table)
         if cursor is None:
             return None
-        cut = self.epochs.first_difference(cursor)
+        cut = self.epochs.first_difference(cursor, commit_log_offset_min)
         if cut is not None:
             raise StoreError(
                 f"the log was cut below what the lake holds: cut_at={cut.commit_log_offset} "

@@ -190,6 +190,13 @@ BROKEN: dict[str, list[tuple[str, str]]] = {
             counting((FLUSH, f"    def truncate(self, cursor):\n        self.end = cursor\n\n{FLUSH}")),
         ),
     ],
+    "truncates_no_further_than_the_log": [
+        ("UNIQUE constraint failed", keeping((" >= ?", " > ?"))),
+        (
+            "after the log's history below 16384 had become unknown",
+            counting((FLUSH, f"    def truncate(self, cursor):\n        self.end = cursor\n\n{FLUSH}")),
+        ),
+    ],
     "expires": [
         (
             "cannot expire",

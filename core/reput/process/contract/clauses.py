@@ -362,6 +362,32 @@ def truncates(subject: Subject, directory: Path) -> str | None:
 
 
 @clause
+def truncates_no_further_than_the_log(subject: Subject, directory: Path) -> str | None:
+    """Where the log cannot tell what its older history was, the view keeps what lies below it, or is built anew."""
+    store = make_store(subject, directory)
+    if not store.segment_begins:
+        return "the samples fill less than a segment of the log"
+    minimum = store.segment_begins[0]
+    count = len(store.bounds) - 1
+    trial = Trial(subject, store, directory / "root")
+    trial.begin(count)
+    trial.end()
+    unknown = store.with_unknown_history(directory / "unknown", minimum)
+    kept = Trial(subject, unknown, directory / "kept")
+    kept.begin(count)
+    kept.expire(minimum)
+    kept.end()
+    trimmed = unknown.trimmed(directory / "trimmed", minimum)
+    anew = built_at_once(subject, trimmed, directory / "anew")
+    trial = Trial(subject, trimmed, directory / "root")
+    trial.begin(len(trimmed.bounds) - 1)
+    trial.end()
+    if trial.view() != anew:
+        require_equal(trial.view(), kept.view(), f"after the log's history below {minimum} had become unknown")
+    return None
+
+
+@clause
 def expires(subject: Subject, directory: Path) -> str | None:
     """When the log is trimmed at its beginning, the view goes on, and says the same at the next start."""
     store = make_store(subject, directory)

@@ -127,6 +127,16 @@ class SampleStore:
                 path.unlink()
         return SampleStore(directory, self.settings, needs_properties=self.needs_properties)
 
+    def with_unknown_history(self, directory: Path, commit_log_offset_min: int) -> SampleStore:
+        """Return a copy in which nobody knows of what the log was below *commit_log_offset_min*, a segment's begin.
+
+        As where a RocketMQ ran on for longer than it keeps its files.
+        """
+        shutil.copytree(self.directory, directory)
+        epochs = read_epochs(directory, self.store_id).begin(commit_log_offset_min, 0, located=False)
+        (directory / "reput" / "epochs").write_bytes(epochs.seal())
+        return SampleStore(directory, self.settings, needs_properties=self.needs_properties)
+
     @property
     def begin(self) -> int:
         """Where the log begins."""
