@@ -55,6 +55,7 @@ class Context:
         self.directory = root / "reput" / "views" / name
         self.directory.mkdir(parents=True, exist_ok=True)
         self.options = None
+        self.rehearsal = False
         self.settings: Mapping[str, Any] = msgspec.structs.asdict(settings)
         self.store_directory = store
         self.store_id = read_store_id(store)

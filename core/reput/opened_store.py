@@ -677,18 +677,22 @@ class Store(Reading):
         except DispatcherError:
             return 0
 
-    def rebuild(self, *views: str) -> list[RebuiltView]:
+    def rebuild(self, *views: str, force: bool = False) -> list[RebuiltView]:
         """Build views again from the log beside those that run, and swap them in; return when that is done.
 
         Readers read the old views until then, and puts go on. Views that lead into one of these are rebuilt with it.
 
+        Args:
+            force: a view that lies elsewhere, too, as a server that would be sent all of the log once more.
+
         Raises:
+            ConfigError: a view lies elsewhere, and *force* is not set.
             DispatcherError: a view is not enabled or could not be built; the old ones hold.
         """
         self.require_open()
         for view in views:
             require_text("view", view)
-        return self.group.rebuild(views)
+        return self.group.rebuild(views, force=force)
 
     def log_end(self) -> int:
         """Return what is committed, or with SYNC_FLUSH durable, beyond which nothing is shown."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -65,6 +65,8 @@ class DispatcherDescription(msgspec.Struct, frozen=True):
         store_folders: folders of RocketMQ's in the store's root that are this view. A stranger's plugin has none.
         rebuilt_with: dispatchers whose views this one leads into: when one of them is rebuilt, so is this one, and both
             are swapped in at once.
+        view_elsewhere: what it takes in leaves the store, for a server or another program. Building the view again
+            would send it there once more, and needs an operator's word. Or a function of the options that says so.
         batch_record_count_max: records that a batch has at most; None: as many as the host gives.
         batch_size_max: bytes of the log that a batch covers at most, but one record always goes; None: as the host has
             it.
@@ -81,6 +83,7 @@ class DispatcherDescription(msgspec.Struct, frozen=True):
     rebuilt_with: tuple[str, ...] = ()
     batch_record_count_max: int | None = None
     batch_size_max: int | None = None
+    view_elsewhere: bool | Callable[[Any], bool] = False
 
 
 class Counter(Protocol):
@@ -111,6 +114,8 @@ class DispatcherContext(Protocol):
         store_id: as in every cursor of this store.
         log: whole records, bodies included.
         logger: its lines come out in the group's log with the dispatcher's name.
+        rehearsal: this is not the store's own view: it is built apart, debugged or tried. A dispatcher whose view lies
+            elsewhere should send nothing there.
     """
 
     name: str
@@ -121,6 +126,7 @@ class DispatcherContext(Protocol):
     store_id: str
     log: LogReader
     logger: logging.Logger
+    rehearsal: bool
 
     def folder(self, name: str) -> Path:
         """Return the place of one of the declared ``store_folders``, which may not exist yet."""

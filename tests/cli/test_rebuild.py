@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from process.probe_plugin import PluginFolder
 from reput.cli import main, rebuild
 from reput.cli.rebuild import rebuild_text
 
@@ -106,3 +107,22 @@ def test_what_is_not_known_is_a_hyphen():
     """Never a 0."""
     row = {"view": "index", "records": None, "bytes": 9, "seconds": 1.234, "target": "/t", "swapped": False}
     assert rebuild_text(row) == "index: - records, 9 bytes of the log in 1.23 s to /t"
+
+
+@pytest.mark.parametrize("arguments", [["rebuild", "sink"], ["rebuild", "sink", "--target"], ["dispatcher", "debug"]])
+def test_a_view_that_lies_elsewhere_is_refused_without_force(arguments, writable_store, tmp_path, monkeypatch, capsys):
+    """Exit code 2; no record leaves the store, and the advice names the option."""
+    folder = PluginFolder(tmp_path / "plugins")
+    folder.add("sink", 'reads="durable", view_elsewhere=True')
+    monkeypatch.syspath_prepend(str(folder.folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if arguments[0] == "rebuild":
+        words = ["rebuild", str(writable_store), *arguments[1:]]
+        words += [str(tmp_path / "target")] if "--target" in words else []
+    else:
+        words = [*arguments, str(writable_store), "sink"]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "the view lies elsewhere, and the records of the log would be sent there again: dispatcher=sink" in error
+    assert "--force" in error
+    assert not (writable_store / "sink.events").exists()

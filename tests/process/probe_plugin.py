@@ -46,7 +46,7 @@ class Probe(CommitLogDispatcher):
         self.file = Path(context.options.elsewhere or context.directory) / "probe.json"
         self.saved = msgspec.json.decode(self.file.read_bytes(), type=Saved) if self.file.exists() else Saved()
         self.retries = self.options.retry_count
-        self.events("create")
+        self.events("create", *["rehearsal"] * context.rehearsal)
         if self.options.say:
             context.logger.warning("%s", self.options.say)
         if self.options.fork:

@@ -9,6 +9,7 @@ import pytest
 import reput
 from process.contract.written_dispatchers import TOPIC_COUNT
 from process.probe_plugin import PluginFolder
+from reput.errors import ConfigError
 
 TIMEOUT = 60.0
 
@@ -43,6 +44,17 @@ def test_it_goes_on_where_the_store_s_view_ends(path, tmp_path):
         assert debugged.dispatcher.count == {"orders": 15}
     assert counted(tmp_path / "target") == {"orders": 15}
     assert counted(path) == {"orders": 10}
+
+
+def test_one_whose_view_lies_elsewhere_runs_on_the_author_s_word_alone(path, tmp_path):
+    """What it is given would be sent there again. It is told that this is a rehearsal."""
+    PluginFolder(tmp_path / "plugins").add("sink", 'reads="durable", view_elsewhere=True')
+    with pytest.raises(ConfigError, match=r"the view lies elsewhere, .* dispatcher=sink") as refused:
+        reput.debug(path, "sink")
+    assert "--force" in refused.value.advice
+    with reput.debug(path, "sink", force=True) as debugged:
+        debugged.run()
+        assert debugged.dispatcher.context.rehearsal
 
 
 def test_it_begins_with_the_log_if_asked(path):

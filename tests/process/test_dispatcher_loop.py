@@ -10,6 +10,8 @@ import pytest
 from faults.scripted_store import ScriptedStore
 from reput.errors import DispatcherError
 from reput.process.dispatcher_loop import Stop, lacks_properties
+from reput.process.log_feed import LogFeed
+from reput.process.states import Phase
 from reput_hooks import DispatchColumns
 from reput_hooks.dispatch import ROW
 from simulation.simulated_machine import HeldThreads, PromptThreads
@@ -45,6 +47,21 @@ def test_a_segment_that_goes_before_anybody_says_so_is_waited_for(store):
         store.clock.advance(0.1)
     assert member.cell.progress == store.store.appended
     assert member.cell.gap_bytes == SEGMENT_SIZE
+
+
+def test_what_reads_the_log_is_not_loaded_within_the_time_limit_of_a_batch(store, monkeypatch):
+    """On a busy machine that takes longer than a small limit, and no smaller batch would help."""
+    member = store.member("consume_queue")
+    phases = []
+    opened = LogFeed.open
+
+    def open_log(feed):
+        phases.append(Phase(member.cell.phase))
+        return opened(feed)
+
+    monkeypatch.setattr(LogFeed, "open", open_log)
+    store.work(member, 3)
+    assert phases == [Phase.START]
 
 
 def test_a_flush_without_room_comes_again(store):

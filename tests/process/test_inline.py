@@ -121,6 +121,21 @@ def test_a_durable_reader_sees_only_what_is_durable(log, plugins, context, inlin
     assert [event[2] for event in events("probe", "dispatch")] == [5, 5]
 
 
+def test_a_view_elsewhere_is_not_emptied_when_the_log_s_history_parts(log, plugins, context, inline, events):
+    """All of the log would be sent out again, unasked. It stands still, and says what an operator can do."""
+    plugins.add("probe", 'reads="appended", view_elsewhere=True')
+    group = inline(context("probe"))
+    group.wait_for("probe", log.put(10), TIMEOUT)
+    assert not events("probe", "create")[0]
+    group.drain_and_stop()
+    log.publisher = None
+    log.begin_epoch(log.offsets[5])
+    group = inline(context("probe"), epoch=2)
+    wait_for_state(group, "probe", State.FATAL)
+    assert "the view lies elsewhere, and is not built again without an operator's word" in group.status()[0].error
+    assert len(events("probe", "dispatch")) == 1
+
+
 def test_a_successor_stays_behind_its_predecessor(log, plugins, context, inline, events):
     """Nothing is dispatched that a dispatcher in ``after`` does not have yet."""
     plugins.add("first")

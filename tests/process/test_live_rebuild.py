@@ -15,7 +15,7 @@ import pytest
 
 import reput
 from command_line import REPUT
-from reput.errors import DispatcherError
+from reput.errors import ConfigError, DispatcherError
 from reput.process.control_socket import group_status, request
 from reput.process.live_rebuild import LiveRebuild
 from reput.process.rebuild import rebuild_in_place
@@ -206,6 +206,35 @@ def test_a_new_view_that_cannot_be_built_leaves_the_old_one(log, plugins, contex
     assert not shadow(log).exists()
     running.stop()
     assert saved("probe")["offsets"] == log.offsets
+
+
+def test_a_view_that_is_declared_to_lie_elsewhere_is_built_again_on_an_operator_s_word(
+    log, plugins, context, processes, saved
+):
+    """All of the log would be sent out once more; with --force it is, and the dispatcher goes on where that ended."""
+    plugins.add("probe", 'reads="appended", view_elsewhere=True')
+    running = processes(context("probe"))
+    running.group.wait_for("probe", log.put(20), TIMEOUT)
+    with pytest.raises(ConfigError, match=r"the view lies elsewhere, .* would be sent there again: dispatcher=probe"):
+        rebuild_in_place(log.store_directory, ["probe"])
+    with pytest.raises(ConfigError, match="the view lies elsewhere"):
+        running.group.rebuild(["probe"])
+    assert running.row("probe").state == "RUNNING"
+    (row,) = rebuild_in_place(log.store_directory, ["probe"], force=True)
+    assert row.records == 20
+    running.group.wait_for("probe", log.put(3), TIMEOUT)
+    running.stop()
+    assert saved("probe")["offsets"] == log.offsets
+
+
+def test_a_view_elsewhere_that_would_come_along_with_another_is_not_forgotten(log, plugins, context, processes):
+    """It is named, and neither is built."""
+    plugins.add("first")
+    plugins.add("probe", 'reads="appended", view_elsewhere=True, rebuilt_with=("first",)')
+    running = processes(context("first", "probe"))
+    running.group.wait_for("probe", log.put(2), TIMEOUT)
+    with pytest.raises(ConfigError, match="dispatcher=probe"):
+        rebuild_in_place(log.store_directory, ["first"])
 
 
 def test_a_view_that_is_kept_elsewhere_cannot_be_built_anew(log, plugins, context, processes, tmp_path):

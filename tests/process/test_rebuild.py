@@ -85,6 +85,21 @@ def test_a_target_in_the_store_or_with_the_view_is_refused(log, plugins, tmp_pat
         list(rebuild(log.store_directory, ["probe"], tmp_path / "target", settings))
 
 
+def test_a_view_that_lies_elsewhere_is_not_built_apart_without_a_word(log, plugins, tmp_path, events):
+    """It would be sent all records again. With it, the dispatcher is told that this is a rehearsal."""
+    plugins.add("probe", 'reads="appended", view_elsewhere=lambda options: bool(options.elsewhere)')
+    log.put(3)
+    (tmp_path / "there").mkdir()
+    settings = load_settings(**{"dispatchers.probe.elsewhere": str(tmp_path / "there")}).settings
+    with pytest.raises(ConfigError, match=r"the view lies elsewhere, .* dispatcher=probe"):
+        list(rebuild(log.store_directory, ["probe"], tmp_path / "target", settings))
+    assert events("probe") == []
+    assert not (tmp_path / "target").exists()
+    list(rebuild(log.store_directory, ["probe"], tmp_path / "target", settings, force=True))
+    assert events("probe", "create") == [["rehearsal"]]
+    list(rebuild(log.store_directory, ["probe"], tmp_path / "other", load_settings().settings))
+
+
 def test_an_unknown_view_and_no_store_are_refused(log, plugins, tmp_path):
     """What cannot be built is said before anything is made."""
     log.put(1)

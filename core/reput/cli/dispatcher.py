@@ -120,6 +120,9 @@ def debug_dispatcher(
         Path | None, typer.Option("--target", metavar="DIR", help="Build the view there, and keep it.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is put, until Ctrl-C.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Run one whose view lies elsewhere, which may be sent records again.")
+    ] = False,
     pdb: Annotated[bool, typer.Option("--pdb", help="Look with pdb where the plugin raised an exception.")] = False,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -136,7 +139,7 @@ def debug_dispatcher(
 
     require_store(store)
     settings = settings_of(store, config, assignments).settings
-    debugged = DebuggedDispatcher(store, name, settings, target, empty)
+    debugged = DebuggedDispatcher(store, name, settings, target, empty, force=force)
     try:
         debugged.run(follow=follow)
         debugged.flush()

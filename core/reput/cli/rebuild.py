@@ -42,6 +42,9 @@ def rebuild(
             "--target", metavar="DIR", help="Build there, laid out as in a store; without it in the store itself."
         ),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Build views that lie elsewhere, too: all of the log is sent there again.")
+    ] = False,
     engine: EngineOption = LOCAL,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -71,7 +74,11 @@ def rebuild(
 
         if target is not None:
             if engine == LOCAL:
-                from reput.process.rebuild import rebuild as rebuild_views
+                from functools import partial
+
+                from reput.process.rebuild import rebuild as rebuild_locally
+
+                rebuild_views = partial(rebuild_locally, force=force)
             else:
                 rebuild_views = rebuild_with(find_engine(engine))
 
@@ -80,31 +87,41 @@ def rebuild(
             for row in rebuild_views(store, wanted, target, settings, on_progress=show):
                 printer.row(to_builtins(row))
             return
-        for row in rebuild_store(store, tuple(dict.fromkeys(views or ())), settings, show):
+        for row in rebuild_store(store, tuple(dict.fromkeys(views or ())), settings, show, force=force):
             printer.row(to_builtins(row))
 
 
 def rebuild_store(
-    store: Path, views: tuple[str, ...], settings: Settings, on_progress: Callable[[str, int, int], None]
+    store: Path,
+    views: tuple[str, ...],
+    settings: Settings,
+    on_progress: Callable[[str, int, int], None],
+    *,
+    force: bool,
 ) -> list[RebuildRow]:
-    """Rebuild *views*, by default all that are enabled, in their places; a store that nobody has open is opened."""
+    """Rebuild *views*, by default all that are enabled, in their places; a store that nobody has open is opened.
+
+    Raises:
+        ConfigError: a view is unknown, or lies elsewhere and *force* is not set.
+    """
     from reput.process.control_socket import group_status
     from reput.process.rebuild import rebuild_in_place
 
     status = group_status(store)
     if status is not None:
         views = views or tuple(row.name for row in status.dispatchers)
-        return rebuild_in_place(store, views, on_progress=on_progress)
+        return rebuild_in_place(store, views, force=force, on_progress=on_progress)
     import msgspec
 
     from reput.opened_store import Store
     from reput.process.catalogue import select_dispatchers
+    from reput.process.elsewhere import described, refuse_elsewhere
 
     views = views or settings.dispatchers
-    select_dispatchers(views)
+    refuse_elsewhere(described(select_dispatchers(views), settings), force=force)
     enabled = tuple(dict.fromkeys((*settings.dispatchers, *views)))
     with Store(store, msgspec.structs.replace(settings, dispatchers=enabled), "processes"):
-        return rebuild_in_place(store, views, on_progress=on_progress)
+        return rebuild_in_place(store, views, force=force, on_progress=on_progress)
 
 
 def rebuild_text(row: Mapping[str, Any]) -> str:

@@ -37,10 +37,12 @@ class HostContext:
         cell: LoopCell,
         epoch: Callable[[], int],
         alive: Callable[[], None],
+        rehearsal: bool = False,
     ) -> None:
         self.name = name
         self.directory = folders.directory
         self.options = options
+        self.rehearsal = rehearsal
         self.settings: Mapping[str, Any] = msgspec.structs.asdict(settings)
         self.store_directory = store_directory
         self.store_id = store_id

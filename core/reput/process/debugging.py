@@ -20,7 +20,9 @@ from reput.arguments import require_path, require_text
 from reput.errors import ConfigError, DispatcherError
 from reput.process.catalogue import select_dispatchers
 from reput.process.control_socket import Observed, connect_observer, group_status
+from reput.process.description import lies_elsewhere, portable_description
 from reput.process.dispatcher_loop import Stop
+from reput.process.elsewhere import refuse_elsewhere
 from reput.process.group_context import GroupContext
 from reput.process.hosted_loop import HostedLoop
 from reput.process.inline import InlineCell, InlineReader, InlineRing
@@ -47,6 +49,7 @@ def debug(
     *,
     empty: bool = False,
     target: str | os.PathLike[str] | None = None,
+    force: bool = False,
     config: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> DebuggedDispatcher:
@@ -55,11 +58,13 @@ def debug(
     Args:
         empty: begin with an empty view, and so with the log, instead of a copy of the store's own.
         target: where the view is built, which is kept; None: a temporary directory, which goes with `close`.
+        force: run one whose view lies elsewhere, too. It is told that this is a rehearsal, and may send records there.
         config, settings: as of `reput.open`; the dispatcher's options come from there.
 
     Raises:
         NotAStore: there is no store.
-        ConfigError: the dispatcher is not installed, an option is wrong, or *target* holds the view already.
+        ConfigError: the dispatcher is not installed, an option is wrong, the view lies elsewhere, or *target* holds it
+            already.
         DispatcherError: its view is being written, and cannot be copied.
     """
     directory = require_path("path", path)
@@ -71,7 +76,7 @@ def debug(
     recorded = dict(identity.file_sizes) if identity else {}
     settings["dispatchers"] = (dispatcher,)
     loaded = load_settings(config_path, recorded=recorded, **settings)
-    return DebuggedDispatcher(directory, dispatcher, loaded.settings, target_path, empty)
+    return DebuggedDispatcher(directory, dispatcher, loaded.settings, target_path, empty, force=force)
 
 
 class DebuggedDispatcher:
@@ -82,11 +87,15 @@ class DebuggedDispatcher:
         batch_count: that were dispatched.
     """
 
-    def __init__(self, directory: Path, name: str, settings: Settings, target: Path | None, empty: bool) -> None:
+    def __init__(
+        self, directory: Path, name: str, settings: Settings, target: Path | None, empty: bool, *, force: bool = False
+    ) -> None:
         (entry,) = select_dispatchers([name])
         plugin = load_plugin(name, entry.module)
         description = plugin.describe()
         options = convert_options(name, settings.dispatcher_options.get(name, {}), description.options)
+        elsewhere = lies_elsewhere(description, options)
+        refuse_elsewhere({name: portable_description(description, view_elsewhere=elsewhere)}, force=force)
         self.directory = directory
         self.temporary = tempfile.TemporaryDirectory(prefix="reput-debug-") if target is None else None
         self.root = Path(self.temporary.name) if self.temporary is not None else target or directory

@@ -21,12 +21,12 @@ import msgspec
 from reput.errors import ConfigError, DispatcherError
 from reput.process.catalogue import CatalogueEntry
 from reput.process.command import role_command
-from reput.process.description import PluginDescription, portable_description
+from reput.process.description import PluginDescription, lies_elsewhere, portable_description
 from reput_hooks import API_VERSION
 
 __all__ = ["Answer", "DescribeProcess", "Question", "describe", "main"]
 
-CACHE_VERSION = 4
+CACHE_VERSION = 5
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -189,8 +189,9 @@ def main(arguments: Sequence[str]) -> None:
     name, pid = question.entry.name, os.getpid()
     try:
         description = load_plugin(name, question.entry.module).describe()
-        convert_options(name, question.options, description.options)
-        answer = Answer(portable_description(description))
+        options = convert_options(name, question.options, description.options)
+        elsewhere = lies_elsewhere(description, options)
+        answer = Answer(portable_description(description, view_elsewhere=elsewhere))
     except ConfigError as error:
         answer = Answer(refused=str(error), advice=error.advice)
     except BaseException:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from reput_hooks import DispatcherDescription
 
-__all__ = ["OptionField", "PluginDescription", "portable_description"]
+__all__ = ["OptionField", "PluginDescription", "lies_elsewhere", "portable_description"]
 
 
 class OptionField(msgspec.Struct, frozen=True):
@@ -22,7 +22,12 @@ class OptionField(msgspec.Struct, frozen=True):
 
 
 class PluginDescription(msgspec.Struct, frozen=True):
-    """As `reput_hooks.DispatcherDescription`, but for *options*, which are the fields of the plugin's struct."""
+    """As `reput_hooks.DispatcherDescription`, but for two fields.
+
+    Attributes:
+        options: the fields of the plugin's struct.
+        view_elsewhere: with the options that were given.
+    """
 
     api_version: int
     after: tuple[str, ...]
@@ -34,11 +39,18 @@ class PluginDescription(msgspec.Struct, frozen=True):
     rebuilt_with: tuple[str, ...]
     batch_record_count_max: Annotated[int, Meta(ge=1)] | None
     batch_size_max: Annotated[int, Meta(ge=1)] | None
+    view_elsewhere: bool
     options: tuple[OptionField, ...]
 
 
-def portable_description(description: DispatcherDescription) -> PluginDescription:
-    """Return *description* without the plugin's types."""
+def lies_elsewhere(description: DispatcherDescription, options: object) -> bool:
+    """Tell whether the view leaves the store, with these options, which are an instance of the plugin's struct."""
+    declared = description.view_elsewhere
+    return bool(declared(options) if callable(declared) else declared)
+
+
+def portable_description(description: DispatcherDescription, *, view_elsewhere: bool = False) -> PluginDescription:
+    """Return *description* without the plugin's types; *view_elsewhere* as `lies_elsewhere` has it."""
     fields = msgspec.structs.fields(description.options) if description.options else ()
     return PluginDescription(
         api_version=description.api_version,
@@ -51,6 +63,7 @@ def portable_description(description: DispatcherDescription) -> PluginDescriptio
         rebuilt_with=description.rebuilt_with,
         batch_record_count_max=description.batch_record_count_max,
         batch_size_max=description.batch_size_max,
+        view_elsewhere=view_elsewhere,
         options=tuple(option_field(field) for field in fields),
     )
 

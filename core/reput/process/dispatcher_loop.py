@@ -116,6 +116,7 @@ class DispatcherLoop:
             the time limits are the supervisor's.
         dispatch_time_max_s: that limit of one batch, by which batches grow and shrink.
         first_batch: bound of the first batch, after one that took too long; None: nothing did.
+        view_elsewhere: it is built again on an operator's word alone.
         now: monotonic seconds.
 
     Attributes:
@@ -142,6 +143,7 @@ class DispatcherLoop:
         flush_time_max_s: float,
         dispatch_time_max_s: float,
         first_batch: BatchSize | None = None,
+        view_elsewhere: bool = False,
         count_from_first: bool = False,
         builds_anew: bool = False,
         now: Callable[[], float] = time.monotonic,
@@ -162,6 +164,7 @@ class DispatcherLoop:
         self.load_epochs = load_epochs
         self.flush_interval_s = flush_interval_s
         self.flush_time_max_s = flush_time_max_s
+        self.view_elsewhere = view_elsewhere
         self.batch_bound = BatchBound(description, dispatch_time_max_s, first_batch)
         self.count_from_first = count_from_first
         self.builds_anew = builds_anew
@@ -431,8 +434,18 @@ class DispatcherLoop:
         """Empty the view and begin with the log. Until it has caught up, its status says why.
 
         Raises:
+            StartRefused: the view lies elsewhere, and all of the log would be sent there again.
             DispatcherError: nothing was flushed since that was done before: it would go on so for ever.
         """
+        if self.view_elsewhere:
+            reason = (
+                str(needed.__cause__ or needed) or "the log's history parts from the view's, which takes nothing back"
+            )
+            raise StartRefused(
+                f"the view lies elsewhere, and is not built again without an operator's word: dispatcher={self.name} "
+                f"commit_log_offset={self.cursor.commit_log_offset} reason={reason}",
+                f"`reput rebuild STORE {self.name} --force` sends it all records of the log once more.",
+            )
         if self.rebuilt:
             raise self.rebuilt_in_vain()
         self.rebuilt = True
@@ -560,8 +573,12 @@ class DispatcherLoop:
             bound = min(bound, deletions[0].commit_log_offset)
         if bound <= begin:
             return 0
-        self.cell.set_phase(Phase.DISPATCH)
         try:
+            if self.log_feed.scan is None:
+                # The libraries of a scan are loaded with the first, which takes seconds on a busy machine.
+                self.cell.set_phase(Phase.START)
+                self.log_feed.open()
+            self.cell.set_phase(Phase.DISPATCH)
             found = self.log_feed.read(begin, bound, self.batch_bound.record_count, self.batch_bound.size)
         except DamagedStore as error:
             return self.stand_before_damage(error)

@@ -357,7 +357,13 @@ class ProcessGroup:
             return True
 
     def request(
-        self, verb: Verb, name: str = "", *, names: Sequence[str] = (), timeout: float | None = REQUEST_TIMEOUT_S
+        self,
+        verb: Verb,
+        name: str = "",
+        *,
+        names: Sequence[str] = (),
+        force: bool = False,
+        timeout: float | None = REQUEST_TIMEOUT_S,
     ) -> msgspec.Raw:
         """Have the supervisor do something, and return its answer as JSON; *timeout* None waits as long as it takes.
 
@@ -369,7 +375,7 @@ class ProcessGroup:
             self.request_count += 1
             number = self.request_count
             self.replies[number] = None
-        is_sent = self.send(Request(verb, name, number, names=tuple(names)))
+        is_sent = self.send(Request(verb, name, number, names=tuple(names), force=force))
         with self.changed:
             # Between the death of a supervisor and the start of the next one nobody would ever answer.
             if is_sent:
@@ -383,13 +389,15 @@ class ProcessGroup:
         """Have `reput status` in other processes show the writer's state."""
         self.send(Request("writer_state", state=state, reason=reason))
 
-    def rebuild(self, views: Sequence[str]) -> list[RebuiltView]:
+    def rebuild(self, views: Sequence[str], *, force: bool = False) -> list[RebuiltView]:
         """Have views built anew beside those that run, and swapped in; return when that is done.
 
         Raises:
+            ConfigError: a view lies elsewhere, and *force* is not set.
             DispatcherError: it was given up; the views that were there hold.
         """
-        return msgspec.json.decode(self.request("rebuild", names=views, timeout=None), type=list[RebuiltView])
+        answer = self.request("rebuild", names=views, force=force, timeout=None)
+        return msgspec.json.decode(answer, type=list[RebuiltView])
 
     # What dispatchers say.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from reput.process.batch_bound import BatchSize
 from reput.process.context import HostContext
 from reput.process.dead_letters import DeadLetters
+from reput.process.description import lies_elsewhere
 from reput.process.dispatcher_loop import DispatcherLoop
 from reput.process.feed import FrameReader, LoopCell, Predecessor
 from reput.process.group_context import GroupContext
@@ -84,6 +85,7 @@ class HostedLoop:
             flush_time_max_s=context.settings.dispatcher_flush_time_max / 1000,
             dispatch_time_max_s=context.settings.dispatcher_dispatch_time_max / 1000,
             first_batch=first_batch,
+            view_elsewhere=lies_elsewhere(description, options),
             now=now,
         )
 
@@ -102,6 +104,7 @@ class HostedLoop:
             cell=self.cell,
             epoch=lambda: self.loop.cursor.epoch,
             alive=self.loop.alive,
+            rehearsal=self.context.target is not None,
         )
         return self.plugin.create(self.host_context)
 

@@ -485,7 +485,7 @@ class InlineGroup:
         """Return the number of the view, which is raised whenever it is made anew."""
         return self.member(name).cell.generation
 
-    def rebuild(self, views: Sequence[str]) -> list[RebuiltView]:
+    def rebuild(self, views: Sequence[str], *, force: bool = False) -> list[RebuiltView]:
         """Refuse: there is no second process that could build beside the thread.
 
         Raises:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from reput.errors import DispatcherError, ReputError
 from reput.process.dispatcher_process import DRAIN_SIGNAL
+from reput.process.elsewhere import refuse_elsewhere
 from reput.process.last_words import last_words
 from reput.process.member import Member
 from reput.process.messages import RebuiltView
@@ -59,6 +60,7 @@ class LiveRebuild:
 
     Args:
         names: those that are asked for; whatever declares to be rebuilt with one of them is added.
+        force: send what is to be built elsewhere once more.
         done: called once, with what was built or with why not.
 
     Attributes:
@@ -67,11 +69,12 @@ class LiveRebuild:
         finished: `done` was called, and nothing of the shadow is left.
     """
 
-    def __init__(self, group: Supervisor, names: Sequence[str], done: Done) -> None:
+    def __init__(self, group: Supervisor, names: Sequence[str], done: Done, *, force: bool = False) -> None:
         """Begin.
 
         Raises:
             DispatcherError: one of them is not enabled or cannot be imported, or the shadow cannot be made.
+            ConfigError: the view of one lies elsewhere, and *force* is not set.
         """
         self.group = group
         self.done = done
@@ -82,6 +85,7 @@ class LiveRebuild:
         self.removal: int | None = None
         self.outcome: list[RebuiltView] | ReputError | None = None
         self.members = self.select(names)
+        refuse_elsewhere({name: member.description for name, member in self.members.items()}, force=force)
         self.shadows: dict[str, Member] = {}
         self.goals: dict[str, int] = {}
         self.folders = ShadowFolders(group.context.view_directory)

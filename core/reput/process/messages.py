@@ -82,6 +82,7 @@ class Request(msgspec.Struct, frozen=True):
         id: comes back with the reply.
         state, reason: of the writer.
         change: of the configuration.
+        force: of "rebuild": views that lie elsewhere, too.
     """
 
     verb: Verb
@@ -92,6 +93,7 @@ class Request(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ()
     answer: msgspec.Raw = msgspec.Raw(b"null")
     change: ConfigurationChange = ConfigurationChange()
+    force: bool = False
 
 
 class RebuiltView(msgspec.Struct, frozen=True):

@@ -72,6 +72,8 @@ class Plugin:
         options = description.options
         if options is not None and not (isinstance(options, type) and issubclass(options, msgspec.Struct)):
             raise self.wrong_field("options", "Expected a subclass of `msgspec.Struct`", options)
+        if not (isinstance(description.view_elsewhere, bool) or callable(description.view_elsewhere)):
+            raise self.wrong_field("view_elsewhere", "Expected a `bool` or a function", description.view_elsewhere)
         fields = msgspec.to_builtins(portable_description(description), enc_hook=repr)
         try:
             msgspec.convert(fields, PluginDescription)

@@ -20,6 +20,7 @@ import msgspec
 from reput.errors import ConfigError, DamagedStore, DispatcherError, GroupUnreachable
 from reput.process.catalogue import select_dispatchers
 from reput.process.control_socket import await_reply, group_status
+from reput.process.elsewhere import described, refuse_elsewhere
 from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
 from reput.process.last_words import last_words
@@ -65,15 +66,17 @@ def rebuild(
     target: Path,
     settings: Settings,
     *,
+    force: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Iterator[RebuildRow]:
     """Build *views* of a store side by side into *target*, laid out as a store; yield each when it is done.
 
     Args:
+        force: build views that lie elsewhere, too; their dispatchers are told that it is a rehearsal.
         on_progress: is told view, bytes done and bytes in all, a few dozen times a second.
 
     Raises:
-        ConfigError: a view is unknown or its options are wrong, or *target* holds it already.
+        ConfigError: a view is unknown, its options are wrong, it lies elsewhere, or *target* holds it already.
         NotAStore: there is no log.
         DamagedStore: the log is damaged, and nobody has accepted that.
         DispatcherError: a dispatcher failed; the text says why.
@@ -84,7 +87,7 @@ def rebuild(
     require_store(store_directory)
     store_directory, target = store_directory.resolve(), target.resolve()
     refuse_target(store_directory, target, views)
-    select_dispatchers(views)
+    refuse_elsewhere(described(select_dispatchers(views), settings), force=force)
     segments = Segments(store_directory / "commitlog")
     begin, end = segments.offset_min, find_log_end(store_directory, segments)
     store_id = read_store_id(store_directory)
@@ -120,14 +123,20 @@ def rebuild(
 
 
 def rebuild_in_place(
-    store_directory: Path, views: Sequence[str], *, on_progress: Callable[[str, int, int], None] | None = None
+    store_directory: Path,
+    views: Sequence[str],
+    *,
+    force: bool = False,
+    on_progress: Callable[[str, int, int], None] | None = None,
 ) -> list[RebuildRow]:
     """Have the group of a store that is open build *views* anew, and swap them in.
 
     Args:
+        force: build views that lie elsewhere, too, which sends all of the log there once more.
         on_progress: as of `rebuild`; views that are rebuilt with those that were asked for are told of, too.
 
     Raises:
+        ConfigError: a view lies elsewhere, and *force* is not set.
         DispatcherError: no group runs, a view is not enabled, or could not be built. The views that were there hold.
     """
 
@@ -143,7 +152,7 @@ def rebuild_in_place(
             if row.rebuild_progress is not None:
                 on_progress(row.name, row.rebuild_progress - begin, status.writer.appended - begin)
 
-    wish = Request("rebuild", names=tuple(views))
+    wish = Request("rebuild", names=tuple(views), force=force)
     built = msgspec.json.decode(await_reply(store_directory, wish, tell, STATUS_INTERVAL_S), type=list[RebuiltView])
     target = str(store_directory.resolve())
     return [RebuildRow(row.view, row.records, row.bytes, row.seconds, target, swapped=True) for row in built]

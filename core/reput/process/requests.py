@@ -307,7 +307,7 @@ class RequestDesk:
             else:
                 report(result(request, outcome))
 
-        self.group.rebuild = LiveRebuild(self.group, request.names, done)
+        self.group.rebuild = LiveRebuild(self.group, request.names, done, force=request.force)
         self.rebuild_client = client
         self.group.rebuild.begin()
 

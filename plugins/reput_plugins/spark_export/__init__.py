@@ -30,7 +30,12 @@ __all__ = [
 @hookimpl
 def reput_describe_dispatcher() -> DispatcherDescription:
     """Only durable bytes leave the store, and of them only how far they reach: workers read the log themselves."""
-    return DispatcherDescription(reads="durable", feeds="positions", options=SparkExportOptions)
+    return DispatcherDescription(
+        reads="durable",
+        feeds="positions",
+        options=SparkExportOptions,
+        view_elsewhere=lambda options: bool(options.lake),
+    )
 
 
 @hookimpl

@@ -106,6 +106,30 @@ def test_a_batch_that_takes_too_long_is_found(plugins, tmp_path, sleeps):
                 run_clause("catches_up", name, settings, (), directory)
 
 
+DECLARES_ELSEWHERE = """
+
+@hookimpl
+def reput_describe_dispatcher():
+    from reput_hooks import DispatcherDescription
+    return DispatcherDescription(view_elsewhere=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("clause", "reason"),
+    [
+        ("truncates", "it takes nothing back, and stands still until an operator decides"),
+        ("is_built_again", "only an operator has it built again"),
+        ("keeps_to_its_folders", None),
+        ("runs_in_a_process", None),
+    ],
+)
+def test_a_view_elsewhere_is_never_built_again_by_itself(attempt, clause, reason):
+    """The clauses that would need it say so."""
+    found = attempt(TOPIC_COUNT + DECLARES_ELSEWHERE, clause)
+    assert found is None if reason is None else reason in found
+
+
 def test_a_difference_is_named(attempt):
     """Which value differs, and how."""
     source = counting(("self.count = Counter(saved.count)", "self.count = Counter()"))

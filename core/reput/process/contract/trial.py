@@ -18,6 +18,7 @@ from reput.process.contract.sample_store import SampleStore, sample_settings
 from reput.process.contract.view_content import read_view
 from reput.process.contract.watched import CallLog, WatchedPlugin
 from reput.process.dead_letters import DeadLetters
+from reput.process.description import lies_elsewhere
 from reput.process.dispatcher_loop import Stop
 from reput.process.group_context import GroupContext
 from reput.process.hosted_loop import HostedLoop
@@ -59,6 +60,7 @@ class Subject:
         self.plugin = load_plugin(name, self.entry.module)
         self.description = self.plugin.describe()
         self.options = convert_options(name, settings.dispatcher_options.get(name, {}), self.description.options)
+        self.view_elsewhere = lies_elsewhere(self.description, self.options)
 
 
 class Clock:
