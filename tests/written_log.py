@@ -10,6 +10,7 @@ import ipaddress
 from pathlib import Path
 from typing import Any
 
+from reput.store.properties import filled_properties
 from reput.store.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN, encode_host, encode_record
 from reput_hooks import Record
 
@@ -103,19 +104,20 @@ def row_of_line(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def row_of_record(record: Record) -> dict[str, Any]:
-    """Return the row, body as stored, of what the plain decoder made of a record."""
+    """Return the row, body as stored, of what the plain decoder made of a record; its properties as a dict."""
+    properties = filled_properties(record.properties)
     return {
         "topic": record.topic,
         "queueId": record.queue_id,
         "queueOffset": record.queue_offset,
         "commitLogOffset": record.commit_log_offset,
         "storeSize": record.record_size,
-        "msgId": record.properties.get("UNIQ_KEY", record.message_id),
+        "msgId": properties.get("UNIQ_KEY", record.message_id),
         "offsetMsgId": record.message_id,
-        "tags": record.properties.get("TAGS"),
-        "keys": record.properties.get("KEYS"),
+        "tags": properties.get("TAGS"),
+        "keys": properties.get("KEYS"),
         "body": record.body,
-        "properties": list(record.properties.items()),
+        "properties": properties,
         "flag": record.flag,
         "sysFlag": record.sys_flag,
         "bodyCRC": record.body_crc,

@@ -15,6 +15,7 @@ from pyspark_reput.read_options import EARLIEST, LATEST, ReadOptions
 from reput.errors import ConfigError
 from reput.table import LogTable, RowFilter
 from reput.table.advice_notes import advice_noted
+from reput.table.asked_names import asked_topics, require_queue_offsets, require_topics
 
 __all__ = ["BatchReader", "FilteringBatchReader"]
 
@@ -27,6 +28,8 @@ class BatchReader(DataSourceReader):
             raise ConfigError("a batch cannot begin at the latest offset: option=startingOffsets value=latest")
         if options.ending_offset == EARLIEST:
             raise ConfigError("a batch cannot end at the earliest offset: option=endingOffsets value=earliest")
+        # Before filters of the query, which may name anything, are added to them.
+        self.topics = asked_topics(options.table.row_filter)
         self.options = with_times(with_columns(options, schema))
 
     @advice_noted()
@@ -34,6 +37,8 @@ class BatchReader(DataSourceReader):
         """Return the splits of the asked range."""
         options = self.options
         table = open_table(options)
+        require_topics(table, self.topics)
+        require_queue_offsets(table)
         begin, until = self.bounds(table)
         self.refuse_a_time_without_records(table, begin, until)
         splits = table.splits(begin, until, split_bytes=options.split_bytes, split_count_min=options.min_partitions)

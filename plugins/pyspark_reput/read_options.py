@@ -96,6 +96,8 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     given = OptionStrings(options)
     starting_offset, starting_queues = given.offsets("startingOffsets")
     ending_offset, ending_queues = given.offsets("endingOffsets")
+    starting_timestamp = given.optional_number("startingTimestamp")
+    ending_timestamp = given.optional_number("endingTimestamp")
     mode = given.choice("schemaMode", SchemaMode, "rocketmq")
     row_format = RowFormat(
         schema_mode="kafka" if mode == "kafka" else "rocketmq",
@@ -107,7 +109,11 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     )
     table = TableOptions(
         row_format=row_format,
-        row_filter=row_filter(given, starting_queues, ending_queues),
+        row_filter=row_filter(
+            given,
+            starting_queues if starting_timestamp is None else {},
+            ending_queues if ending_timestamp is None else {},
+        ),
         verify_crc=given.choice("verifyCrc", Literal["none", "tail", "all"], "all"),
         on_corruption=given.choice("onCorruption", Literal["fail", "report"], "fail"),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
@@ -121,11 +127,11 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         table=table,
         starting_offset=starting_offset,
         ending_offset=ending_offset,
-        starting_timestamp=given.optional_number("startingTimestamp"),
-        ending_timestamp=given.optional_number("endingTimestamp"),
+        starting_timestamp=starting_timestamp,
+        ending_timestamp=ending_timestamp,
         latest_if_no_record_is_later=strategy == "latest",
         max_bytes_per_trigger=given.size("maxBytesPerTrigger", 0) or None,
-        max_offsets_per_trigger=given.optional_number("maxOffsetsPerTrigger"),
+        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", 0) or None,
         min_partitions=given.number("minPartitions", 1),
         split_bytes=given.size("splitBytes", 64 << 20),
         reads=given.choice("reads", Literal["durable", "appended"], "durable"),
@@ -164,12 +170,24 @@ def row_filter(
         for queue in {**starting, **ending}
     }
     return RowFilter(
-        topics=None if topics is None else frozenset(topic.strip() for topic in topics.split(",")),
+        topics=None if topics is None else topic_names(given, topics),
         topic_pattern=given.text("subscribePattern"),
         queues=given.assigned(),
         user_topics_only=given.flag("userTopicsOnly", False),
         queue_ranges=ranges or None,
     )
+
+
+def topic_names(given: OptionStrings, topics: str) -> frozenset[str]:
+    """Return the topics of ``subscribe``.
+
+    Raises:
+        ConfigError: it names none.
+    """
+    names = frozenset(name for name in map(str.strip, topics.split(",")) if name)
+    if not names:
+        raise given.wrong("subscribe", "topics such as orders,payments")
+    return names
 
 
 class OptionStrings:

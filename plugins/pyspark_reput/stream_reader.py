@@ -33,6 +33,7 @@ from reput.errors import ConfigError, StoreError
 from reput.store.epochs import read_epochs
 from reput.table import LogTable
 from reput.table.advice_notes import advice_noted
+from reput.table.asked_names import asked_topics, require_queue_offsets, require_topics
 from reput_hooks import Cursor
 
 __all__ = ["StreamOffset", "StreamReader"]
@@ -63,10 +64,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target: int | None = None
 
     def log(self) -> LogTable:
-        """Return the table, opened when it is first needed: Spark sends this object from process to process before."""
+        """Return the table, opened when it is first needed: Spark sends this object from process to process before.
+
+        Raises:
+            ConfigError: a topic is asked for that the store does not have.
+        """
         if self.table is None:
-            self.table = open_table(self.options)
-            self.store_id = self.table.store_id
+            table = open_table(self.options)
+            require_topics(table, asked_topics(self.options.table.row_filter))
+            self.table, self.store_id = table, table.store_id
         return self.table
 
     def end(self) -> int:
@@ -134,6 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             return found
         if options.starting_offset is None:
+            require_queue_offsets(table)
             # As in Kafka's source: with single queues' offsets a query begins with them, else with what comes.
             return begin if options.table.row_filter.queue_ranges else until
         if options.starting_offset == EARLIEST:
@@ -148,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target = self.end()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the bound of a micro-batch that the options ask for."""
+        """Return a bound if the options have one. A limit of Spark's has one kind; `limited` keeps to both kinds."""
         if self.options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(self.options.max_bytes_per_trigger)
         if self.options.max_offsets_per_trigger is not None:
@@ -162,12 +169,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self.end() if self.target is None else self.target
         if end <= begin:
             return start
-        table = self.log()
-        if isinstance(limit, ReadMaxBytes):
-            end = table.next_record(begin + limit.max_bytes, end)
-        elif isinstance(limit, ReadMaxRows):
-            end = table.offset_after(begin, end, limit.max_rows)
+        if isinstance(limit, ReadMaxBytes | ReadMaxRows):
+            end = self.limited(begin, end)
         return self.offset(end)
+
+    def limited(self, begin: int, end: int) -> int:
+        """Return the end of a micro-batch from *begin* on that keeps to every bound of the options."""
+        options, table = self.options, self.log()
+        if options.max_bytes_per_trigger is not None:
+            end = table.next_record(begin + options.max_bytes_per_trigger, end)
+        if options.max_offsets_per_trigger is not None:
+            end = table.offset_after(begin, end, options.max_offsets_per_trigger)
+        return end
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return how far the log has grown, for the progress that Spark reports."""

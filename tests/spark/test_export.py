@@ -98,9 +98,17 @@ def test_topics_can_be_chosen_and_stay_chosen(spark: Any, log: WrittenLog, tmp_p
 def test_a_range_without_a_chosen_record_is_kept_as_done(spark: Any, log: WrittenLog, tmp_path: Path):
     """The table's version goes on although no file was added."""
     lake = tmp_path / "lake"
-    report = export(log.store, lake, topics=["absent"])
+    (log.store / "consumequeue" / "quiet" / "0").mkdir(parents=True)
+    report = export(log.store, lake, topics=["quiet"])
     assert (report.records, report.files, report.until) == (0, 0, log.end)
-    assert export(log.store, lake, topics=["absent"]).begin == log.end
+    assert export(log.store, lake, topics=["quiet"]).begin == log.end
+
+
+def test_a_topic_that_the_store_does_not_have_makes_no_lake(log: WrittenLog, tmp_path: Path):
+    """A lake keeps to its first choice, so a misspelled one is refused before anything is made."""
+    with pytest.raises(ConfigError, match="the store has no such topic: topic=ordrs nearest=orders"):
+        export(log.store, tmp_path / "lake", topics=["ordrs"])
+    assert not (tmp_path / "lake").exists()
 
 
 def test_plain_spark_reads_the_files(spark: Any, log: WrittenLog, tmp_path: Path):

@@ -50,10 +50,10 @@ RECORD = st.fixed_dictionaries(
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """Return rows as plain values, times in microseconds."""
+    """Return rows as plain values, times in microseconds, properties as dicts."""
     for name in ("bornTimestamp", "storeTimestamp"):
         table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.int64()))
-    return list(table.to_pylist())
+    return [{**row, "properties": dict(row["properties"])} for row in table.to_pylist()]
 
 
 def expected_rows(log: WrittenLog) -> list[dict[str, Any]]:
@@ -100,6 +100,18 @@ def test_bodies_that_unpack_to_much_come_in_several_batches(tmp_path: Path):
     assert [body for batch in batches for body in batch["body"].to_pylist()] == bodies
 
 
+def test_a_property_without_a_value_is_none_as_in_rocketmq(tmp_path: Path):
+    """No column has it, as no filter has: tags and keys are null, the message id is the store's."""
+    log = WrittenLog(tmp_path)
+    log.append(properties=b"TAGS\x01\x02KEYS\x01\x02UNIQ_KEY\x01\x02p\x01\x02q\x01\x01\x02p\x01x\x02p\x01")
+    (row,) = reput.table.read(log.save()).to_pylist()
+    assert (row["tags"], row["keys"], row["msgId"]) == (None, None, row["offsetMsgId"])
+    assert dict(row["properties"]) == {"p": "x", "q": "\x01"}
+    (kafka,) = reput.table.read(log.store, schema_mode="kafka", include_headers=True).to_pylist()
+    assert kafka["key"] is None
+    assert [header["key"] for header in kafka["headers"]] == ["q", "p"]
+
+
 def test_properties_as_json_and_as_stored(tmp_path: Path):
     """Properties come as a map, as one JSON object, or as the string that lies in the log."""
     log = WrittenLog(tmp_path)
@@ -107,8 +119,8 @@ def test_properties_as_json_and_as_stored(tmp_path: Path):
     store = log.save()
     of_format = {name: reput.table.read(store, properties_format=name) for name in ("map", "json", "string")}
     values = {name: table["properties"][0].as_py() for name, table in of_format.items()}
-    assert values["map"] == [("a", "2"), ("b", ""), ("c", "=\x01x")]
-    assert json.loads(values["json"]) == {"a": "2", "b": "", "c": "=\x01x"}
+    assert values["map"] == [("a", "2"), ("c", "=\x01x")]
+    assert json.loads(values["json"]) == {"a": "2", "c": "=\x01x"}
     assert values["string"] == "a\x011\x02b\x01\x02a\x012\x02a\x01\x02c\x01=\x01x"
 
 

@@ -22,14 +22,12 @@ AS_STORED = table_options(decompress=False)
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """Return rows as plain values: times in microseconds, properties without empty values."""
+    """Return rows as plain values: times in microseconds, properties as dicts."""
     for name in ("bornTimestamp", "storeTimestamp"):
         table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.int64()))
     rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
-        row["properties"] = {name: value for name, value in row["properties"] if value}
-        row["tags"], row["keys"] = row["tags"] or None, row["keys"] or None
-        row["msgId"] = row["msgId"] or row["offsetMsgId"]
+        row["properties"] = dict(row["properties"])
     return rows
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput.store.properties import decode_properties
+from reput.store.properties import decode_properties, filled_properties
 from reput.store.record import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG, decode_host, encode_message_id
 from reput.store.record_columns import HEADER, RecordColumns, take
 from reput.table.body_compression import COMPRESSED_FLAG, unpack_body
@@ -230,7 +230,7 @@ class Fields:
         if self.row_format.properties_format == "string":
             return self.text(PROPERTIES)
         encode = msgspec.json.encode
-        objects = [encode(decode_properties(value)) for value in self.binary(PROPERTIES).to_pylist()]
+        objects = [encode(filled_properties(decode_properties(value))) for value in self.binary(PROPERTIES).to_pylist()]
         return pa.array(objects, pa.binary()).cast(pa.string())
 
     def constant(self, value: Any, data_type: pa.DataType) -> pa.Array:

@@ -1,9 +1,9 @@
 """PropertyPieces: the properties of thousands of records taken apart at once.
 
 The strings lie one behind the other in one buffer. Separators are found by numpy over the whole buffer, names and
-values are then one Arrow ``take`` each. The rules are those of `reput.store.properties.decode_properties`: the first
-0x01 of a piece parts name and value, a piece without a name is no property, of equal names the last one with a value
-wins in the place of the first.
+values are then one Arrow ``take`` each. The rules are those of RocketMQ's readers, filters included: the first 0x01 of
+a piece parts name and value, a piece without a name or without a value is no property, of equal names the last one wins
+in the place of the first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from reput.table.row_format import HEADERS_TYPE
 
@@ -52,12 +51,12 @@ class PropertyPieces:
         # A piece ends before its separator; the last one of a string may have none.
         end -= separator[end - 1] if total else 0
         name_ends = np.flatnonzero(text == NAME_END)
-        if len(name_ends) == len(begin) and bool(((begin < name_ends) & (name_ends < end)).all()):
+        if len(name_ends) == len(begin) and bool(((begin < name_ends) & (name_ends + 1 < end)).all()):
             name_end = name_ends
         else:
             found = np.searchsorted(name_ends, begin)
             name_end = np.append(name_ends, total)[found]
-            proper = (begin < name_end) & (name_end < end)
+            proper = (begin < name_end) & (name_end + 1 < end)
             begin, end, name_end = begin[proper], end[proper], name_end[proper]
 
         size = len(begin)
@@ -92,12 +91,10 @@ class PropertyPieces:
         return bool((np.add.reduceat(bits, filled) != np.bitwise_or.reduceat(bits, filled)).any())
 
     def keep_the_later(self) -> None:
-        """Leave each record one property of a name: the last value that is not empty, in the first one's place."""
+        """Leave each record one property of a name: the last value, in the first one's place."""
         row = self.rows()
         key = row * len(self.distinct) + self.codes
-        filled = pc.binary_length(self.values).to_numpy() > 0
-        # Those without a value come first in their group.
-        order = np.lexsort((filled, key))
+        order = np.argsort(key, kind="stable")
         begins_group = np.append(True, key[order][1:] != key[order][:-1])
         group = np.flatnonzero(begins_group)
         first, last = np.minimum.reduceat(order, group), order[np.append(group[1:], len(order)) - 1]

@@ -12,7 +12,8 @@ import contextlib
 import msgspec
 
 from reput.store.epochs import read_epochs
-from reput.table import table_options
+from reput.table import LogTable, table_options
+from reput.table.asked_names import require_topics
 from reput_hooks import CommitLogDispatcher, Cursor, DispatchBatch, DispatcherContext, replace_durably
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
@@ -65,6 +66,7 @@ class SparkExport(CommitLogDispatcher):
     def start(self) -> Cursor | None:
         """Return what the table holds, with the store time that was kept beside it."""
         lake = self.lake()
+        require_topics(LogTable(self.context.store_directory, self.table_options), self.topics or ())
         self.end = lake.cursor(lake.create(self.schema, self.topics))
         if self.end is not None and self.cursor_file.exists():
             kept = msgspec.json.decode(self.cursor_file.read_bytes(), type=Cursor)

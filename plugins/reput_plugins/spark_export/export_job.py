@@ -89,7 +89,8 @@ def export(
 
     Raises:
         DispatcherError: pyspark, deltalake or Java is missing, Spark fails, or another exporter keeps this lake.
-        ConfigError: *lake* is another's table, or keeps other topics; a setting is not one of Spark's.
+        ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
+            setting is not one of Spark's.
         StoreError: *store* is none, is damaged, or was cut below what the lake has.
     """
     began = time.monotonic()
@@ -99,6 +100,7 @@ def export(
     # Only now: they load the packages whose absence was to be told in a sentence.
     from reput.store.epochs import read_epochs
     from reput.table import LogTable, table_options
+    from reput.table.asked_names import require_topics
     from reput.table.range_reader import pass_trimmed
     from reput_plugins.spark_export.lake import Lake
     from reput_plugins.spark_export.lake_location import LakeLocation
@@ -117,7 +119,10 @@ def export(
     target = Lake(location, name, read_epochs(store_directory, log.store_id))
     schema = lake_schema(options.row_format)
     table = location.open()
-    if table is not None:
+    if table is None:
+        # A lake goes on without a topic that was deleted meanwhile.
+        require_topics(log, chosen or ())
+    else:
         target.refuse_another(table, chosen)
     committed = None if table is None else target.committed(table)
     begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)

@@ -74,7 +74,8 @@ def follow(
 
     Raises:
         DispatcherError: pyspark, deltalake or Java is missing, Spark fails, or another exporter keeps this lake.
-        ConfigError: *lake* is another's table, or keeps other topics; a setting is not one of Spark's.
+        ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
+            setting is not one of Spark's.
         StoreError: *store* is none, is damaged, or was cut below what the lake has.
     """
     refuse_other_settings(settings or {})
@@ -83,6 +84,7 @@ def follow(
     # Only now: they load the packages whose absence was to be told in a sentence.
     from reput.store.epochs import read_epochs
     from reput.table import LogTable, table_options
+    from reput.table.asked_names import require_topics
     from reput.table.range_reader import pass_trimmed
     from reput_plugins.spark_export.lake import Lake
     from reput_plugins.spark_export.lake_location import LakeLocation
@@ -106,7 +108,9 @@ def follow(
     schema = lake_schema(options.row_format)
     existing = location.open()
     committed = None
-    if existing is not None:
+    if existing is None:
+        require_topics(log, chosen or ())
+    else:
         target.refuse_another(existing, chosen)
         committed = target.committed(existing)
     begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)

@@ -1,0 +1,139 @@
+"""What a reader asks for by name, held against the store: topics that are not there, queue offsets that are gone.
+
+Without this a misspelled topic would be an empty result, and a queue offset that retention took one that begins later.
+With ``fail_on_data_loss=False`` both are warnings.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from reput.errors import ConfigError, OffsetOutOfRange, StoreError
+from reput.store.queue_offsets import QueueOffsets, read_queue_offsets
+from reput.store.record import TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
+from reput.store.record_columns import RecordColumns
+from reput.store.topic_config_manager import TopicConfigManager
+from reput.table.log_table import LogTable
+from reput.table.row_filter import RowFilter
+
+__all__ = ["asked_topics", "require_queue_offsets", "require_topics"]
+
+QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue")
+
+Queue = tuple[str, int]
+
+logger = logging.getLogger(__name__)
+
+
+def asked_topics(row_filter: RowFilter) -> set[str]:
+    """Return the topics that *row_filter* names, alone or with a queue. A pattern names none."""
+    named = (row_filter.queues or (), row_filter.queue_ranges or ())
+    return {*(row_filter.topics or ()), *(topic for queues in named for topic, _ in queues)}
+
+
+def require_topics(table: LogTable, topics: Iterable[str]) -> None:
+    """Refuse *topics* that the store does not have, or warn of them if the table's options take losses.
+
+    The store has a topic that is described, that has a queue, or of which its log has a record. The log is only read
+    for topics that are neither described nor have a queue.
+
+    Raises:
+        ConfigError: the store does not have one of them.
+    """
+    known = known_topics(table.store_directory)
+    missing = set(topics) - known
+    if missing:
+        for columns in table.searcher().read(table.offset_min, table.find_end()):
+            found = {topic for topic, _ in queues_in(columns)}
+            known |= found
+            missing -= found
+            if not missing:
+                break
+    for topic in sorted(missing):
+        near = difflib.get_close_matches(topic, sorted(known), 1)
+        error = ConfigError(
+            f"the store has no such topic: topic={topic}{f' nearest={near[0]}' if near else ''} "
+            f"store={table.store_directory}",
+            "Write it as the store does. If it is yet to come, describe it first with `reput topic create`.",
+        )
+        if table.options.fail_on_data_loss:
+            raise error
+        logger.warning("%s", error)
+
+
+def require_queue_offsets(table: LogTable) -> None:
+    """Refuse a range of queue offsets that begins below the first record that the log has of its queue.
+
+    Nothing is refused if the table's options take losses. Of a queue without any record in a log that retention has
+    trimmed, reput's own record tells whether it had some.
+
+    Raises:
+        OffsetOutOfRange: retention has taken some of the records, or may have.
+    """
+    ranges = table.options.row_filter.queue_ranges or {}
+    missing = {queue: bounds.begin for queue, bounds in ranges.items() if bounds.begin is not None}
+    if not table.options.fail_on_data_loss or not missing:
+        return
+    begin = table.offset_min
+    for columns in table.searcher().read(begin, table.find_end()):
+        for queue, first in first_offsets(columns).items():
+            if missing.pop(queue, first) < first:
+                raise lost(queue, ranges[queue].begin, f"queue_offset_min={first}")
+        if not missing:
+            return
+    if begin == 0:
+        return
+    snapshot = read_queue_offsets(table.store_directory)
+    for queue, asked in missing.items():
+        # Of what came behind the snapshot the log still has all, and that is none of this queue.
+        if (
+            snapshot is None
+            or snapshot.commit_log_offset < begin
+            or asked < QueueOffsets(snapshot.queues).next_offset(*queue)
+        ):
+            raise lost(queue, asked, f"commit_log_offset_min={begin}")
+
+
+def lost(queue: Queue, asked: int | None, present: str) -> OffsetOutOfRange:
+    """Return the error for a queue of which records are gone."""
+    return OffsetOutOfRange(
+        f"the log does not hold this queue offset any more: topic={queue[0]} queue_id={queue[1]} "
+        f"queue_offset={asked} {present}",
+        "Retention has deleted these records. Begin later, or set failOnDataLoss to false to read what is left.",
+    )
+
+
+def known_topics(store_directory: Path) -> set[str]:
+    """Return the topics that are described or have a queue."""
+    described = TopicConfigManager(store_directory)
+    try:
+        described.load()
+    except StoreError:
+        # Which topics there are is told by queues and log then.
+        logger.warning("the descriptions of topics cannot be read: path=%s", described.path)
+    found = set(described.entries)
+    for name in QUEUE_FOLDERS:
+        folder = store_directory / name
+        if folder.is_dir():
+            found |= {path.name for path in folder.iterdir() if path.is_dir()}
+    return found
+
+
+def queues_in(columns: RecordColumns) -> list[Queue]:
+    """Return the queues that *columns* have records of."""
+    return [(topic.decode("utf-8", "replace"), queue_id) for topic, queue_id in columns.queues()[0]]
+
+
+def first_offsets(columns: RecordColumns) -> Mapping[Queue, int]:
+    """Return the queue offset of the first record of each queue; prepared and rolled back ones have no place in one."""
+    transaction = columns.header["sys_flag"].astype(np.int64) & TRANSACTION_ROLLBACK_TYPE
+    counted = np.flatnonzero((transaction != TRANSACTION_PREPARED_TYPE) & (transaction != TRANSACTION_ROLLBACK_TYPE))
+    numbers, first = np.unique(columns.queues()[1][counted], return_index=True)
+    offsets = columns.header["queue_offset"][counted[first]].tolist()
+    queues = queues_in(columns)
+    return {queues[number]: offset for number, offset in zip(numbers.tolist(), offsets, strict=True)}
