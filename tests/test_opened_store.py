@@ -338,6 +338,20 @@ def test_a_closed_store_takes_nothing(tmp_path):
         store.put(message(0))
 
 
+def test_a_close_takes_no_longer_than_it_is_given(tmp_path, monkeypatch):
+    """Its own time, or what the settings say; nothing else passes for a time."""
+    given = []
+    for settings, timeout in (({}, 2.5), ({"dispatcher_drain_time_max": 7_000}, None)):
+        store = open_tiny(tmp_path / "store", mode="inline", **settings)
+        drain_and_stop = store.group.drain_and_stop
+        monkeypatch.setattr(store.group, "drain_and_stop", given.append)
+        with pytest.raises(ConfigError, match="timeout is not a number"):
+            store.close(timeout="soon")
+        store.close(timeout=timeout)
+        drain_and_stop()
+    assert given == [2.5, 7.0]
+
+
 @pytest.mark.parametrize("method", ["flush", "clean", "topics", "pids"])
 def test_what_a_closed_store_is_asked_for_is_refused_at_once(tmp_path, method):
     """A forked child of the writer would wait for a flusher that it does not have."""

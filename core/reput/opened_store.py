@@ -72,6 +72,8 @@ TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 FOLLOW_WAIT_S = 0.1
 # A dispatcher that has not begun by then has some trouble.
 BEGIN_WAIT_S = 30.0
+# Bytes of JSON that another process is told of topics and of groups each: rows of some ten thousand.
+STATISTICS_SIZE_MAX = 1 << 20
 GONE_LOOK_S = 0.002
 
 
@@ -343,7 +345,7 @@ class Store(Reading):
         self.writer.retention.start(self.cursors_needed, self.release_log)
         if isinstance(self.group, ProcessGroup):
             self.group.on_clean = self.writer.retention.clean
-            self.group.on_statistics = self.statistics
+            self.group.on_statistics = self.sent_statistics
 
     def bring_back_offsets(self) -> None:
         """Have no consumer group go on behind the end of a queue that the log has lost messages of.
@@ -830,6 +832,12 @@ class Store(Reading):
             half_messages=self.half_messages(),
         )
 
+    def sent_statistics(self) -> StoreStatistics:
+        """Return `statistics` as other processes get it: the busiest topics and groups, if there are very many."""
+        from reput.consume.statistics import within
+
+        return within(self.statistics(), STATISTICS_SIZE_MAX)
+
     def waiting_delays(self) -> dict[int, int] | None:
         """Return how many messages wait for their time by delay level, None if that is not known (yet)."""
         return None if self.schedule is None else self.schedule.waiting()
@@ -873,22 +881,32 @@ class Store(Reading):
 
     # Life.
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Drain the dispatchers, force everything to disk, and leave a store that RocketMQ opens as cleanly shut down.
 
+        What a dispatcher has not taken in after *timeout* seconds it takes in after the next opening. Nothing is lost
+        by that; but with a view of its own behind, RocketMQ recovers such a store as after a crash.
+
+        Args:
+            timeout: seconds that the dispatchers may take to catch up, `math.inf` for as long as they need; None: as
+                the setting ``dispatcher_drain_time_max`` says. A warning every five seconds says what is waited for.
+
         Raises:
+            ConfigError: *timeout* is no number of seconds.
             StoreError: the disk refused; what was durable before is safe. StoreFull, if it has no room.
         """
+        require_seconds("timeout", timeout)
         if self.closed:
             return
         self.closed = True
         opened_here.discard(self)
+        drain_time = self.settings.dispatcher_drain_time_max / 1000 if timeout is None else timeout
         with self.grown:
             self.grown.notify_all()
         with tell_store_error(f"the store could not be closed cleanly: store={self.directory}"):
-            self.close_everything()
+            self.close_everything(drain_time)
 
-    def close_everything(self) -> None:
+    def close_everything(self, drain_time: float) -> None:
         """Do what `close` promises; whatever fails, all is given back."""
         complete = False
         try:
@@ -899,7 +917,7 @@ class Store(Reading):
             self.writer.stop_puts()
             if self.ring is not None:
                 self.ring.end_release()
-            self.group.drain_and_stop()
+            self.group.drain_and_stop(drain_time)
             complete = self.views_complete()
             if self.writer.read_only_reason is None:
                 if self.schedule is not None:

@@ -145,4 +145,9 @@ def processes(log: LogWriter) -> Iterator[Callable[..., Running]]:
     yield start
     for started in running:
         if not started.memory.closed:
-            started.stop()
+            if started.group.stop_event < 0:
+                # A test has ended the group itself.
+                started.writer.close()
+                started.memory.close()
+            else:
+                started.stop()

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 import reput
@@ -22,7 +23,7 @@ from process.conftest import Running
 from process.probe_plugin import PROBE
 from reput.errors import ConfigError, DispatcherError, RingError, WaitTimeout
 from reput.process.catalogue import select_dispatchers
-from reput.process.control_socket import abstract_address, connect_observer, group_status, request
+from reput.process.control_socket import abstract_address, connect_observer, group_status, owner_statistics, request
 from reput.process.group import ProcessGroup
 from reput.process.group_place import place_path, read_place
 from reput.process.member import Member
@@ -778,6 +779,89 @@ def test_a_drain_ends_where_no_supervisor_can_be_started(log, plugins, context, 
     running.stop()
     assert running.group.ended
     assert not running.group.drained
+
+
+class Answer(msgspec.Struct):
+    """More than any socket takes at once."""
+
+    text: str = "x" * (3 << 20)
+
+
+def test_a_large_answer_that_nobody_takes_delays_no_drain(log, plugins, context, processes, saved):
+    """The owner sends on what did not fit into its channel, while whoever asked for it reads nothing."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    answered = threading.Event()
+
+    def answer():
+        answered.set()
+        return Answer()
+
+    running.group.on_statistics = answer
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(abstract_address(read_place(log.store_directory).socket))
+    client.sendall(b'{"verb":"statistics"}\n')
+    assert answered.wait(TIMEOUT)
+    log.put(5)
+    running.group.drain_and_stop(TIMEOUT)
+    assert running.group.drained
+    assert saved("probe")["offsets"] == log.offsets
+    client.close()
+
+
+def test_a_large_answer_comes_whole(log, plugins, context, processes):
+    """However many ask at a time, the owner answers once."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    running.group.on_statistics = Answer
+    assert msgspec.json.decode(owner_statistics(log.store_directory, TIMEOUT), type=Answer) == Answer()
+
+
+def test_a_drain_has_an_end(log, plugins, context, processes, events):
+    """A dispatcher that is alive and does not come to an end is killed, and goes on at the next start."""
+    plugins.add("probe")
+    running = processes(context("probe", options={"probe": {"hang_at": 0}}, dispatcher_dispatch_time_max=3_600_000))
+    log.put(1)
+    running.wait_until(lambda: events("probe", "hang"))
+    pid = running.row("probe").pid
+    supervisor = running.group.process.pid
+    running.group.drain_and_stop(0.01)
+    running.wait_until(lambda: is_gone(pid))
+    assert is_gone(supervisor)
+    assert events("probe", "dispatch") == []
+    running = processes(context("probe"))
+    running.group.wait_for("probe", log.end, TIMEOUT)
+
+
+def test_what_was_taken_in_is_flushed_when_the_time_for_a_drain_is_up(log, plugins, context, processes, saved, events):
+    """The view is a beginning of the log, and nothing of it has to be done again."""
+    plugins.add("probe")
+    running = processes(context("probe", options={"probe": {"seconds_per_record": 0.005}}))
+    for _ in range(400):
+        log.put(1)
+    running.wait_until(lambda: events("probe", "dispatch"))
+    running.group.drain_and_stop(0.0)
+    assert running.group.drained
+    taken = saved("probe")["offsets"]
+    assert 0 < len(taken) <= 400
+    assert taken == log.offsets[: len(taken)]
+
+
+def test_ctrl_c_in_a_drain_leaves_no_group(log, plugins, context, processes, events, monkeypatch):
+    """The next opening is not kept waiting."""
+    plugins.add("probe")
+    running = processes(context("probe", options={"probe": {"hang_at": 0}}))
+    log.put(1)
+    running.wait_until(lambda: events("probe", "hang"))
+    pid = running.row("probe").pid
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running.group, "join", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        running.group.drain_and_stop()
+    running.wait_until(lambda: is_gone(pid))
 
 
 def test_sigterm_drains_and_ends_the_group(log, plugins, context, processes, saved):

@@ -49,6 +49,21 @@ def test_what_is_put_is_dispatched(log, plugins, context, inline):
     assert row.counters == {"seen": 30}
 
 
+def test_a_drain_has_an_end(log, plugins, context, inline, saved):
+    """What was taken in until then is flushed; the rest follows at the next opening."""
+    plugins.add("probe")
+    group = inline(context("probe", options={"probe": {"seconds_per_record": 0.005}}))
+    for _ in range(400):
+        log.put(1)
+    wait_for_change(group)
+    group.drain_and_stop(0.0)
+    taken = saved("probe")["offsets"]
+    assert 0 < len(taken) <= 400
+    assert taken == log.offsets[: len(taken)]
+    inline(context("probe")).drain_and_stop()
+    assert saved("probe")["offsets"] == log.offsets
+
+
 def test_a_late_dispatcher_reads_the_log_first(log, plugins, context, inline, saved):
     """What was put before it came is read from the commit log, what comes then from frames, without a gap."""
     plugins.add("probe")

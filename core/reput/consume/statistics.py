@@ -11,12 +11,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from reput.store.put_statistics import PutTotals
 
-__all__ = ["GroupRow", "GroupStatistics", "Statistics", "StoreStatistics", "TopicRow"]
+__all__ = ["GroupRow", "GroupStatistics", "Statistics", "StoreStatistics", "TopicRow", "within"]
+
+
+Row = TypeVar("Row", bound=msgspec.Struct)
 
 
 class GroupStatistics(msgspec.Struct):
@@ -88,6 +92,7 @@ class StoreStatistics(msgspec.Struct, frozen=True):
         groups: those that consumers of this program belong to, by name and topic.
         waiting_delays: messages that wait for their time, by delay level; None: not known (yet).
         half_messages: those whose senders have not said what becomes of them; None: nobody has counted them.
+        topics_left_out, groups_left_out: how many are missing above: another process is told of the busiest only.
     """
 
     started: int
@@ -96,6 +101,35 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     groups: list[GroupRow]
     waiting_delays: dict[int, int] | None
     half_messages: int | None
+    topics_left_out: int = 0
+    groups_left_out: int = 0
+
+
+def within(statistics: StoreStatistics, size_max: int) -> StoreStatistics:
+    """Return *statistics* with as many of the busiest topics and groups as take *size_max* bytes of JSON each."""
+    topics = busiest(statistics.topics, lambda row: row.put_nums, size_max)
+    groups = busiest(statistics.groups, lambda row: row.get_nums, size_max)
+    return msgspec.structs.replace(
+        statistics,
+        topics=topics,
+        groups=groups,
+        topics_left_out=len(statistics.topics) - len(topics),
+        groups_left_out=len(statistics.groups) - len(groups),
+    )
+
+
+def busiest(rows: list[Row], weight: Callable[[Row], int], size_max: int) -> list[Row]:
+    """Return, in their order, those rows with the largest *weight* that take *size_max* bytes of JSON."""
+    sizes = [len(msgspec.json.encode(row)) + 1 for row in rows]
+    if sum(sizes) <= size_max:
+        return rows
+    kept = set()
+    for at in sorted(range(len(rows)), key=lambda at: -weight(rows[at])):
+        size_max -= sizes[at]
+        if size_max < 0:
+            break
+        kept.add(at)
+    return [row for at, row in enumerate(rows) if at in kept]
 
 
 class Statistics:

@@ -8,6 +8,7 @@ by itself.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -24,6 +25,7 @@ from reput.process.catalogue import select_dispatchers
 from reput.process.channel import JsonChannel
 from reput.process.command import holding_signals, role_command
 from reput.process.configuration import Configuration, ConfigurationChange
+from reput.process.drain import await_drain, laggards
 from reput.process.group_context import GroupContext
 from reput.process.group_lock import LOCK_TIMEOUT_S
 from reput.process.messages import MemberInfo, Notice, RebuiltView, Reply, Request, Setup, Verb
@@ -82,6 +84,8 @@ class ProcessGroup:
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: JsonChannel | None = None
         self.sending = threading.Lock()
+        # Wakes the watching thread, which sends on what the socket did not take at once.
+        self.unsent_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.replies: dict[int, Reply | None] = {}
         self.changed = threading.Condition()
         self.request_count = 0
@@ -212,15 +216,25 @@ class ProcessGroup:
         poll = select.poll()
         try:
             poll.register(pidfd, select.POLLIN)
-            poll.register(channel, select.POLLIN)
+            poll.register(self.unsent_event, select.POLLIN)
             while True:
+                if channel.fileno() >= 0:
+                    poll.register(channel, select.POLLIN | (select.POLLOUT if channel.unsent else 0))
                 ready = [descriptor for descriptor, _ in poll.poll()]
-                if channel.fileno() in ready:
+                if self.unsent_event in ready:
+                    os.eventfd_read(self.unsent_event)
+                spoke = channel.fileno() in ready
+                if spoke:
+                    with self.sending:
+                        channel.flush()
                     for line in channel.receive():
                         self.take(decode_notice(line))
-                    if channel.closed:
-                        poll.unregister(channel)
-                if pidfd in ready and (channel.closed or channel.fileno() not in ready):
+                if channel.closed and channel.fileno() >= 0:
+                    # At its end, or after more was unsent than is kept: the supervisor learns of it and ends.
+                    poll.unregister(channel)
+                    with self.sending:
+                        channel.close()
+                if pidfd in ready and not spoke:
                     return
         finally:
             os.close(pidfd)
@@ -291,18 +305,29 @@ class ProcessGroup:
             change = ConfigurationChange(refused=str(error))
         self.send(Request("configure", change=change))
 
-    def drain_and_stop(self) -> None:
+    def drain_and_stop(self, timeout: float = math.inf) -> None:
         """Have all dispatchers take in what is there, those that others come after first, flush, and end.
 
         Everything that was published before is dispatched; what a dispatcher cannot take in (it is paused, it failed,
-        it stands before damage) stays for its next start. Each phase has its time limit. If the supervisor dies
-        meanwhile, or has just died, another one does it.
+        it stands before damage, *timeout* seconds have passed) stays for its next start. Each phase has its time limit.
+        If the supervisor dies meanwhile, or has just died, another one does it.
         """
-        if not self.begin_drain():
+        try:
+            if not self.begin_drain() or not await_drain(
+                self.join, lambda: self.send(Request("hurry")), lambda: laggards(self.status()), timeout
+            ):
+                self.kill()
+                return
+        except BaseException:
+            # A second Ctrl-C, for one. What goes on working on the views would keep the next opening waiting.
             self.kill()
-            return
-        self.thread.join()
+            raise
         self.release()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the group's end at most for so long; return whether it has ended."""
+        self.thread.join(seconds)
+        return not self.thread.is_alive()
 
     def begin_drain(self) -> bool:
         """Have the dispatchers drain and end, without waiting for it; False: there is no group to drain."""
@@ -335,8 +360,10 @@ class ProcessGroup:
     def release(self) -> None:
         """End all waits. The memory is its creator's to close."""
         self.progress_waiter.close()
-        os.close(self.stop_event)
-        self.stop_event = -1
+        with self.sending:
+            os.close(self.stop_event)
+            os.close(self.unsent_event)
+            self.stop_event = self.unsent_event = -1
 
     def forget(self) -> None:
         """In a forked child of the owner: the group is the parent's. Leave its processes alone."""
@@ -354,6 +381,8 @@ class ProcessGroup:
             if self.channel is None or self.channel.closed:
                 return False
             self.channel.send(request)
+            if self.channel.unsent:
+                os.eventfd_write(self.unsent_event, 1)
             return True
 
     def request(

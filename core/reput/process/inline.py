@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 import traceback
@@ -20,6 +21,7 @@ from reput.errors import ConfigError, DispatcherError, RingClosed, RingLapped, W
 from reput.process.backoff import Backoff
 from reput.process.catalogue import CatalogueEntry, select_dispatchers
 from reput.process.dispatcher_loop import DispatcherLoop, StartRefused, Stop
+from reput.process.drain import await_drain, laggards
 from reput.process.group_context import GroupContext
 from reput.process.group_lock import LOCK_TIMEOUT_S, GroupLock
 from reput.process.group_place import remove_place
@@ -376,7 +378,7 @@ class InlineGroup:
         loop = member.loop
         if loop is None:
             return self.start_when_due(member)
-        if self.stop is not None and loop.stop is None and self.predecessors_finished(member):
+        if self.stop is Stop.NOW or (self.stop and loop.stop is None and self.predecessors_finished(member)):
             loop.request_stop(self.stop)
             member.cell.set_state(State.STOPPING)
         try:
@@ -541,18 +543,31 @@ class InlineGroup:
             for member in self.members.values()
         ]
 
-    def drain_and_stop(self) -> None:
-        """Have all dispatchers take in what is there, those that others come after first, flush, and end."""
-        self.finish(Stop.DRAIN)
+    def drain_and_stop(self, timeout: float = math.inf) -> None:
+        """Have all dispatchers take in what is there, those that others come after first, flush, and end.
 
-    def finish(self, stop: Stop) -> None:
-        """End the thread, and give up the lock."""
+        After *timeout* seconds they end where they are. A plugin that does not return even then keeps its thread, and
+        with it the group's lock: no other group works on the views meanwhile.
+        """
+        self.tell(Stop.DRAIN)
+        if await_drain(self.join, lambda: self.tell(Stop.NOW), lambda: laggards(self.status()), timeout):
+            self.lock.release()
+        else:
+            logger.error(
+                "a dispatcher does not return, and its thread goes on: bytes_behind=%s", laggards(self.status())
+            )
+
+    def tell(self, stop: Stop) -> None:
+        """Have the thread end."""
         self.stop = stop
         with self.ring.changed:
             self.ring.notify()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the thread's end at most for so long; return whether it has ended."""
         if self.thread.is_alive():
-            self.thread.join()
-        self.lock.release()
+            self.thread.join(seconds)
+        return not self.thread.is_alive()
 
     def forget(self) -> None:
         """In a forked child of the program: there is no thread here, and the lock is the parent's."""

@@ -25,6 +25,7 @@ Verb = Literal[
     "detach",
     "rebuild",
     "drain",
+    "hurry",
     "observe",
     "writer_state",
     "configure",

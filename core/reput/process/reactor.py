@@ -21,7 +21,9 @@ class Reactor:
         self.poll.register(descriptor, select.POLLIN)
 
     def want_room(self, descriptor: int, wanted: bool) -> None:
-        """Have the handler of *descriptor* called also when it can be written, or no longer."""
+        """Have the handler of *descriptor*, if it is watched, called also when it can be written, or no longer."""
+        if descriptor not in self.handlers:
+            return
         self.poll.modify(descriptor, select.POLLIN | (select.POLLOUT if wanted else 0))
 
     def unwatch(self, descriptor: int) -> None:

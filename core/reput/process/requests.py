@@ -80,6 +80,7 @@ class Clients:
     def flush(self) -> None:
         """Send on what a receiver did not take at once."""
         self.channel.flush()
+        self.reactor.want_room(self.channel.fileno(), bool(self.channel.unsent))
         for descriptor, client in list(self.connected.items()):
             client.flush()
             if client.closed:
@@ -137,12 +138,18 @@ class RequestDesk:
             case "drain":
                 report(result(request, None))
                 self.group.drain()
+            case "hurry":
+                report(result(request, None))
+                self.group.hurry()
             case "writer_state":
                 self.writer_state = (request.state, request.reason)
                 report(result(request, None))
             case "clean" | "statistics":
-                self.asked_owner[request.verb].append((request, report))
-                self.group.channel.send(Notice(request.verb))
+                waiting = self.asked_owner[request.verb]
+                waiting.append((request, report))
+                if len(waiting) == 1:
+                    # The others get the same answer: however many ask, one is under way.
+                    self.group.channel.send(Notice(request.verb))
             case "cleaned":
                 self.pass_on("clean", request)
             case "counted":

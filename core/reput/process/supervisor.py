@@ -651,6 +651,17 @@ class Supervisor:
             self.channel.send(Notice("drained"))
             self.finished = True
 
+    def hurry(self) -> None:
+        """Have all dispatchers flush what they have and end, whether they have caught up or not."""
+        if not self.begun:
+            # Nobody has taken in anything that could be flushed; the owner ends the group by itself.
+            return
+        self.late.clear()
+        self.drain()
+        for member in self.members.values():
+            if member.pid is not None:
+                self.stop(member, State.STOPPED)
+
     def on_owner_death(self) -> None:
         """Nobody appends any more, and another writer may come: end at once."""
         if not self.finished:

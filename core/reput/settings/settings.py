@@ -157,6 +157,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dispatcher_dispatch_time_max: Interval = 60_000
     dispatcher_flush_time_max: Interval = 60_000
     dispatcher_expire_time_max: Interval = 60_000
+    dispatcher_drain_time_max: Interval = 60_000  # what a close waits for dispatchers that are behind
     dispatcher_backoff_min: Annotated[int, Meta(ge=1, le=100)] = 50  # pause before the first restart
     dispatcher_backoff_max: Interval = 30_000
     dispatcher_restart_count_max: Count = 10  # restarts without progress before a dispatcher is FATAL
