@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from reput.settings import Settings
-from reput.store.delay_level import DelayLevels
+from reput.store.delay_level import DelayHistory
 from reput.store.identity import read_store_id
 from reput.store.log_scan import LogScan
 from reput_hooks import Cursor, DispatchBatch, DispatchColumns, DispatchRequest, Record
@@ -89,8 +89,8 @@ def log_batch(
 
     *until*: only records that begin below.
     """
-    levels = DelayLevels(settings.message_delay_level) if settings else None
-    scan = LogScan(store, needs_properties=needs_properties, delay_levels=levels)
+    history = DelayHistory([(0, settings.message_delay_level)]) if settings else None
+    scan = LogScan(store, needs_properties=needs_properties, delay_history=history)
     try:
         at = first = scan.offset_min if begin is None else begin
         limit = scan.segments.offset_end if until is None else until

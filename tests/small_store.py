@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -148,9 +148,19 @@ class FailingFiles(UnforcedFiles):
         return mapping
 
 
-def open_store(directory: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: object):
+def open_store(
+    directory: Path,
+    *,
+    files: Files | None = None,
+    clock: Clock | None = None,
+    change_settings: Sequence[str] = (),
+    **settings: object,
+):
     """Open *directory* for writing, with segments of 4 KiB unless *settings* say otherwise."""
-    return MessageStore(directory, small_settings(**settings), files=files, clock=clock or ManualClock())
+    clock = clock or ManualClock()
+    return MessageStore(
+        directory, small_settings(**settings), files=files, clock=clock, change_settings=change_settings
+    )
 
 
 def drop(opened: MessageStore) -> None:

@@ -66,7 +66,6 @@ def test_every_source_takes_either_spelling(name: str, write: Callable[[str, str
     assert load_settings(write("a.toml", f"{name} = 100")).settings.max_message_size == 100
     assert load_settings(write("a.properties", f"{name}=100")).settings.max_message_size == 100
     assert load_settings(assignments=[f"{name}=100"]).settings.max_message_size == 100
-    assert load_settings(recorded={name: 100}).settings.max_message_size == 100
     assert load_settings(**{name: 100}).settings.max_message_size == 100
 
 
@@ -80,13 +79,25 @@ def test_names_of_rocketmq_keep_their_defaults():
 def test_set_holds_over_config_over_record_over_default(write: Callable[[str, str], Path]):
     """The nearer to the person who types, the stronger."""
     config = write("reput.toml", "max_index_num = 300\nmax_hash_slot_num = 30\n")
-    recorded = {"max_index_num": 200, "max_hash_slot_num": 20, "max_message_size": 2000}
-    loaded = load_settings(config, ["maxIndexNum=400"], recorded)
+    recorded = {"max_index_num": 200, "max_hash_slot_num": 20, "message_delay_level": "1s 1h"}
+    loaded = load_settings(config, ["maxIndexNum=400"], recorded, changes=["max_index_num", "max_hash_slot_num"])
     assert loaded.settings.max_index_num == 400
     assert loaded.settings.max_hash_slot_num == 30
-    assert loaded.settings.max_message_size == 2000
+    assert loaded.settings.message_delay_level == "1s 1h"
     assert loaded.settings.default_query_max_num == 32
     assert loaded.explicit == {"max_index_num", "max_hash_slot_num"}
+
+
+def test_another_value_than_the_recorded_one_is_refused(write: Callable[[str, str], Path]):
+    """A store's bytes keep their meaning, whatever a configuration says of others."""
+    recorded = {"message_delay_level": "1s 1h", "enable_lmq": True}
+    config = write("reput.toml", "messageDelayLevel = '1s  1h'\n")
+    assert load_settings(config, recorded=recorded).settings.enable_lmq
+    with pytest.raises(ConfigError, match="message_delay_level='1s 5s' recorded='1s 1h'") as caught:
+        load_settings(config, ["message_delay_level=1s 5s"], recorded)
+    assert "--change message_delay_level" in caught.value.advice
+    with pytest.raises(ConfigError, match="enable_lmq=false recorded=true"):
+        load_settings(config, recorded=recorded, changes=["message_delay_level"], enable_lmq=False)
 
 
 def test_the_last_of_two_assignments_holds():

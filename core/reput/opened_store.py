@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import NoneType, TracebackType
@@ -39,12 +39,13 @@ from reput.store.consumer_offset_manager import consumer_offset_manager
 from reput.store.dispatcher_cursors import keep_dispatcher_cursors
 from reput.store.epochs import read_epochs
 from reput.store.flush_service import nobody_waits
-from reput.store.identity import read_identity, require_store
+from reput.store.identity import require_store
 from reput.store.message import Message, PutMessageResult, check_topic
 from reput.store.message_reader import GetMessageResult, MessageReader
 from reput.store.message_store import MessageStore
 from reput.store.met_damage import MetDamages, known_damage
 from reput.store.publisher import Publisher
+from reput.store.recorded_settings import changed_settings, meaning_of, read_recorded
 from reput.store.retention_plan import SegmentFate
 from reput.store.shortages import tell_store_error
 from reput.store.store_checkpoint import write_checkpoint
@@ -86,6 +87,7 @@ def open(
     read_only: Literal[False] = False,
     config: str | os.PathLike[str] | None = None,
     hooks: Sequence[object] = (),
+    change_settings: Sequence[str] = (),
     **settings: Any,
 ) -> Store: ...
 
@@ -110,6 +112,7 @@ def open(
     read_only: bool = False,
     config: str | os.PathLike[str] | None = None,
     hooks: Sequence[object] = (),
+    change_settings: Sequence[str] = (),
     **settings: Any,
 ) -> Store | ReadOnlyStore:
     """Open the store in directory *path*; one that is absent or empty is made.
@@ -120,10 +123,13 @@ def open(
         read_only: look at the store, beside a running writer or without one. Not a byte of it changes.
         config: a TOML file, or a broker's own ``.properties``.
         hooks: modules or objects with ``reput_before_put`` or ``reput_after_put``, which every put goes through.
+        change_settings: names of settings that are recorded with the store and get the value that is given here: what
+            is put from now on goes by it. Without, a value other than the recorded one is refused.
         settings: RocketMQ's settings in snake case; they win over *config*.
 
     Raises:
-        ConfigError: a setting, a dispatcher or one of its options is wrong.
+        ConfigError: a setting, a dispatcher or one of its options is wrong, or a setting differs from what is recorded
+            with the store.
         NotAStore: the directory holds something else; with *read_only*, or holds nothing.
         StoreLocked: another process writes the store.
         StoreFull: the disk has no room for the store's own files.
@@ -134,8 +140,6 @@ def open(
         raise ConfigError("path is empty: path=''", "Name the store's directory; the current one is called '.'.")
     if mode not in ("processes", "inline"):
         raise ConfigError(f"mode is unknown: mode={mode!r} known=processes,inline", "Give one of the known ones.")
-    identity = read_identity(directory)
-    recorded = dict(identity.file_sizes) if identity else {}
     if isinstance(dispatchers, str) or not isinstance(dispatchers, (Iterable, NoneType)):
         raise ConfigError(f"dispatchers are a list of names: dispatchers={dispatchers!r}")
     config_path = None if config is None else require_path("config", config)
@@ -143,11 +147,18 @@ def open(
         raise ConfigError(f"hooks are a list of modules or objects: hooks={hooks!r}")
     if dispatchers is not None:
         settings["dispatchers"] = tuple(dispatchers)
-    read = partial(load_settings, config_path, recorded=recorded, **settings)
+    changes = changed_settings(change_settings)
+    if read_only and changes:
+        raise ConfigError(
+            f"a store that is only read keeps its settings: change_settings={','.join(changes)}",
+            "Leave change_settings out, or open the store for writing.",
+        )
+    read = partial(load_settings, config_path, recorded=read_recorded(directory), changes=changes, **settings)
     loaded = read()
     if read_only:
         return ReadOnlyStore(directory, loaded.settings)
-    return Store(directory, loaded.settings, mode, Configuration(loaded.settings, lambda: read().settings), hooks)
+    configuration = Configuration(loaded.settings, lambda: read().settings)
+    return Store(directory, loaded.settings, mode, configuration, hooks, changes)
 
 
 class Reading:
@@ -292,10 +303,11 @@ class Store(Reading):
         mode: Mode,
         configuration: Configuration | None = None,
         hooks: Sequence[object] = (),
+        change_settings: Collection[str] = (),
     ) -> None:
         self.directory = directory
         self.configuration = configuration
-        self.writer = open_writer(directory, settings, hooks)
+        self.writer = open_writer(directory, settings, hooks, change_settings)
         self.settings = self.writer.settings
         self.started = time.time_ns() // 1_000_000
         # Views whose progress nobody has asked for yet; those of an empty log have none to wait for.
@@ -739,6 +751,7 @@ class Store(Reading):
             ),
             dispatchers=self.group.status(),
             damage=known_damage(self.directory, writer.committed),
+            settings=meaning_of(self.settings),
         )
         return with_statistics(status, self.statistics())
 
@@ -1098,13 +1111,15 @@ def with_statistics(status: GroupStatus, statistics: StoreStatistics) -> GroupSt
     )
 
 
-def open_writer(directory: Path, settings: Settings, hooks: Sequence[object]) -> MessageStore:
+def open_writer(
+    directory: Path, settings: Settings, hooks: Sequence[object], change_settings: Collection[str]
+) -> MessageStore:
     """Return the writer of a store; one that knows of no hooks where there are none."""
     if not hooks:
-        return MessageStore(directory, settings)
+        return MessageStore(directory, settings, change_settings=change_settings)
     from reput.store.put_hooks import HookedMessageStore
 
-    return HookedMessageStore(directory, settings, hooks)
+    return HookedMessageStore(directory, settings, hooks, change_settings=change_settings)
 
 
 class GoneDirectory:

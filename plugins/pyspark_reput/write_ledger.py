@@ -24,10 +24,11 @@ from pyspark_reput.row_messages import messages_of
 from reput.errors import ConfigError, MessageIllegal
 from reput.settings import Settings, load_settings
 from reput.store.files import Files
-from reput.store.identity import is_store, read_identity
+from reput.store.identity import is_store
 from reput.store.log_scan import LogScan
 from reput.store.message_store import MessageStore
 from reput.store.properties import decode_properties
+from reput.store.recorded_settings import read_recorded
 from reput.store.sealed_file import read_sealed, seal
 from reput_hooks import replace_durably
 
@@ -190,6 +191,5 @@ def staged_rows(folder: Path, files: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def store_settings(store: Path) -> Settings:
-    """Return the settings with the sizes that the store was made with."""
-    identity = read_identity(store)
-    return load_settings(None, (), dict(identity.file_sizes) if identity else {}).settings
+    """Return the settings that are recorded with the store."""
+    return load_settings(recorded=read_recorded(store)).settings

@@ -58,6 +58,7 @@ ROW = {
     "waiting_delays": {"2": 1, "3": 4},
     "half_messages": None,
     "statistics": None,
+    "settings": {"message_delay_level": "1s 1h", "enable_lmq": False},
     "damage": [{"from": 10, "until": None, "reason": "no record", "accepted": False, "met": 5}],
 }
 
@@ -66,6 +67,8 @@ def test_people_see_a_row_for_the_writer_and_one_for_each_dispatcher():
     """What is not known is a hyphen, never a 0."""
     assert status_text(ROW) == (
         "store=/s store_id=ab version=1\n"
+        "\n"
+        "settings: message_delay_level='1s 1h' enable_lmq=false\n"
         "\n"
         "pid  state    appended  durable  commit_log_offset_min  epoch\n"
         "  7  RUNNING       100       90                      0      1\n"

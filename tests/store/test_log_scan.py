@@ -10,7 +10,7 @@ import pytest
 from golden_sets import CLEAN_SETS
 from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.filter.string_hash import string_hash
-from reput.store.delay_level import DelayLevels
+from reput.store.delay_level import DelayHistory
 from reput.store.log_scan import LogScan
 from small_store import SEGMENT_SIZE, overwrite
 from written_log import START_MS, WrittenLog
@@ -207,7 +207,7 @@ def test_the_tags_code_of_a_delayed_record_is_its_time(tmp_path):
     log = WrittenLog(tmp_path / "store", SEGMENT_SIZE)
     for topic, level in ((b"SCHEDULE_TOPIC_XXXX", b"2"), (b"SCHEDULE_TOPIC_XXXX", b"0"), (b"orders", b"2")):
         log.append(b"", topic=topic, properties=b"TAGS\x01t\x02DELAY\x01" + level + b"\x02", store_timestamp=START_MS)
-    scan = LogScan(log.save(), delay_levels=DelayLevels("1s 7s"))
+    scan = LogScan(log.save(), delay_history=DelayHistory([(0, "1s 7s")]))
     codes = [request.tags_code for request in scan.scan(0, log.end).columns]
     assert codes == [START_MS + 7_000, string_hash("t"), string_hash("t")]
     scan.close()

@@ -478,7 +478,9 @@ def test_a_record_without_its_own_crc_is_damage_where_all_are_to_have_one(tmp_pa
     """It is whole, so it is no torn tail that could be cut; an operator decides, and the others stay readable."""
     store = tmp_path / "store"
     for appends in (True, False, True)[: 2 + behind]:
-        opened = open_store(store, files=UnforcedFiles(), enabled_append_prop_crc=appends)
+        opened = open_store(
+            store, files=UnforcedFiles(), enabled_append_prop_crc=appends, change_settings=["enabled_append_prop_crc"]
+        )
         # Across a segment's end.
         results = [opened.put(Message("orders", b"x" * 300)) for _ in range(6)]
         if not appends:
@@ -486,7 +488,7 @@ def test_a_record_without_its_own_crc_is_damage_where_all_are_to_have_one(tmp_pa
         drop(opened)
     demanding = Settings(force_verify_prop_crc=True)
     with pytest.raises(DamagedStore, match=f"from={begin} .*force_verify_prop_crc"):
-        open_store(store, force_verify_prop_crc=True)
+        open_store(store, force_verify_prop_crc=True, enabled_append_prop_crc=behind)
     assert check_store(store, Settings()).damage == []
     damage = check_store(store, demanding).damage
     assert (damage[0].begin, damage[-1].end) == (begin, end)
@@ -499,7 +501,7 @@ def test_a_record_without_its_own_crc_is_damage_where_all_are_to_have_one(tmp_pa
         with pytest.raises(ConfigError, match="does not go on"):
             accept(store, damage[-1].begin, damage[-1].end, demand_crc=True)
         assert cut(store, begin, demand_crc=True).kept
-    opened = open_store(store, files=UnforcedFiles(), force_verify_prop_crc=True)
+    opened = open_store(store, files=UnforcedFiles(), force_verify_prop_crc=True, enabled_append_prop_crc=behind)
     assert opened.appended == (results[-1].next_commit_log_offset if behind else begin)
     drop(opened)
 
@@ -511,6 +513,6 @@ def test_a_log_whose_records_all_carry_their_crc_is_recovered_as_any_other(tmp_p
     results = [opened.put(Message("orders", b"x" * 300)) for _ in range(20)]
     drop(opened)
     overwrite(store, results[-1].next_commit_log_offset - 40, bytes(40))
-    opened = open_store(store, files=UnforcedFiles(), force_verify_prop_crc=True)
+    opened = open_store(store, files=UnforcedFiles(), force_verify_prop_crc=True, enabled_append_prop_crc=True)
     assert opened.appended == results[-1].commit_log_offset
     drop(opened)

@@ -24,6 +24,7 @@ from reput.cli import (
     rebuild,
     repair,
     send,
+    settings,
     status,
     topic,
 )
@@ -75,6 +76,7 @@ for name, verb, example in (
     ("rebuild", rebuild.rebuild, rebuild.EXAMPLE),
     ("repair", repair.repair, repair.EXAMPLE),
     ("status", status.status, status.EXAMPLE),
+    ("settings", settings.settings, settings.EXAMPLE),
     ("export", export.export, export.EXAMPLE),
     ("doctor", takes_settings(doctor.doctor), doctor.EXAMPLE),
 ):

@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -116,19 +116,21 @@ EngineOption = Annotated[
 ]
 
 
-def settings_of(store: Path, config: Path | None, assignments: list[str] | None) -> LoadedSettings:
+def settings_of(
+    store: Path, config: Path | None, assignments: list[str] | None, changes: Collection[str] = ()
+) -> LoadedSettings:
     """Return the settings that hold for a store, and say on stderr which of them go unused.
+
+    *changes*: names of recorded settings that get another value.
 
     Raises:
         ConfigError: a file or a setting is wrong.
         StoreError: reput's record in the store cannot be read.
     """
     from reput.settings import load_settings
-    from reput.store.identity import read_identity
+    from reput.store.recorded_settings import read_recorded
 
-    identity = read_identity(store)
-    recorded: dict[str, Any] = dict(identity.file_sizes) if identity else {}
-    loaded = load_settings(config, assignments or (), recorded)
+    loaded = load_settings(config, assignments or (), read_recorded(store), changes)
     if loaded.unused:
         print(f"reput: settings that only RocketMQ uses: {', '.join(loaded.unused)}", file=sys.stderr)
     return loaded

@@ -21,6 +21,7 @@ from reput.cli.options import (
     settings_of,
 )
 from reput.cli.output import Printer, cell_text, table_text
+from reput.settings.values import value_text
 
 __all__ = ["EXAMPLE", "status"]
 
@@ -103,6 +104,7 @@ def status_text(row: Mapping[str, Any]) -> str:
     """Return the group for people: the store, a row for the writer, a row for each dispatcher."""
     parts = [
         f"store={row['store']} store_id={row['store_id']} version={row['version']}",
+        "settings: " + " ".join(f"{name}={value_text(value)}" for name, value in row["settings"].items()),
         table_text([row["writer"]], WRITER_COLUMNS),
         table_text(row["dispatchers"], DISPATCHER_COLUMNS),
         table_text(row["damage"], DAMAGE_COLUMNS),

@@ -41,7 +41,7 @@ from reput.errors import (
 )
 from reput.store.consume_queue import PRE_BLANK_SIZE, Unit
 from reput.store.consume_queue_ext import is_address
-from reput.store.delay_level import SCHEDULE_TOPIC, UNKNOWN_LEVEL_MS
+from reput.store.delay_level import SCHEDULE_TOPIC
 from reput.store.message import MessageExtBrokerInner
 from reput.store.message_reader import MessageReader, QueueReader
 from reput.store.message_store import MessageStore
@@ -451,9 +451,8 @@ class ScheduleService:
         return self.reader.queue(SCHEDULE_TOPIC, number - 1)
 
     def delay_of(self, number: int) -> int:
-        """Return the delay of a level in ms; one that the setting does not have any more counts as RocketMQ's."""
-        delays = self.writer.delay_levels.delay_ms
-        return delays[number - 1] if number <= len(delays) else UNKNOWN_LEVEL_MS
+        """Return the delay of a level in ms: what was put before the levels were changed keeps its time."""
+        return self.writer.delay_history.longest_delay(number)
 
     def units(self, level: Level, queue: QueueReader) -> list[Waiting]:
         """Return queue offset, deliver time and unit of the next messages that a level's queue shows.
@@ -492,7 +491,7 @@ class ScheduleService:
         if record is None:
             return 0
         level = record.properties.get("DELAY", "")
-        return self.writer.delay_levels.deliver_timestamp(level, record.store_timestamp) or 0
+        return self.writer.delay_history.at(unit[0]).deliver_timestamp(level, record.store_timestamp) or 0
 
     def records(self, queue: QueueReader, units: list[Waiting]) -> list[Record]:
         """Return the records of *units*; those that the log does not have any more are missing."""

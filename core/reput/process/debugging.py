@@ -32,8 +32,9 @@ from reput.process.states import ABSENT, State
 from reput.process.view_folders import ViewFolders
 from reput.settings import Settings, load_settings
 from reput.store.epochs import read_epochs
-from reput.store.identity import read_identity, read_store_id, require_store
+from reput.store.identity import read_store_id, require_store
 from reput.store.log_end import find_log_end
+from reput.store.recorded_settings import read_recorded
 from reput.store.segments import Segments
 from reput_hooks import CommitLogDispatcher, Cursor
 
@@ -72,10 +73,8 @@ def debug(
     target_path = None if target is None else require_path("target", target)
     require_text("dispatcher", dispatcher)
     require_store(directory)
-    identity = read_identity(directory)
-    recorded = dict(identity.file_sizes) if identity else {}
     settings["dispatchers"] = (dispatcher,)
-    loaded = load_settings(config_path, recorded=recorded, **settings)
+    loaded = load_settings(config_path, recorded=read_recorded(directory), **settings)
     return DebuggedDispatcher(directory, dispatcher, loaded.settings, target_path, empty, force=force)
 
 

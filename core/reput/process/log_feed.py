@@ -142,14 +142,14 @@ class LogFeed:
 
     def open(self) -> LogScan:
         """Open the log, with the damage that has been accepted by now."""
-        from reput.store.delay_level import DelayLevels
         from reput.store.log_scan import LogScan
+        from reput.store.recorded_settings import read_delay_history
         from reput.store.recovery import read_damage
 
         self.scan = LogScan(
             self.store_directory,
             needs_properties=self.needs_properties,
-            delay_levels=DelayLevels(self.settings.message_delay_level),
+            delay_history=read_delay_history(self.store_directory, self.settings.message_delay_level),
             passed_over=read_damage(self.store_directory).accepted(),
             verify=self.verify,
         )

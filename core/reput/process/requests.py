@@ -25,6 +25,7 @@ from reput.process.reactor import Reactor
 from reput.process.states import State
 from reput.process.status import dispatcher_row
 from reput.store.met_damage import known_damage
+from reput.store.recorded_settings import meaning_of
 
 if TYPE_CHECKING:
     from reput.process.supervisor import Supervisor
@@ -245,6 +246,7 @@ class RequestDesk:
             ],
             supervisor_pid=self.group.pid,
             damage=known_damage(self.group.context.store_directory, header.appended),
+            settings=meaning_of(self.group.context.settings),
         )
 
     def pause(self, member: Member) -> None:

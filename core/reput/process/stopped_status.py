@@ -21,6 +21,7 @@ from reput.store.identity import read_store_id
 from reput.store.log_end import find_log_end
 from reput.store.met_damage import is_whole, known_damage
 from reput.store.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
+from reput.store.recorded_settings import meaning_on_disk
 from reput.store.recovery import read_damage
 from reput.store.segments import Segments
 from reput.store.store_checkpoint import ahead_of_clock, read_checkpoint
@@ -77,6 +78,7 @@ def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
             for name in settings.dispatchers
         ],
         damage=known_damage(store_directory, end),
+        settings=meaning_on_disk(store_directory, settings),
     )
 
 

@@ -2,13 +2,16 @@
 
     RocketMQ's defaults  <  reput's record in the store  <  --config FILE  <  --set NAME=VALUE, keyword arguments
 
+The record holds those that decide what the store's bytes mean. A source above it may repeat one, and is refused if it
+gives another value, unless the change is asked for by name.
+
 A name may be written as RocketMQ writes it (``flushDiskType``) or in snake case (``flush_disk_type``). Every value is
 checked, every unknown name refused.
 """
 
 from __future__ import annotations
 
-from reput.settings.loading import LoadedSettings, load_settings
+from reput.settings.loading import LoadedSettings, load_settings, require_recorded
 from reput.settings.settings import Settings
 
-__all__ = ["LoadedSettings", "Settings", "load_settings"]
+__all__ = ["LoadedSettings", "Settings", "load_settings", "require_recorded"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ from reput.errors import ConfigError
 from reput.settings.settings import DISPATCHER_NAME, Settings
 from reput.settings.sources import Assignment, read_assignments, read_config, read_mapping
 from reput.settings.spelling import is_known_to_rocketmq, nearest_name, setting_name
-from reput.settings.values import field_value, option_value, spark_value
+from reput.settings.values import field_value, option_value, spark_value, value_text
 
-__all__ = ["LoadedSettings", "load_settings"]
+__all__ = ["LoadedSettings", "load_settings", "require_recorded"]
 
 # RocketMQ's switches that say the same as naming a dispatcher.
 SWITCH_OF_DISPATCHER = {"index": "message_index_enable", "consume_queue_ext": "enable_consume_queue_ext"}
@@ -38,6 +38,7 @@ def load_settings(
     config: Path | None = None,
     assignments: Sequence[str] = (),
     recorded: Mapping[str, object] | None = None,
+    changes: Collection[str] = (),
     **settings: object,
 ) -> LoadedSettings:
     """Read settings from every source and check them.
@@ -48,19 +49,43 @@ def load_settings(
     Args:
         config: a TOML file, or a broker's own ``.properties`` file.
         assignments: the ``NAME=VALUE`` of ``--set``; of two for one name the last holds.
-        recorded: reput's record in the store, which holds against RocketMQ's defaults only.
+        recorded: reput's record in the store, which holds against RocketMQ's defaults; see `require_recorded`.
+        changes: fields of `Settings` that are recorded, and get another value.
         **settings: as in `reput.open`; they hold against everything.
 
     Raises:
         ConfigError: a file cannot be read, a name is unknown to reput and to RocketMQ, a value has the wrong type,
-            lies out of bounds or contradicts another one. The setting is named as it was spelled.
+            lies out of bounds or contradicts another one. The setting is named as it was spelled. Or a value differs
+            from *recorded*, and is none of *changes*.
     """
     layers = SettingsLayers()
     layers.put(read_mapping(recorded or {}, source="reput's record in the store"), explicit=False)
     layers.put(read_config(config) if config is not None else ())
     layers.put(read_assignments(assignments))
     layers.put(read_mapping(settings, source="keyword argument"))
-    return LoadedSettings(layers.settings(), tuple(layers.unused), frozenset(layers.explicit))
+    loaded = layers.settings()
+    require_recorded(loaded, recorded or {}, changes)
+    return LoadedSettings(loaded, tuple(layers.unused), frozenset(layers.explicit))
+
+
+def require_recorded(settings: Settings, recorded: Mapping[str, object], changes: Collection[str] = ()) -> None:
+    """Refuse *settings* that give the bytes of a store another meaning than the one they were written with.
+
+    Args:
+        recorded: fields of `Settings` that are recorded with the store, and their values.
+        changes: fields whose value is to become another.
+
+    Raises:
+        ConfigError: a value differs, and its change is not asked for.
+    """
+    for name, value in recorded.items():
+        given = getattr(settings, name)
+        if given != value and name not in changes:
+            raise ConfigError(
+                f"the store is written with another value of this setting: {name}={value_text(given)} "
+                f"recorded={value_text(value)}",
+                f"Leave {name} out, or change it with `reput settings STORE --change {name}=…`.",
+            )
 
 
 class SettingsLayers:

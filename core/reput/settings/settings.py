@@ -178,6 +178,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "message_delay_level takes numbers with s, m, h or d, separated by spaces: "
                 f"message_delay_level={self.message_delay_level!r}"
             )
+        msgspec.structs.force_setattr(self, "message_delay_level", " ".join(self.message_delay_level.split()))
         if not DELETE_WHEN.fullmatch(self.delete_when):
             raise ConfigError(
                 f"delete_when takes hours from 0 to 23, separated by semicolons: delete_when={self.delete_when!r}"

@@ -12,7 +12,7 @@ from reput.errors import ConfigError
 from reput.settings.settings import Settings
 from reput.settings.sources import Assignment
 
-__all__ = ["field_value", "option_value", "spark_value"]
+__all__ = ["field_value", "option_value", "spark_value", "value_text"]
 
 SETTINGS_TYPE = inspect.type_info(Settings)
 assert isinstance(SETTINGS_TYPE, inspect.StructType)
@@ -101,3 +101,8 @@ def spark_value(assignment: Assignment) -> str:
     if isinstance(value, (str, int, float)):
         return str(value)
     raise ConfigError(f"{assignment.name} takes text or a number: {assignment.name}={value} source={assignment.source}")
+
+
+def value_text(value: object) -> str:
+    """Return the value of a setting as a person would type it."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -27,7 +27,6 @@ from reput.store.checked_ground import CheckedGround
 from reput.store.config_manager import ConfigManager
 from reput.store.consumer_filter_manager import ConsumerFilterManager
 from reput.store.consumer_offset_manager import ConsumerOffsetManager, LmqConsumerOffsetManager
-from reput.store.delay_level import DelayLevels
 from reput.store.delay_offset_manager import DelayOffsetManager
 from reput.store.dispatcher_cursors import read_dispatcher_cursors
 from reput.store.files import Clock
@@ -39,6 +38,7 @@ from reput.store.log_tail import find_unforced, judge_tail
 from reput.store.log_walk import Extent, LogWalk
 from reput.store.queue_births import QueueBirth, read_queue_births
 from reput.store.record_columns import RecordColumns
+from reput.store.recorded_settings import read_delay_history
 from reput.store.recovery import present_births, read_damage
 from reput.store.segments import Segments
 from reput.store.store_lock import StoreLock, is_claimed
@@ -142,7 +142,8 @@ class StoreCheck:
                 unforced_from=unforced_from,
                 demand_crc=demand_crc,
             )
-        self.scan = LogScan(store_directory, delay_levels=DelayLevels(settings.message_delay_level))
+        delay_history = read_delay_history(store_directory, settings.message_delay_level)
+        self.scan = LogScan(store_directory, delay_history=delay_history)
         self.damaged: Ranges = []
         self.damage: list[LogRange] = []
         self.stale: list[LogRange] = []

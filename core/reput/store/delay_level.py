@@ -5,12 +5,15 @@ Source: RocketMQ store, MessageStoreConfig.messageDelayLevel and ScheduleMessage
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
+
 from reput.errors import ConfigError, MessageIllegal
 from reput.filter.errors import FilterEvaluationError
 from reput.filter.java_numbers import read_int
 from reput.store.message import Message, MessageExtBrokerInner, check_properties
 
-__all__ = ["SCHEDULE_TOPIC", "DelayLevels"]
+__all__ = ["SCHEDULE_TOPIC", "DelayHistory", "DelayLevels"]
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -102,3 +105,25 @@ class DelayLevels:
         except ConfigError:
             return None
         return None if delay_ms is None else store_timestamp + delay_ms
+
+
+class DelayHistory:
+    """The delay levels of one store, which may have been changed: each holds from a commit-log offset on."""
+
+    def __init__(self, parts: Sequence[tuple[int, str]] = ((0, DEFAULT_LEVELS),)) -> None:
+        """*parts*: the offsets, ascending, and RocketMQ's setting that holds from there on.
+
+        Raises:
+            ConfigError: as of `DelayLevels`.
+        """
+        self.begins = [begin for begin, _ in parts]
+        self.levels = [DelayLevels(text) for _, text in parts]
+
+    def at(self, commit_log_offset: int) -> DelayLevels:
+        """Return the levels that hold for a record at this offset."""
+        return self.levels[max(bisect_right(self.begins, commit_log_offset) - 1, 0)]
+
+    def longest_delay(self, level: int) -> int:
+        """Return the longest delay in ms that *level* ever had; one that never was counts as RocketMQ's."""
+        delays = [levels.delay_ms[level - 1] for levels in self.levels if level <= levels.level_max]
+        return max(delays, default=UNKNOWN_LEVEL_MS)

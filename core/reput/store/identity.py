@@ -1,4 +1,4 @@
-"""StoreIdentity: ``reput/store.json``, what a store is called and how large its files are.
+"""StoreIdentity: ``reput/store.json``, what a store is called and what its bytes mean.
 
 The id is made at the first writing. A store that has none, and may not be written, gets one derived from its first
 record's bytes and the segment size, so that cursors and offsets of Spark hold; the first writing keeps that one.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,7 @@ from reput.store.segments import Segments
 
 __all__ = [
     "LAYOUT_VERSION",
+    "RecordedValue",
     "StoreIdentity",
     "derive_store_id",
     "has_record",
@@ -36,18 +38,28 @@ FIRST_BYTES = 64
 ROCKETMQ_DATA_FOLDERS = ("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index")
 
 
+class RecordedValue(msgspec.Struct, frozen=True):
+    """One value of a setting, and the commit-log offset from which on it holds."""
+
+    begin: int = msgspec.field(name="from")
+    value: Any
+
+
 class StoreIdentity(msgspec.Struct, frozen=True):
     """What was written at the first opening.
 
     Attributes:
         file_sizes: settings that the files themselves may not show, by name, in bytes or entries.
         adopted_clean: the store was there already, and whoever wrote it had closed it; None: reput made it.
+        settings: the other settings that decide what bytes mean, by name; the values in the order of their offsets. See
+            `reput.store.recorded_settings`.
     """
 
     layout_version: int
     store_id: str
     file_sizes: dict[str, int]
     adopted_clean: bool | None = None
+    settings: dict[str, list[RecordedValue]] = {}
 
 
 WHICH_DIRECTORY = "Name the directory that has commitlog/ in it."

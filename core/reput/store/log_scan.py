@@ -18,7 +18,7 @@ import numpy as np
 
 from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.store.byte_runs import WORD_SIZE, join_runs
-from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
+from reput.store.delay_level import SCHEDULE_TOPIC, DelayHistory
 from reput.store.record import decode_record
 from reput.store.record_columns import RecordColumns, locate_records
 from reput.store.segments import Segments, disk_cannot_read
@@ -55,7 +55,7 @@ class LogScan:
         *,
         needs_properties: bool = False,
         segment_size: int | None = None,
-        delay_levels: DelayLevels | None = None,
+        delay_history: DelayHistory | None = None,
         passed_over: Sequence[tuple[int, int]] = (),
         verify: bool = False,
     ) -> None:
@@ -66,7 +66,7 @@ class LogScan:
         """
         self.segments = Segments(store_directory / "commitlog", segment_size)
         self.needs_properties = needs_properties
-        self.delay_levels = delay_levels or DelayLevels()
+        self.delay_history = delay_history or DelayHistory()
         self.passed_over = dict(passed_over)
         self.verify = verify
         self.descriptor = -1
@@ -244,7 +244,8 @@ class LogScan:
         at, size = found.value(b"DELAY")
         for number in np.flatnonzero(np.isin(rows["queue_index"], delayed) & (size > 0)).tolist():
             level = found.text(at, size, number).decode("utf-8", "replace")
-            due = self.delay_levels.deliver_timestamp(level, int(rows["store_timestamp"][number]))
+            levels = self.delay_history.at(int(rows["commit_log_offset"][number]))
+            due = levels.deliver_timestamp(level, int(rows["store_timestamp"][number]))
             if due is not None:
                 rows["tags_code"][number] = due
 

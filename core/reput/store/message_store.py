@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -35,7 +35,7 @@ from reput.errors import (
     StoreReadOnly,
 )
 from reput.filter.string_hash import string_hash
-from reput.settings import Settings
+from reput.settings import Settings, require_recorded
 from reput.settings.settings import SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN
 from reput.store.batch_topics import BatchTopics
 from reput.store.commit_log import CommitLog
@@ -95,6 +95,13 @@ from reput.store.record import (
     decode_record,
     encode_address,
 )
+from reput.store.recorded_settings import (
+    FILE_SIZES,
+    delay_history,
+    recorded_values,
+    shown_sizes,
+    with_recorded,
+)
 from reput.store.retention import Retention
 from reput.store.sealed_file import seal
 from reput.store.segments import Segments
@@ -136,13 +143,6 @@ assert 4 * (PLAIN_KEYS_MAX + PLAIN_TAGS_MAX) + 16 < PROPERTIES_SIZE_MAX
 RECORD_OVERHEAD_MAX = 65536
 SNAPSHOT_INTERVAL_S = 10.0
 GARBLED_SHOWN = 5
-FILE_SIZE_SETTINGS = (
-    "mapped_file_size_commit_log",
-    "mapped_file_size_consume_queue",
-    "mapped_file_size_consume_queue_ext",
-    "max_hash_slot_num",
-    "max_index_num",
-)
 
 
 class Topic:
@@ -268,8 +268,12 @@ class MessageStore:
         clock: Clock | None = None,
         disk_space: DiskSpace | None = None,
         threads: Threads | None = None,
+        change_settings: Collection[str] = (),
     ) -> None:
         """Take the lock, recover the log, and be ready to put.
+
+        *change_settings*: settings that are recorded with the store and whose value becomes another; see
+        `recorded_settings`.
 
         Raises:
             NotAStore: the directory has files in it, but no commit log.
@@ -277,9 +281,10 @@ class MessageStore:
             StoreLocked: another process writes it.
             StoreFull: the disk has no room for the store's own files.
             DamagedStore: the log is damaged before its end and nobody has accepted that.
-            ConfigError: the settings do not fit the store's files.
+            ConfigError: the settings do not fit the store's files, or what is recorded with it.
         """
         self.directory = directory
+        self.change_settings = frozenset(change_settings)
         self.files = files or Files()
         self.clock = clock or Clock()
         self.disk_space = disk_space or DiskSpace()
@@ -343,11 +348,11 @@ class MessageStore:
         else:
             store_id = identity.store_id
         self.adopted_clean = not (self.directory / "abort").exists() if found else None
-        if segments is not None:
-            settings = msgspec.structs.replace(settings, mapped_file_size_commit_log=segments.segment_size)
+        settings = self.fitting(settings, identity, segments)
         self.settings = settings
         self.store_id = store_id
         self.segment_size = settings.mapped_file_size_commit_log
+        # Of what is put from now on.
         self.delay_levels = DelayLevels(settings.message_delay_level)
         self.body_size_max = settings.max_message_size
         self.appends_crc = settings.enabled_append_prop_crc
@@ -415,6 +420,27 @@ class MessageStore:
         if isinstance(self.commit_log, PooledCommitLog):
             self.open_commit_service(self.commit_log)
         self.retention = Retention(self.directory, settings, self, self.clock, self.disk_space)
+
+    def fitting(self, settings: Settings, identity: StoreIdentity | None, segments: Segments | None) -> Settings:
+        """Return *settings* with the sizes that the files have, and refuse what would give them another meaning.
+
+        Raises:
+            ConfigError: a value differs from the recorded one and is not to change, or from what the files show.
+        """
+        recorded = {} if identity is None else recorded_values(identity)
+        # The log always says how large its files are; the views of a store that is taken over do, and so do those of
+        # one whose record is to change.
+        recorded.pop("mapped_file_size_commit_log", None)
+        unknown = [name for name in FILE_SIZES if name not in recorded or name in self.change_settings]
+        shown = shown_sizes(self.directory, settings, unknown) if segments is not None else {}
+        for name in self.change_settings & shown.keys():
+            if shown[name] != getattr(settings, name):
+                raise ConfigError(
+                    f"the files of the store have another size: {name}={getattr(settings, name)} shown={shown[name]}",
+                    "A store keeps the size of its files; put its messages into a new one, or rebuild views elsewhere.",
+                )
+        require_recorded(settings, recorded, self.change_settings)
+        return msgspec.structs.replace(settings, **shown)
 
     def open_commit_service(self, commit_log: PooledCommitLog) -> None:
         """Have what is put committed, and made known only then."""
@@ -593,6 +619,8 @@ class MessageStore:
     def write_own_files(self, identity: StoreIdentity | None) -> None:
         """Write who we are, before the first put: identity, epochs, writer, checkpoint, abort; and claim the store."""
         self.clean_checkpoint = self.found_clean_checkpoint()
+        found = identity or StoreIdentity(LAYOUT_VERSION, self.store_id, {}, self.adopted_clean)
+        kept = with_recorded(found, self.settings, self.commit_log.appended)
         if identity is None:
             # With an identity but without the name of its log, a store is refused as one whose log was taken away.
             self.files.force_directory(self.directory)
@@ -601,10 +629,9 @@ class MessageStore:
                 from reput.store.queue_spans import FOUND_QUEUES
 
                 self.files.replace(self.own / FOUND_QUEUES, seal(self.found_queues))
-            sizes = {name: getattr(self.settings, name) for name in FILE_SIZE_SETTINGS}
-            self.files.replace(
-                self.own / "store.json", seal(StoreIdentity(LAYOUT_VERSION, self.store_id, sizes, self.adopted_clean))
-            )
+        if kept != identity:
+            self.files.replace(self.own / "store.json", seal(kept))
+        self.delay_history = delay_history(kept, self.settings.message_delay_level)
         self.epochs = msgspec.structs.replace(self.epochs, clean_end=None)
         self.files.replace(self.own / "epochs", self.epochs.seal())
         writer = Writer(os.getpid(), process_start_time(os.getpid()), self.clock.boot_id())

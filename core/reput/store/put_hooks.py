@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ logger = logging.getLogger(__name__)
 class HookedMessageStore(MessageStore):
     """A `MessageStore` with hooks; whoever puts to it, by whichever way, goes through them."""
 
-    def __init__(self, directory: Path, settings: Settings, hooks: Sequence[object]) -> None:
+    def __init__(
+        self, directory: Path, settings: Settings, hooks: Sequence[object], *, change_settings: Collection[str] = ()
+    ) -> None:
         """*hooks*: modules or objects with functions that `reput_hooks.hookimpl` marks.
 
         Raises:
@@ -34,7 +36,7 @@ class HookedMessageStore(MessageStore):
         self.hook = load_hooks(hooks)
         # One after the other, each with what the one before has left; pluggy would give all of them the same.
         self.before_put = self.hook.reput_before_put.get_hookimpls()[::-1]
-        super().__init__(directory, settings)
+        super().__init__(directory, settings, change_settings=change_settings)
 
     def append(self, message: Message) -> PutMessageResult:
         """Store one message as `put` does, without waiting for the disk."""

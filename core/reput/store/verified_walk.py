@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from reput.errors import OffsetOutOfRange
-from reput.store.delay_level import DelayLevels
 from reput.store.log_scan import LogScan
 from reput.store.log_walk import Extent, LogWalk
 from reput.store.record_columns import RecordColumns
+from reput.store.recorded_settings import read_delay_history
 from reput.store.segments import Segments
 
 __all__ = ["VerifiedWalk", "verify_range"]
@@ -30,7 +30,7 @@ def verify_range(store_directory: Path, message_delay_level: str, begin: int, un
     bodies, and can be pickled.
     """
     walk = LogWalk(Segments(store_directory / "commitlog"))
-    scan = LogScan(store_directory, delay_levels=DelayLevels(message_delay_level))
+    scan = LogScan(store_directory, delay_history=read_delay_history(store_directory, message_delay_level))
     at = begin
     try:
         while at < until:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from reput.settings import Settings
-from reput.store.delay_level import DelayLevels
+from reput.store.delay_level import DelayHistory
 from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id
 from reput.store.log_end import find_log_end
@@ -162,7 +162,7 @@ class SampleStore:
         return LogScan(
             self.directory,
             needs_properties=self.needs_properties,
-            delay_levels=DelayLevels(self.settings.message_delay_level),
+            delay_history=DelayHistory([(0, self.settings.message_delay_level)]),
         )
 
     def list_records(self) -> None:

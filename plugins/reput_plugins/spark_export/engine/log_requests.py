@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from reput.store.delay_level import DelayLevels
 from reput.store.log_scan import ROW_DTYPE, LogScan
+from reput.store.recorded_settings import read_delay_history
 from reput.store.recovery import read_damage
 from reput_hooks import DispatchColumns
 from reput_plugins.spark_export.engine.rebuilding import RebuildPlan
@@ -30,11 +30,10 @@ def read_requests(
     accepted = read_damage(Path(plan.store)).accepted()
     # A cut inside of such a range was made where something looked like a record. The range before goes on behind it.
     begin = max([begin, *(end for start, end in accepted if start < begin < end)])
-    delay_levels = DelayLevels(plan.settings.message_delay_level)
     scan = LogScan(
         Path(plan.store),
         needs_properties=needs_properties,
-        delay_levels=delay_levels,
+        delay_history=read_delay_history(Path(plan.store), plan.settings.message_delay_level),
         passed_over=accepted,
         verify=True,
     )

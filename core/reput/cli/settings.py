@@ -1,0 +1,87 @@
+"""`reput settings`: what is recorded with a store because its bytes mean nothing without it; and the changing of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reput.cli.failure import ANSWER_IS_NO
+from reput.cli.options import (
+    ConfigOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StoreArgument,
+    refuse_address,
+    settings_of,
+)
+from reput.cli.output import print_table
+
+if TYPE_CHECKING:
+    from reput.store.identity import StoreIdentity
+
+__all__ = ["EXAMPLE", "settings"]
+
+EXAMPLE = 'reput send store orders --count 3 && reput settings store --change message_delay_level="1s 1m 1h"'
+COLUMNS = ("name", "value", "from")
+
+ChangeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--change", metavar="NAME=VALUE", help="Record another value, for what is put from now on; may be repeated."
+    ),
+]
+
+
+def settings(
+    store: StoreArgument,
+    changes: ChangeOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> int:
+    """Show the settings that decide what the bytes of a store mean, as they are recorded with it, or change them.
+
+    Every verb uses them, and refuses another value of one of them. A changed value holds from a commit-log offset on;
+    what was put before keeps its meaning. No program may have the store open then. Exit code 1: nothing is recorded.
+    """
+    from reput.store.identity import read_identity, require_store
+
+    refuse_address(store)
+    require_store(store)
+    if changes:
+        change(store, config, [*(assignments or ()), *changes], changes)
+    else:
+        settings_of(store, config, assignments)
+    rows = recorded_rows(read_identity(store))
+    print_table(rows, COLUMNS, output_format)
+    return 0 if rows else ANSWER_IS_NO
+
+
+def change(store: Path, config: Path | None, assignments: list[str], changes: list[str]) -> None:
+    """Record the values of *changes* with a store.
+
+    Raises:
+        ConfigError: one is no setting that is recorded, or contradicts the store's files.
+        StoreLocked: another process writes the store.
+    """
+    from reput.store.message_store import MessageStore
+    from reput.store.recorded_settings import changed_settings
+
+    fields = changed_settings(text.partition("=")[0].strip() for text in changes)
+    loaded = settings_of(store, config, assignments, fields)
+    MessageStore(store, loaded.settings, change_settings=fields).give_back()
+
+
+def recorded_rows(identity: StoreIdentity | None) -> list[dict[str, Any]]:
+    """Return a row for each value that holds or once held; *from* is a commit-log offset."""
+    if identity is None:
+        return []
+    sizes = [{"name": name, "value": value, "from": 0} for name, value in identity.file_sizes.items()]
+    return sizes + [
+        {"name": name, "value": part.value, "from": part.begin}
+        for name, parts in identity.settings.items()
+        for part in parts
+    ]
