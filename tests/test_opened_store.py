@@ -365,16 +365,19 @@ def test_what_a_closed_store_is_asked_for_is_refused_at_once(tmp_path, method):
 # The child does nothing but try to put, and goes.
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_cannot_write(tmp_path):
-    """The child's copy is closed; the parent's goes on."""
+    """The child's copy is closed, and says the same whatever is asked of it; the parent's goes on."""
     with open_tiny(tmp_path / "store", mode="inline") as store:
         store.put(message(0))
         pid = os.fork()
         if pid == 0:
-            try:
-                store.put(message(1))
-            except StoreClosed:
-                os._exit(7)
-            os._exit(0)
+            told = set()
+            for use in (lambda: store.put(message(1)), store.flush, lambda: store.consumer("g", "orders")):
+                try:
+                    use()
+                except StoreClosed as error:
+                    told.add(f"{error}")
+            holder = f"its parent holds it: parent_pid={os.getppid()} "
+            os._exit(7 if len(told) == 1 and holder in told.pop() else 0)
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == 7
         assert store.put(message(1)).queue_offset == 1
@@ -636,3 +639,28 @@ def test_a_rocketmq_that_ran_past_retention_leaves_no_queue_behind(tmp_path):
         assert [record.body for record in found] == [b"theirs %d" % number for number in range(20)]
         assert opened.put(message(0)).queue_offset == 50
     assert check_store(store, Settings(**TINY)).ok
+
+
+def test_opening_waits_for_a_store_that_another_process_is_closing(tmp_path):
+    """As in a deployment, whose new process starts before the old one has ended."""
+    first = open_tiny(tmp_path / "store", mode="inline")
+    first.put(message(0))
+    opened = []
+    waiter = threading.Thread(
+        target=lambda: opened.append(open_tiny(tmp_path / "store", mode="inline", lock_timeout=None))
+    )
+    waiter.start()
+    first.close()
+    waiter.join(TIMEOUT)
+    with opened[0] as second:
+        assert second.put(message(1)).queue_offset == 1
+
+
+def test_a_store_that_stays_open_is_waited_for_no_longer_than_asked(tmp_path):
+    """The error tells how long that was, and who has it."""
+    with open_tiny(tmp_path / "store", mode="inline"), pytest.raises(StoreLocked) as raised:
+        open_tiny(tmp_path / "store", mode="inline", lock_timeout=0.01)
+    assert f"open already: pid={os.getpid()} " in str(raised.value)
+    assert "waited_s=0.01" in str(raised.value)
+    with pytest.raises(ConfigError, match="lock_timeout='now'"):
+        open_tiny(tmp_path / "store", mode="inline", lock_timeout="now")

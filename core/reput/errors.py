@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 __all__ = [
     "BrokerError",
@@ -29,14 +29,16 @@ __all__ = [
 
 
 class ReputError(Exception):
-    """Base of all. The text is one sentence with ``name=value``; `advice` says what to do about it."""
+    """Base of all. The text is one sentence with ``name=value``; `advice` says what to do, also in a traceback."""
 
-    advice: str = "Run it again with --traceback to see where it comes from."
+    advice: str = ""
 
     def __init__(self, text: str, advice: str = "") -> None:
         super().__init__(text)
         if advice:
             self.advice = advice
+        if self.advice:
+            self.add_note(self.advice)
 
 
 class ConfigError(ReputError, ValueError):
@@ -62,13 +64,13 @@ class NotAStore(StoreError):
 class StoreLocked(StoreError):
     """Another process writes the store. Stop it first; reading works beside it."""
 
-    advice = "Stop the other process, or send through it; reading works beside it."
+    advice = "One process writes a store, with many threads or tasks: stop that one first. Reading works beside it."
 
 
 class StoreClosed(StoreError):
-    """The store was closed by us, or this is a forked child of its writer."""
+    """The store was closed by us, or this process is a forked child of the one that opened it."""
 
-    advice = "Open the store again; a forked child opens its own."
+    advice = "Open the store again."
 
 
 class StoreReadOnly(StoreError):
@@ -125,6 +127,9 @@ class RequestRefused(ReputError):
     def __init__(self, response_code: int, text: str, advice: str = "") -> None:
         super().__init__(text, advice)
         self.response_code = response_code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.response_code, *self.args), self.__dict__
 
 
 class RingError(ReputError):

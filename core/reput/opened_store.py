@@ -28,13 +28,14 @@ from reput.consume.arrivals import ArrivalPublisher
 from reput.consume.cut_offsets import bring_back_offsets
 from reput.consume.schedule_service import HALF_TOPIC, DelayLevelRow, ScheduleService
 from reput.consume.topics import is_system_topic
-from reput.errors import ConfigError, DamagedStore, DispatcherError, MessageIllegal, ReputError, StoreClosed
+from reput.errors import ConfigError, DamagedStore, DispatcherError, MessageIllegal, ReputError
 from reput.process.configuration import Configuration
 from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
 from reput.process.messages import GroupStatus, RebuiltView, WriterRow
 from reput.settings import Settings, load_settings
+from reput.store.closed_store import closed_store
 from reput.store.consumer_offset_manager import consumer_offset_manager
 from reput.store.dispatcher_cursors import keep_dispatcher_cursors
 from reput.store.epochs import read_epochs
@@ -88,6 +89,7 @@ def open(
     config: str | os.PathLike[str] | None = None,
     hooks: Sequence[object] = (),
     change_settings: Sequence[str] = (),
+    lock_timeout: float | None = 0.0,
     **settings: Any,
 ) -> Store: ...
 
@@ -113,6 +115,7 @@ def open(
     config: str | os.PathLike[str] | None = None,
     hooks: Sequence[object] = (),
     change_settings: Sequence[str] = (),
+    lock_timeout: float | None = 0.0,
     **settings: Any,
 ) -> Store | ReadOnlyStore:
     """Open the store in directory *path*; one that is absent or empty is made.
@@ -125,13 +128,15 @@ def open(
         hooks: modules or objects with ``reput_before_put`` or ``reput_after_put``, which every put goes through.
         change_settings: names of settings that are recorded with the store and get the value that is given here: what
             is put from now on goes by it. Without, a value other than the recorded one is refused.
+        lock_timeout: seconds to wait while another process writes the store, as in a deployment whose new process
+            starts before the old one has ended; None: without limit.
         settings: RocketMQ's settings in snake case; they win over *config*.
 
     Raises:
         ConfigError: a setting, a dispatcher or one of its options is wrong, or a setting differs from what is recorded
             with the store.
         NotAStore: the directory holds something else; with *read_only*, or holds nothing.
-        StoreLocked: another process writes the store.
+        StoreLocked: another process writes the store, and went on with it for *lock_timeout*.
         StoreFull: the disk has no room for the store's own files.
         DamagedStore: the log is damaged, and nobody has decided about that yet.
     """
@@ -143,6 +148,7 @@ def open(
     if isinstance(dispatchers, str) or not isinstance(dispatchers, (Iterable, NoneType)):
         raise ConfigError(f"dispatchers are a list of names: dispatchers={dispatchers!r}")
     config_path = None if config is None else require_path("config", config)
+    require_seconds("lock_timeout", lock_timeout)
     if not isinstance(hooks, Iterable):
         raise ConfigError(f"hooks are a list of modules or objects: hooks={hooks!r}")
     if dispatchers is not None:
@@ -158,7 +164,7 @@ def open(
     if read_only:
         return ReadOnlyStore(directory, loaded.settings)
     configuration = Configuration(loaded.settings, lambda: read().settings)
-    return Store(directory, loaded.settings, mode, configuration, hooks, changes)
+    return Store(directory, loaded.settings, mode, configuration, hooks, changes, lock_timeout)
 
 
 class Reading:
@@ -169,6 +175,8 @@ class Reading:
     reader: MessageReader
     read_lock: threading.Lock
     closed: bool
+    # In a forked child of the writer, the process that opened the store.
+    forked_from: int | None = None
 
     def require_open(self) -> None:
         """Refuse a store that was closed.
@@ -177,7 +185,7 @@ class Reading:
             StoreClosed: it was, or this is a forked child of its writer.
         """
         if self.closed:
-            raise StoreClosed(f"the store is closed: store={self.directory}", "Open it again.")
+            raise closed_store(self.directory, self.forked_from)
 
     def met_damage(self, error: DamagedStore) -> None:
         """Take note of damage that was met. Who only reads the store keeps it to himself."""
@@ -304,10 +312,11 @@ class Store(Reading):
         configuration: Configuration | None = None,
         hooks: Sequence[object] = (),
         change_settings: Collection[str] = (),
+        lock_timeout: float | None = 0.0,
     ) -> None:
         self.directory = directory
         self.configuration = configuration
-        self.writer = open_writer(directory, settings, hooks, change_settings)
+        self.writer = open_writer(directory, settings, hooks, change_settings, lock_timeout)
         self.settings = self.writer.settings
         self.started = time.time_ns() // 1_000_000
         # Views whose progress nobody has asked for yet; those of an empty log have none to wait for.
@@ -981,6 +990,7 @@ class Store(Reading):
     def forget(self) -> None:
         """In a forked child: this copy is closed, the parent's store goes on."""
         self.closed = True
+        self.forked_from = os.getppid()
         self.writer.forget()
         self.group.forget()
         if self.schedule is not None:
@@ -1112,14 +1122,18 @@ def with_statistics(status: GroupStatus, statistics: StoreStatistics) -> GroupSt
 
 
 def open_writer(
-    directory: Path, settings: Settings, hooks: Sequence[object], change_settings: Collection[str]
+    directory: Path,
+    settings: Settings,
+    hooks: Sequence[object],
+    change_settings: Collection[str],
+    lock_timeout: float | None,
 ) -> MessageStore:
     """Return the writer of a store; one that knows of no hooks where there are none."""
     if not hooks:
-        return MessageStore(directory, settings, change_settings=change_settings)
+        return MessageStore(directory, settings, change_settings=change_settings, lock_timeout=lock_timeout)
     from reput.store.put_hooks import HookedMessageStore
 
-    return HookedMessageStore(directory, settings, hooks, change_settings=change_settings)
+    return HookedMessageStore(directory, settings, hooks, change_settings=change_settings, lock_timeout=lock_timeout)
 
 
 class GoneDirectory:

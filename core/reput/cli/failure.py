@@ -34,6 +34,7 @@ NO_SUCH_COMMAND = re.compile(r"No such command '(.*?)'(?:\..*?'(.*?)'.*)?")
 TOO_MANY = re.compile(r"Got unexpected extra argument\(?s?\)? \((.*)\)")
 WITH_ITS_VALUE = re.compile(r"Option '(.*)' (requires an argument|does not take a value)")
 ABOUT_A_VALUE = re.compile(r"'(.*)' ((?:is|has|does|lies|takes) .*)")
+UNKNOWN_ADVICE = "Run it again with --traceback to see where it comes from."
 OTHER_ADVICE = "See that the path exists and that you may use it."
 
 
@@ -52,7 +53,7 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, FilterSyntaxError):
         return Failure(f"the filter does not parse: {one_line(error)}", "Correct it at that position.", WRONG_REQUEST)
     if isinstance(error, ReputError):
-        return Failure(one_line(error), error.advice, exit_code(error))
+        return Failure(one_line(error), error.advice or UNKNOWN_ADVICE, exit_code(error))
     if isinstance(error, OSError):
         name = f" path={error.filename}" if error.filename is not None else ""
         sentence = f"the system refuses: reason={error.strerror or one_line(error)}{name}"

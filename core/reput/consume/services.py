@@ -29,7 +29,7 @@ from reput.consume.subscription import Filter
 from reput.consume.subscription_groups import SubscriptionGroups, check_group
 from reput.consume.topic_reader import Beginning
 from reput.consume.topics import Topics
-from reput.errors import ConfigError, ReputError, RequestRefused, StoreClosed
+from reput.errors import ConfigError, ReputError, RequestRefused
 from reput.store.message import Message, PutMessageResult
 
 __all__ = ["ConsumableStore", "ConsumeServices"]
@@ -45,6 +45,9 @@ class ConsumableStore(ReadableStore, GrowingStore, Protocol):
     @property
     def directory(self) -> Path:
         """Where it lies."""
+
+    def require_open(self) -> None:
+        """Refuse a store that was closed."""
 
     @property
     def loops_wait_for_progress(self) -> bool:
@@ -286,8 +289,7 @@ class ConsumeServices:
         Raises:
             StoreClosed: the store was closed, or this is a forked child of its writer.
         """
-        if self.closing.is_set():
-            raise StoreClosed(f"the store is closed: store={self.store.directory}", "Open it again.")
+        self.store.require_open()
 
     def forget(self) -> None:
         """In a forked child of the writer: nobody consumes here, and the parent's files are left alone."""

@@ -29,7 +29,6 @@ from reput.errors import (
     MessageIllegal,
     NotAStore,
     StoreBusy,
-    StoreClosed,
     StoreError,
     StoreFull,
     StoreReadOnly,
@@ -38,6 +37,7 @@ from reput.filter.string_hash import string_hash
 from reput.settings import Settings, require_recorded
 from reput.settings.settings import SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN
 from reput.store.batch_topics import BatchTopics
+from reput.store.closed_store import closed_store
 from reput.store.commit_log import CommitLog
 from reput.store.commit_service import CommitService
 from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
@@ -269,8 +269,9 @@ class MessageStore:
         disk_space: DiskSpace | None = None,
         threads: Threads | None = None,
         change_settings: Collection[str] = (),
+        lock_timeout: float | None = 0.0,
     ) -> None:
-        """Take the lock, recover the log, and be ready to put.
+        """Take the lock, after waiting up to *lock_timeout* seconds for it, recover the log, and be ready to put.
 
         *change_settings*: settings that are recorded with the store and whose value becomes another; see
         `recorded_settings`.
@@ -300,7 +301,7 @@ class MessageStore:
         with tell_store_error(f"the store's directories cannot be made: store={directory}"):
             self.make_own_directory()
         with contextlib.ExitStack() as undo:
-            self.store_lock = StoreLock(directory)
+            self.store_lock = StoreLock(directory, lock_timeout)
             undo.callback(self.store_lock.close)
             with tell_store_error(f"the store cannot be opened for writing: store={directory}"):
                 self.open(settings, undo)
@@ -382,7 +383,9 @@ class MessageStore:
         self.known_tags: dict[str | None, TagsField] = {None: NO_TAGS}
         # Told the delay level and the deliver time (ms) of each delayed message, under the put lock.
         self.on_delayed: Callable[[int, int], None] = lambda level, deliver_timestamp: None
-        self.closed: str | None = None
+        self.closed = False
+        # In a forked child, the process that opened the store.
+        self.forked_from: int | None = None
         # Store time of a record that is on disk, as are all before it.
         self.durable_timestamp = self.store_timestamp
         self.read_only_reason: str | None = None
@@ -671,7 +674,7 @@ class MessageStore:
     @property
     def state(self) -> str:
         """``RUNNING``, ``READ_ONLY`` or ``STOPPED``."""
-        if self.closed is not None:
+        if self.closed:
             return "STOPPED"
         return "RUNNING" if self.reason is None else "READ_ONLY"
 
@@ -1048,7 +1051,7 @@ class MessageStore:
             raise self.busy_refusal()
         prepared = self.prepare(message)
         with self.put_lock:
-            if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
+            if self.closed or self.read_only_reason is not None or self.disk_full_reason is not None:
                 raise self.refusal()
             if prepared.further:
                 prepared = self.with_queue_offsets(prepared)
@@ -1141,7 +1144,7 @@ class MessageStore:
             return []
         results: list[PutMessageResult] = []
         with self.put_lock:
-            if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
+            if self.closed or self.read_only_reason is not None or self.disk_full_reason is not None:
                 raise self.refusal()
             timestamp = self.now()
             try:
@@ -1182,7 +1185,7 @@ class MessageStore:
         """
         outcomes: list[PutMessageResult | StoreError] = []
         with self.put_lock:
-            if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
+            if self.closed or self.read_only_reason is not None or self.disk_full_reason is not None:
                 return [self.refusal() for _ in batch]
             timestamp = self.now()
             if self.multi_dispatch and any(prepared.further for prepared in batch):
@@ -1326,8 +1329,8 @@ class MessageStore:
 
     def refusal(self) -> StoreError:
         """Return why nothing can be put."""
-        if self.closed is not None:
-            return StoreClosed(f"{self.closed}: store={self.directory}")
+        if self.closed:
+            return closed_store(self.directory, self.forked_from)
         if self.read_only_reason is None:
             return StoreFull(
                 f"the store takes no writes: reason={self.disk_full_reason!r} store={self.directory}",
@@ -1415,7 +1418,7 @@ class MessageStore:
         """
         check_topic(topic)
         with self.put_lock:
-            if self.closed is not None or self.read_only_reason is not None or self.disk_full_reason is not None:
+            if self.closed or self.read_only_reason is not None or self.disk_full_reason is not None:
                 raise self.refusal()
             appended = self.commit_log.appended
             with tell_store_error(f"the deletion cannot be kept, so the topic is there still: topic={topic}"):
@@ -1488,9 +1491,9 @@ class MessageStore:
     def stop_puts(self) -> None:
         """Take no message any more, and force what there is. The views may then catch up, and `close` follows."""
         with self.put_lock:
-            if self.closed is not None:
+            if self.closed:
                 return
-            self.closed = "the store is closed"
+            self.closed = True
         self.retention.stop()
         if self.commit_service is not None:
             self.commit_service.stop()
@@ -1530,7 +1533,8 @@ class MessageStore:
 
     def forget(self) -> None:
         """In a forked child: this copy is closed, the parent's store goes on."""
-        self.closed = "the store belongs to the parent of this process"
+        self.closed = True
+        self.forked_from = os.getppid()
         # Another thread may have held it as the process forked, and there is no such thread here.
         self.put_lock = threading.Lock()
         self.commit_log.forget()

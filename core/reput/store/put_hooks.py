@@ -25,7 +25,13 @@ class HookedMessageStore(MessageStore):
     """A `MessageStore` with hooks; whoever puts to it, by whichever way, goes through them."""
 
     def __init__(
-        self, directory: Path, settings: Settings, hooks: Sequence[object], *, change_settings: Collection[str] = ()
+        self,
+        directory: Path,
+        settings: Settings,
+        hooks: Sequence[object],
+        *,
+        change_settings: Collection[str] = (),
+        lock_timeout: float | None = 0.0,
     ) -> None:
         """*hooks*: modules or objects with functions that `reput_hooks.hookimpl` marks.
 
@@ -36,7 +42,7 @@ class HookedMessageStore(MessageStore):
         self.hook = load_hooks(hooks)
         # One after the other, each with what the one before has left; pluggy would give all of them the same.
         self.before_put = self.hook.reput_before_put.get_hookimpls()[::-1]
-        super().__init__(directory, settings, change_settings=change_settings)
+        super().__init__(directory, settings, change_settings=change_settings, lock_timeout=lock_timeout)
 
     def append(self, message: Message) -> PutMessageResult:
         """Store one message as `put` does, without waiting for the disk."""

@@ -17,6 +17,8 @@ import errno
 import fcntl
 import os
 import struct
+import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +34,8 @@ F_OFD_SETLK = 37
 FLOCK = struct.Struct("hhqqi")
 # As long as RocketMQ's word, which is written over it.
 CLAIM = b"rput"
-ADVICE = "Stop it first; reading works beside it."
+# How often a lock that another process holds is tried again, for as long as the caller wants to wait.
+TRY_INTERVAL_S = 0.05
 
 
 class Writer(msgspec.Struct, frozen=True):
@@ -89,8 +92,8 @@ def is_claimed(store_directory: Path) -> bool:
 class StoreLock:
     """Held from construction to `close`."""
 
-    def __init__(self, store_directory: Path) -> None:
-        """Take the lock.
+    def __init__(self, store_directory: Path, timeout: float | None = 0.0) -> None:
+        """Take the lock, after waiting up to *timeout* seconds for it; None: without limit.
 
         Raises:
             StoreLocked: another process has it; the text names it.
@@ -99,16 +102,26 @@ class StoreLock:
         self.path = store_directory / "lock"
         with tell_store_error(f"the store cannot be locked for writing: store={store_directory}"):
             self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        pause = threading.Event()
+        end = None if timeout is None else time.monotonic() + timeout
+        try:
+            while not self.try_lock():
+                if end is not None and time.monotonic() >= end:
+                    raise locked_error(store_directory, self.holder(store_directory, self.descriptor), timeout)
+                pause.wait(TRY_INTERVAL_S)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+
+    def try_lock(self) -> bool:
+        """Take the lock if nobody has it."""
         try:
             fcntl.fcntl(self.descriptor, F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
         except OSError as error:
-            holder = self.holder(store_directory, self.descriptor)
-            os.close(self.descriptor)
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise
-            raise StoreLocked(
-                f"another process writes this store: pid={holder or 'unknown'} store={store_directory}", ADVICE
-            ) from None
+            return False
+        return True
 
     @classmethod
     def holder(cls, store_directory: Path, descriptor: int | None = None) -> int | None:
@@ -151,6 +164,18 @@ class StoreLock:
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def locked_error(store_directory: Path, holder: int | None, timeout: float | None) -> StoreLocked:
+    """Return the error that says who holds the lock of a store, process *holder* as far as it is known."""
+    waited = f" waited_s={timeout:g}" if timeout else ""
+    if holder == os.getpid():
+        return StoreLocked(
+            f"this program has the store open already: pid={holder} store={store_directory}{waited}",
+            "Use the store that is open, from any thread, or close it first.",
+        )
+    who = "the parent of this process" if holder == os.getppid() else "another process"
+    return StoreLocked(f"{who} writes this store: pid={holder or 'unknown'} store={store_directory}{waited}")
 
 
 def holder_of_open_file(store_directory: Path) -> int | None:
