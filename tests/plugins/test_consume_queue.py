@@ -176,6 +176,50 @@ def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
     assert view_bytes(root / FOLDER) == expected
 
 
+class CountingContext(Context):
+    """Counts the signs of life."""
+
+    alive_count = 0
+
+    def alive(self) -> None:
+        self.alive_count += 1
+
+
+def many_queues(tmp_path: Path, count: int) -> Path:
+    """Return a store whose log has one message for each of *count* queues."""
+    log = WrittenLog(tmp_path / "log")
+    for number in range(count):
+        log.append(b"x", queue_id=number, queue_offset=0)
+    return log.save()
+
+
+def test_a_large_flush_gives_signs_of_life_as_long_as_the_disk_answers(tmp_path):
+    """So no number of new queues is too large for its time limit; a disk that does not answer is."""
+    context = CountingContext("consume_queue", many_queues(tmp_path, 100), tmp_path, SMALL)
+    threads = HeldThreads()
+    dispatcher = ConsumeQueueDispatcher(context, threads=threads)
+    dispatcher.start()
+    first, second = batches_from(context.store_directory, None, 50)
+    dispatcher.dispatch(first)
+    assert dispatcher.prepare_flush()
+    # The disk has not answered yet.
+    assert dispatcher.prepare_flush()
+    assert context.alive_count == 0
+    dispatcher.flushing.thread.join()
+    assert not dispatcher.prepare_flush()
+    assert context.alive_count == 1
+    assert dispatcher.flush() == first.end
+    # Another one that is waited for says so from its own thread, and one at once from the dispatcher's.
+    dispatcher.dispatch(second)
+    assert dispatcher.prepare_flush()
+    dispatcher.await_flush()
+    assert context.alive_count > 10
+    before = context.alive_count
+    assert dispatcher.flush() == second.end
+    assert context.alive_count > before + 10
+    dispatcher.close()
+
+
 def test_a_flush_goes_on_beside(tmp_path):
     """Batches come in between, and the cursor is that of the beginning; a flush that is wanted at once is for all."""
     log = WrittenLog(tmp_path / "log")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from reput.store import files as files_module
-from reput.store.files import FORCES_TOGETHER_MAX, Files, Mapping, WrittenFile
+from reput.store.files import FORCES_PER_PART, FORCES_TOGETHER_MAX, Files, Mapping, WrittenFile
 
 
 def test_a_file_has_its_size_before_it_has_its_name(tmp_path, monkeypatch):
@@ -97,33 +97,45 @@ def test_an_error_names_the_file(tmp_path):
     assert not_replaced.value.filename == str(tmp_path / "1.draft")
 
 
-def test_many_files_are_forced_together_and_none_fails_unnoticed(tmp_path, monkeypatch):
-    """All are on their way to the disk before the first is waited for; whoever hears nothing has all of them there."""
-    files = [tmp_path / str(number) for number in range(2 * FORCES_TOGETHER_MAX + 3)]
+@pytest.mark.parametrize("count", [FORCES_TOGETHER_MAX - 3, FORCES_TOGETHER_MAX * 3])
+def test_many_files_are_forced_together_and_none_fails_unnoticed(tmp_path, monkeypatch, count):
+    """The names come after the files; whoever hears nothing has all of them on disk. Progress is said on the way."""
+    files = [tmp_path / str(number) for number in range(count)]
     directories = [tmp_path / f"directory-{number}" for number in range(3)]
     for path in files:
         path.touch()
     for path in directories:
         path.mkdir()
-    called: list[tuple[str, str]] = []
+    called: list[str] = []
 
-    def name_of(descriptor: int) -> str:
-        return os.readlink(f"/proc/self/fd/{descriptor}")
+    def force(descriptor: int) -> None:
+        called.append(os.readlink(f"/proc/self/fd/{descriptor}"))
 
-    monkeypatch.setattr(os, "fdatasync", lambda descriptor: called.append(("force", name_of(descriptor))))
-    monkeypatch.setattr(os, "fsync", lambda descriptor: called.append(("force", name_of(descriptor))))
-    begin = WrittenFile.begin_force
-    monkeypatch.setattr(
-        WrittenFile, "begin_force", lambda file: (called.append(("begin", str(file.path))), begin(file))
-    )
-    Files().force_together(files, directories)
-    assert [path for deed, path in called if deed == "force"] == [str(path) for path in (*files, *directories)]
-    assert [path for deed, path in called if deed == "begin"] == [str(path) for path in files]
-    assert [deed for deed, _ in called[: FORCES_TOGETHER_MAX + 1]] == ["begin"] * FORCES_TOGETHER_MAX + ["force"]
+    monkeypatch.setattr(os, "fdatasync", force)
+    monkeypatch.setattr(os, "fsync", force)
+    parts: list[int] = []
+    Files().force_together(files, directories, lambda: parts.append(len(called)))
+    assert sorted(called[:count]) == sorted(str(path) for path in files)
+    assert called[count:] == [str(path) for path in directories]
+    assert parts[-1] == count + 3
+    assert len(parts) == (1 if count < FORCES_TOGETHER_MAX else count // FORCES_PER_PART + 1)
     monkeypatch.undo()
     files[50].unlink()
     with pytest.raises(FileNotFoundError):
         Files().force_together(files, directories)
+
+
+def test_a_few_files_are_on_their_way_before_the_first_is_waited_for(tmp_path, monkeypatch):
+    """They share one commit of the file system's journal then."""
+    files = [tmp_path / str(number) for number in range(3)]
+    for path in files:
+        path.touch()
+    called: list[str] = []
+    begin = WrittenFile.begin_force
+    monkeypatch.setattr(WrittenFile, "begin_force", lambda file: (called.append("begin"), begin(file)))
+    monkeypatch.setattr(os, "fdatasync", lambda _: called.append("force"))
+    Files().force_together(files, [])
+    assert called == ["begin"] * 3 + ["force"] * 3
 
 
 def test_a_disk_that_refuses_to_begin_is_heard(tmp_path, monkeypatch):

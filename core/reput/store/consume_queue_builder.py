@@ -28,7 +28,7 @@ from reput.store.consume_queue import UNIT_SIZE
 from reput.store.consume_queue_files import ConsumeQueueFiles, QueueEnd
 from reput.store.file_name import file_name, parse_file_name
 from reput.store.file_runs import removal_order
-from reput.store.files import Files
+from reput.store.files import Files, Progress, untold
 from reput.store.multi_dispatch import further_queues
 from reput.store.record import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE
 from reput_hooks import Cursor, DispatchBatch
@@ -332,8 +332,10 @@ class ConsumeQueueBuilder:
 
     # Forcing, and what is kept beside the cursor.
 
-    def begin_force(self) -> Callable[[], None]:
+    def begin_force(self) -> Callable[[Progress], None]:
         """Return what forces all that was put so far; any thread may call it, while more is put.
+
+        Its argument is called after each part.
 
         When it has returned comes `end_force`; after a failure, or when it is not waited for, `abandon_force`.
         """
@@ -379,7 +381,7 @@ class ConsumeQueueBuilder:
         """
         force = self.begin_force()
         try:
-            force()
+            force(untold)
         except BaseException:
             self.abandon_force()
             raise

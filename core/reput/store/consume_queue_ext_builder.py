@@ -31,7 +31,7 @@ from reput.store.consume_queue_ext import ConsumeQueueExt, ExtUnit, is_address, 
 from reput.store.consume_queue_ext_files import ConsumeQueueExtFiles, ExtEnd
 from reput.store.consume_queue_files import ConsumeQueueFiles
 from reput.store.file_name import file_name
-from reput.store.files import Files
+from reput.store.files import Files, Progress, untold
 from reput.store.open_files import OpenFiles
 from reput_hooks import Cursor, DispatchRequest
 
@@ -150,7 +150,7 @@ class ConsumeQueueExtBuilder:
         if ext.written_end:
             self.dirty[name] = None
 
-    def begin_force(self) -> Callable[[], None]:
+    def begin_force(self) -> Callable[[Progress], None]:
         """Return what forces all that was put so far; as of `ConsumeQueueBuilder`."""
         self.abandon_force()
         force_addresses = self.addresses.begin_force()
@@ -166,9 +166,9 @@ class ConsumeQueueExtBuilder:
         self.changed_directories = set()
         force_units = partial(self.files.force_together, paths, list(self.directories_to_force))
 
-        def force() -> None:
-            force_units()
-            force_addresses()
+        def force(on_progress: Progress) -> None:
+            force_units(on_progress)
+            force_addresses(on_progress)
 
         return force
 
@@ -204,7 +204,7 @@ class ConsumeQueueExtBuilder:
             OSError: nothing that was put since the last time is sure to be on disk.
         """
         force = self.begin_force()
-        force()
+        force(untold)
         self.end_force()
         return self.state()
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from reput_hooks.durable_file import named, replace_durably
 
-__all__ = ["Buffer", "Clock", "Files", "Mapping", "StartedThread", "Threads", "WrittenFile"]
+__all__ = ["Buffer", "Clock", "Files", "Mapping", "Progress", "StartedThread", "Threads", "WrittenFile", "untold"]
 
 COPY_SIZE = 1 << 20
 
@@ -31,9 +31,23 @@ NO_NAMELESS_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 WRITE_FORCED = getattr(os, "RWF_DSYNC", 0)
 # How file systems and kernels say that they do not: gVisor's, for one, and Linux before 4.7.
 NO_FORCED_WRITES = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-# Files that are open at a time to be forced together.
+# Paths that one thread forces one after the other. More are forced by several threads: the file system answers those
+# that wait at a time with one commit of its journal and one flush of the disk's cache, so that with 32 threads a path
+# costs a third of what it costs alone. (`syncfs` costs a twelfth, but waits for what every other program has written,
+# too, and some kernels and file systems do not report its errors.)
 FORCES_TOGETHER_MAX = 64
+FORCING_THREADS = 32
+# So many paths are one thread's work before it says that it got on.
+FORCES_PER_PART = 8
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+# Is called whenever a part of a long piece of work is done.
+Progress = Callable[[], None]
+
+
+def untold() -> None:
+    """Tell nobody of the progress."""
 
 
 class Clock:
@@ -349,24 +363,49 @@ class Files:
         finally:
             os.close(descriptor)
 
-    def force_together(self, files: Sequence[Path], directories: Sequence[Path]) -> None:
+    def force_together(
+        self, files: Sequence[Path], directories: Sequence[Path], on_progress: Progress = untold
+    ) -> None:
         """Force many *files*, and then the names in *directories*, to disk.
+
+        *on_progress* is called in this thread after each part.
 
         Raises:
             OSError: one of them was refused. Which of the others were done is not known.
         """
-        for first in range(0, len(files), FORCES_TOGETHER_MAX):
-            with ExitStack() as opened:
-                group: list[WrittenFile] = []
-                for path in files[first : first + FORCES_TOGETHER_MAX]:
-                    group.append(self.open(path))
-                    opened.callback(group[-1].close)
-                # What is written already when the first is forced is in the same commit of the file system's journal.
-                # Else each has one of its own, and who writes to another file meanwhile waits for some of them.
-                for file in group:
-                    file.begin_force()
-                for file in group:
-                    file.force()
+        if len(files) + len(directories) <= FORCES_TOGETHER_MAX:
+            self.force_files(files)
+            self.force_directories(directories)
+            on_progress()
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(FORCING_THREADS, "reput-force") as pool:
+            try:
+                for force, paths in ((self.force_files, files), (self.force_directories, directories)):
+                    parts = [paths[at : at + FORCES_PER_PART] for at in range(0, len(paths), FORCES_PER_PART)]
+                    for _ in pool.map(force, parts):
+                        on_progress()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def force_files(self, files: Sequence[Path]) -> None:
+        """Force the bytes of a few files, all of which are open at a time."""
+        with ExitStack() as opened:
+            group: list[WrittenFile] = []
+            for path in files:
+                group.append(self.open(path))
+                opened.callback(group[-1].close)
+            # What is written already when the first is forced is in the same commit of the file system's journal.
+            # Else each has one of its own, and who writes to another file meanwhile waits for some of them.
+            for file in group:
+                file.begin_force()
+            for file in group:
+                file.force()
+
+    def force_directories(self, directories: Sequence[Path]) -> None:
+        """Force the names in a few directories."""
         for directory in directories:
             self.force_directory(directory)
 

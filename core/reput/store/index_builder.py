@@ -21,7 +21,7 @@ import msgspec
 
 from reput.errors import DamagedStore
 from reput.store.file_runs import removal_order
-from reput.store.files import Clock, Files
+from reput.store.files import Clock, Files, Progress
 from reput.store.index_file import IndexHeader, index_paths, key_hash, read_header
 from reput.store.index_mapping import IndexKey, IndexMapping, index_file_size
 from reput.store.record import TRANSACTION_ROLLBACK_TYPE
@@ -186,7 +186,7 @@ class IndexBuilder:
 
     # Forcing, and what is kept beside the cursor.
 
-    def begin_force(self) -> Callable[[], None]:
+    def begin_force(self) -> Callable[[Progress], None]:
         """Return what forces all that was put so far, of which `state` tells now; any thread may call it.
 
         What is put meanwhile does no harm: slots that lead to it are found again, see `IndexMapping.restore`. When it
@@ -198,9 +198,10 @@ class IndexBuilder:
         files = [*self.full_to_force, *([self.last] if self.last is not None else [])]
         directories = [self.directory, self.directory.parent] if self.names_to_force else []
 
-        def force() -> None:
+        def force(on_progress: Progress) -> None:
             for file in files:
                 file.force()
+                on_progress()
             for directory in directories:
                 self.files.force_directory(directory)
 

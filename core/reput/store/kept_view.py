@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeVar
 
 from reput.errors import DamagedStore
 from reput.store.epochs import read_epochs
-from reput.store.files import Files, Threads
+from reput.store.files import Files, Progress, Threads
 from reput.store.identity import was_clean_when_adopted
 from reput.store.sealed_file import read_sealed, seal
 from reput.store.segments import Segments
@@ -32,8 +32,11 @@ __all__ = ["Kept", "KeptView", "ViewBuilder"]
 class ViewBuilder(Protocol):
     """Writes the files of a view."""
 
-    def begin_force(self) -> Callable[[], None]:
-        """Return what forces all that was put so far; any thread may call it, while more is put."""
+    def begin_force(self) -> Callable[[Progress], None]:
+        """Return what forces all that was put so far; any thread may call it, while more is put.
+
+        Its argument is called after each part.
+        """
 
     def end_force(self) -> None:
         """All of that is on disk."""
@@ -92,6 +95,9 @@ class KeptView(CommitLogDispatcher, Generic[Builder, Kept]):
         self.flushing: WorkAside | None = None
         self.flushing_to: Cursor | None = None
         self.flushed = False
+        # Parts of a flush that are forced, how many of them the host knows of, and whether it waits for the flush.
+        self.part_count = self.told_count = 0
+        self.is_awaited = False
 
     # What the one view says and the other does not.
 
@@ -176,10 +182,14 @@ class KeptView(CommitLogDispatcher, Generic[Builder, Kept]):
                 if self.end is None:
                     return False
                 force = self.builder.begin_force()
-                work = partial(self.force_and_keep, force, self.state_to_keep(self.end))
+                work = partial(self.force_and_keep, force, self.state_to_keep(self.end), self.count_part)
                 self.flushing_to = self.end
                 self.flushing = WorkAside("reput-flush", work, self.threads)
             self.flushed = self.flushing.is_done(0.0)
+            if self.part_count != self.told_count:
+                # However many files there are: a disk that answers keeps the flush from its time limit.
+                self.told_count = self.part_count
+                self.context.alive()
         except BaseException:
             self.flushing = None
             self.builder.abandon_force()
@@ -199,7 +209,7 @@ class KeptView(CommitLogDispatcher, Generic[Builder, Kept]):
         """Keep the shorter state before anything is cut: a crash in the middle is then one behind it."""
         self.await_flush()
         force = self.builder.begin_force()
-        force()
+        force(self.context.alive)
         self.builder.end_force()
         with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
             kept = self.state_below(cursor)
@@ -230,7 +240,7 @@ class KeptView(CommitLogDispatcher, Generic[Builder, Kept]):
         self.await_flush()
         if self.end is not None:
             force = self.builder.begin_force()
-            self.force_and_keep(force, self.state_to_keep(self.end))
+            self.force_and_keep(force, self.state_to_keep(self.end), self.context.alive)
             self.builder.end_force()
 
     def await_flush(self) -> None:
@@ -241,11 +251,22 @@ class KeptView(CommitLogDispatcher, Generic[Builder, Kept]):
         """
         flushing, self.flushing, self.flushed = self.flushing, None, False
         if flushing is not None:
-            flushing.is_done(None)
+            self.is_awaited = True
+            try:
+                flushing.is_done(None)
+            finally:
+                self.is_awaited = False
 
-    def force_and_keep(self, force: Callable[[], None], kept: Kept) -> None:
+    def count_part(self) -> None:
+        """A part of the flush that goes on beside is done; called by its thread."""
+        self.part_count += 1
+        if self.is_awaited:
+            # The dispatcher's own thread does nothing but wait for this one, so its sign of life is the other's.
+            self.context.alive()
+
+    def force_and_keep(self, force: Callable[[Progress], None], kept: Kept, on_progress: Progress) -> None:
         """Call *force*, and only then write down that the view reaches so far."""
-        force()
+        force(on_progress)
         self.keep(kept)
 
     def keep(self, kept: Kept) -> None:
