@@ -21,8 +21,9 @@ from reput.settings.spelling import ROCKETMQ_SPELLING
 from source_tree import ROOT, modules
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
-# Its commands and its code are the files of projects, and have tests of their own.
+# Their commands and their code are the files of projects, and have tests of their own.
 AUTHORS_PAGE = ROOT / "docs" / "dispatchers.md"
+PROJECT_PAGES = (AUTHORS_PAGE, ROOT / "docs" / "web-servers.md")
 # Marks a setting that is checked and kept, while nothing depends on it.
 NOT_USED_YET = "○"
 
@@ -48,7 +49,7 @@ def with_blocks(language: str) -> list[object]:
     return [
         pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.spark] if page.stem == "spark" else [])
         for page in PAGES
-        if blocks(page, language) and (page != AUTHORS_PAGE or language == "toml")
+        if blocks(page, language) and (page not in PROJECT_PAGES or language == "toml")
     ]
 
 
