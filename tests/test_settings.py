@@ -268,6 +268,16 @@ def test_a_properties_file_says_the_same_with_dots(write: Callable[[str, str], P
     assert settings.spark_options == {"spark.master": "local"}
 
 
+def test_a_section_names_the_plugin_that_it_is_made_by(write: Callable[[str, str], Path]):
+    """Which is no option of that plugin; `--set` and Python say the same."""
+    config = write("a.toml", '[dispatchers.orders_hook]\nplugin = "http_sink"\nurl = "/orders"\n')
+    settings = load_settings(config, ["dispatchers.x.plugin=http_sink"], **{"dispatchers.y.plugin": "words"}).settings
+    assert settings.dispatcher_plugins == {"orders_hook": "http_sink", "x": "http_sink", "y": "words"}
+    assert settings.dispatcher_options == {"orders_hook": {"url": "/orders"}}
+    with pytest.raises(ConfigError, match=r"dispatchers\.x\.plugin takes the name of an installed dispatcher: .*=3"):
+        load_settings(**{"dispatchers.x.plugin": 3})
+
+
 def test_python_gives_the_same_tables():
     """`reput.open(path, dispatchers={...})` is the TOML table as a dictionary."""
     settings = load_settings(dispatchers={"enabled": ["lake"], "lake": {"target": "/lake"}}).settings

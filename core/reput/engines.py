@@ -54,7 +54,7 @@ def rebuild_with(engine: Any) -> Any:
         on_progress: Callable[[str, int, int], None],
     ) -> Iterator[RebuildRow]:
         refuse_target(store_directory.resolve(), target.resolve(), views)
-        select_dispatchers(views)
+        select_dispatchers(views, settings.dispatcher_plugins)
         for built in engine.rebuild(store_directory, views, target, settings, on_progress):
             keep_refused(store_directory, target, built.view, built.refused)
             yield RebuildRow(built.view, built.records, built.bytes, built.seconds, built.target, swapped=False)

@@ -106,7 +106,7 @@ class DispatcherContext(Protocol):
     """What the host gives to a dispatcher.
 
     Attributes:
-        name: of the entry point, as in the configuration.
+        name: of the dispatcher, as in the configuration.
         directory: the view's own folder, which exists; the plugin keeps its data and its cursor there.
         options: instance of the declared options struct, or None.
         settings: the store's settings, RocketMQ's names in snake case.

@@ -114,7 +114,7 @@ def test_without_java_only_spark_is_missing(monkeypatch, tmp_path):
 
 def test_a_dispatcher_that_cannot_be_loaded_is_a_problem(monkeypatch):
     """The last line of its traceback says why."""
-    entry = CatalogueEntry("lake", "no_such_module", "some-plugin", "1.2", "/somewhere", editable=True)
+    entry = CatalogueEntry("lake", "lake", "no_such_module", "some-plugin", "1.2", "/somewhere", editable=True)
     monkeypatch.setattr("reput.process.catalogue.installed_dispatchers", lambda: {"lake": entry})
     [found] = findings.plugins()
     assert found.state == "problem"

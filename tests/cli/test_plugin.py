@@ -22,6 +22,25 @@ def test_the_built_in_dispatchers_are_listed(capsys):
     assert rows["consume_queue"]["module"] == "reput_plugins.consume_queue"
 
 
+def test_dispatchers_that_the_configuration_makes_of_a_plugin_are_listed_with_it(tmp_path, monkeypatch, capsys):
+    """Under their own names, with their options; what is wrong with these is said."""
+    folder = PluginFolder(tmp_path / "plugins")
+    folder.add("sink")
+    monkeypatch.syspath_prepend(str(folder.folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    config = tmp_path / "reput.toml"
+    config.write_text('[dispatchers.hook]\nplugin = "sink"\nlimit = "many"\n')
+    assert main(["plugin", "list", "--config", str(config), "--format", "json"]) == 0
+    rows = {row["name"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert (rows["hook"]["plugin"], rows["hook"]["state"], rows["hook"]["distribution"]) == (
+        "sink",
+        "OPTIONS",
+        "probes",
+    )
+    assert "dispatchers.hook.limit" in rows["hook"]["error"]
+    assert (rows["sink"]["plugin"], rows["sink"]["state"]) == ("sink", "READY")
+
+
 CLAUSES = ["--clause", "starts_with_nothing", "--clause", "goes_on_where_it_stopped"]
 
 

@@ -46,6 +46,7 @@ def context(log: LogWriter) -> Callable[..., GroupContext]:
     """Return a function that makes a context with given dispatchers, settings and options."""
 
     def make(*dispatchers: str, options: dict[str, dict[str, object]] | None = None, **settings: Any) -> GroupContext:
+        """*options* of each dispatcher, its ``plugin`` among them."""
         for name, values in (options or {}).items():
             settings.update({f"dispatchers.{name}.{option}": value for option, value in values.items()})
         loaded = load_settings(dispatchers=list(dispatchers), **settings)

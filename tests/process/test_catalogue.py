@@ -34,14 +34,14 @@ def test_an_unknown_name_is_refused_with_the_nearest(plugins):
     """And the installed ones are named."""
     plugins.add("probe")
     with pytest.raises(ConfigError, match=r"dispatcher=prbe installed=.*probe") as caught:
-        select_dispatchers(["prbe"])
+        select_dispatchers(["prbe"], {})
     assert caught.value.advice == "Did you mean probe?"
 
 
 def test_each_is_selected_once_in_the_given_order(plugins):
     """A name that is given twice runs once."""
     plugins.add("probe")
-    assert [entry.name for entry in select_dispatchers(["probe", "index", "probe"])] == ["probe", "index"]
+    assert [entry.name for entry in select_dispatchers(["probe", "index", "probe"], {})] == ["probe", "index"]
 
 
 def test_one_name_from_two_distributions_is_refused_where_it_is_to_run(plugins, tmp_path, monkeypatch):
@@ -53,8 +53,8 @@ def test_one_name_from_two_distributions_is_refused_where_it_is_to_run(plugins, 
     (other.folder / "rival-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(str(other.folder))
     with pytest.raises(ConfigError, match="dispatcher=probe distributions=probes,rival"):
-        select_dispatchers(["probe"])
-    assert [entry.name for entry in select_dispatchers(["index"])] == ["index"]
+        select_dispatchers(["probe"], {})
+    assert [entry.name for entry in select_dispatchers(["index"], {})] == ["index"]
     assert "distributions=probes,rival" in (describe(installed_dispatchers()["probe"], {}).broken or "")
 
 
@@ -65,10 +65,10 @@ def test_what_names_no_folder_is_no_dispatcher(plugins, name):
     plugins.points[name] = plugins.points["probe"]
     plugins.install()
     with pytest.raises(ConfigError, match="63 letters, digits"):
-        select_dispatchers([name])
+        select_dispatchers([name], {})
     plugins.points["probe.2"] = plugins.points["probe"]
     plugins.install()
-    assert [entry.name for entry in select_dispatchers(["probe.2"])] == ["probe.2"]
+    assert [entry.name for entry in select_dispatchers(["probe.2"], {})] == ["probe.2"]
 
 
 def test_an_editable_installation_is_known_by_its_files_time(plugins):
@@ -96,3 +96,26 @@ def test_an_editable_package_is_known_by_all_of_its_sources(plugins):
         os.utime(package / name, ns=(0, seen[0] + number))
         seen.append(entry.module_changed_ns())
     assert seen == sorted(set(seen))
+
+
+def test_several_dispatchers_are_made_of_one_plugin(plugins):
+    """The configuration names them; each knows what it is made of."""
+    plugins.add("probe")
+    first, second = select_dispatchers(["orders_hook", "probe"], {"orders_hook": "probe"})
+    assert (first.name, first.plugin, first.module) == ("orders_hook", "probe", second.module)
+    assert (second.name, second.plugin) == ("probe", "probe")
+
+
+def test_a_section_with_a_wrong_plugin_or_an_installed_name_is_refused(plugins):
+    """Both names are said."""
+    plugins.add("probe")
+    with pytest.raises(ConfigError, match="dispatcher=orders_hook plugin=prbe installed=") as caught:
+        select_dispatchers(["orders_hook"], {"orders_hook": "prbe"})
+    assert caught.value.advice == "Did you mean probe?"
+    with pytest.raises(
+        ConfigError, match="the name is that of another installed dispatcher: dispatcher=index plugin=probe"
+    ):
+        select_dispatchers(["index"], {"index": "probe"})
+    with pytest.raises(ConfigError, match="up to 63 letters") as caught:
+        select_dispatchers(["x" * 64], {"x" * 64: "probe"})
+    assert caught.value.advice == "Give its section another name."

@@ -32,6 +32,17 @@ def test_dispatchers_and_their_options_are_taken_up(file):
     assert (again.added, again.removed, again.options) == ((), (), {})
 
 
+def test_a_dispatcher_that_is_added_comes_with_its_plugin_and_one_that_runs_keeps_its_own(file):
+    """Another plugin could make nothing of the view that is there."""
+    found = configuration(file, '[dispatchers]\nenabled = ["a"]\n[dispatchers.a]\nplugin = "sink"\n')
+    file.write_text(
+        '[dispatchers]\nenabled = ["a", "b"]\n[dispatchers.a]\nplugin = "other"\n[dispatchers.b]\nplugin = "sink"\n'
+    )
+    change = found.reread()
+    assert (change.added, change.plugins["b"], change.options) == (("b",), "sink", {"b": {}})
+    assert change.waiting == ("dispatchers.a.plugin",)
+
+
 def test_other_settings_wait_for_the_next_opening(file):
     """They are named."""
     found = configuration(file, "flush_interval_commit_log = 100\n")

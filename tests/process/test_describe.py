@@ -149,7 +149,7 @@ def test_what_no_dispatcher_can_declare_is_named(plugins, fields, text):
         source="from reput_hooks import *\n@hookimpl\ndef reput_create_dispatcher(context):\n    pass\n@hookimpl\n"
         f"def reput_describe_dispatcher():\n    return DispatcherDescription({fields})",
     )
-    (entry,) = select_dispatchers(["wrong"])
+    (entry,) = select_dispatchers(["wrong"], {})
     with pytest.raises(DispatcherError, match=text):
         load_plugin(entry.name, entry.module).describe()
 

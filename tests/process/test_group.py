@@ -328,7 +328,7 @@ def test_one_that_is_killed_is_stopping_until_it_has_ended(log, context, plugins
     supervisor.unwatch_process = lambda member: None
     cell = memory.open_cell(0)
     cell.clear("probe")
-    (entry,) = select_dispatchers(["probe"])
+    (entry,) = select_dispatchers(["probe"], {})
     member = Member(entry, cell, context("probe", dispatcher_dispatch_time_max=1).settings, {})
     supervisor.members = {"probe": member}
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as process:
@@ -356,6 +356,57 @@ def test_a_sign_of_life_renews_the_time_limit(log, plugins, context, processes):
     running = processes(context("probe", options={"probe": {"alive_at": 0}}, dispatcher_dispatch_time_max=3000))
     running.group.wait_for("probe", log.put(1), TIMEOUT)
     assert running.row("probe").restart_count == 0
+
+
+def test_several_dispatchers_of_one_plugin_are_told_apart_by_their_names(
+    log, plugins, context, processes, saved, events
+):
+    """Rows, counters, folders, dead letters, order and commands: each has its own, and its own options."""
+    plugins.add("sink")
+    plugins.add("late", 'reads="appended", after=("orders_hook",)')
+    options = {
+        "orders_hook": {"plugin": "sink", "reject_at": 0},
+        "audit_hook": {"plugin": "sink"},
+        "spare_hook": {"plugin": "sink", "say": "here I am"},
+    }
+    running = processes(context("orders_hook", "audit_hook", "late", options=options))
+    end = log.put(20)
+    for name in ("orders_hook", "audit_hook", "late"):
+        running.group.wait_for(name, end, TIMEOUT)
+    rows = {row.name: row for row in running.group.status()}
+    assert {name: row.plugin for name, row in rows.items()} == {
+        "orders_hook": "sink",
+        "audit_hook": "sink",
+        "late": "late",
+    }
+    assert [row.rejected_count for row in rows.values()] == [1, 0, 0]
+    assert rows["orders_hook"].counters == rows["audit_hook"].counters == {"seen": 20}
+    request(log.store_directory, "pause", "orders_hook")
+    running.wait_for_state("orders_hook", "PAUSED")
+    running.group.wait_for("audit_hook", log.put(5), TIMEOUT)
+    assert running.row("late").progress == end
+    request(log.store_directory, "attach", "spare_hook")
+    running.group.wait_for("spare_hook", log.end, TIMEOUT)
+    assert "here I am" in group_log(log)
+    # What was attached, and of which plugin, is known under the next supervisor, too.
+    os.kill(running.group.process.pid, signal.SIGKILL)
+    running.wait_until(lambda: running.group.restart_count == 1 and running.row("spare_hook").state == "RUNNING")
+    running.group.wait_for("spare_hook", log.put(1), TIMEOUT)
+    request(log.store_directory, "resume", "orders_hook")
+    running.group.wait_for("late", log.end, TIMEOUT)
+    assert [row.view for row in running.group.rebuild(["audit_hook"])] == ["audit_hook"]
+    running.stop()
+    for name in ("orders_hook", "audit_hook", "spare_hook"):
+        assert saved(name)["offsets"] == log.offsets
+    assert not (log.store_directory / "reput/views/sink").exists()
+    assert (log.store_directory / "reput/dead_letters/orders_hook.jsonl").exists()
+
+
+def test_a_second_dispatcher_of_a_view_in_the_stores_root_is_refused(log, context, processes):
+    """Both would write to the same files."""
+    with pytest.raises(ConfigError, match="dispatcher=second plugin=index store_folders=index") as refused:
+        processes(context("second", options={"second": {"plugin": "index"}}))
+    assert refused.value.advice == "Enable index itself."
 
 
 def test_wrong_options_and_names_are_refused_in_the_owner(log, plugins, context, processes):
@@ -675,7 +726,8 @@ def test_sighup_takes_up_what_was_installed_and_configured_since(plugins, tmp_pa
     config = tmp_path / "reput.toml"
 
     def configure(names, limit):
-        config.write_text(f"[dispatchers]\nenabled = {json.dumps(names)}\n[dispatchers.probe]\nlimit = {limit}\n")
+        sections = f'[dispatchers.probe]\nlimit = {limit}\n[dispatchers.second]\nplugin = "probe"\n'
+        config.write_text(f"[dispatchers]\nenabled = {json.dumps(names)}\n{sections}")
 
     configure(["probe"], 1)
     with reput.open(tmp_path / "store", config=config) as store:
@@ -697,9 +749,10 @@ def test_sighup_takes_up_what_was_installed_and_configured_since(plugins, tmp_pa
         store.wait_for("probe", end, TIMEOUT)
         before = store.group.status()[0].pid
         plugins.add("late")
-        configure(["probe", "late"], 1)
-        hang_up_until(lambda: "late" in store.group.members)
-        store.wait_for("late", end, TIMEOUT)
+        configure(["probe", "late", "second"], 1)
+        hang_up_until(lambda: {"late", "second"} <= store.group.members.keys())
+        for name in ("late", "second"):
+            store.wait_for(name, end, TIMEOUT)
         assert store.group.status()[0].pid == before
         configure(["probe", "late"], "'many'")
         hang_up_until(lambda: "the changed options are not used" in log.read_text())

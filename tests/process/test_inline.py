@@ -64,6 +64,17 @@ def test_a_drain_has_an_end(log, plugins, context, inline, saved):
     assert saved("probe")["offsets"] == log.offsets
 
 
+def test_two_dispatchers_of_one_plugin_run_side_by_side(log, plugins, context, inline, saved):
+    """With options, views and progress of their own."""
+    plugins.add("sink")
+    options = {"orders_hook": {"plugin": "sink"}, "audit_hook": {"plugin": "sink", "retry_count": 2}}
+    group = inline(context("orders_hook", "audit_hook", options=options))
+    for name in ("orders_hook", "audit_hook"):
+        group.wait_for(name, log.put(3), TIMEOUT)
+    group.drain_and_stop()
+    assert saved("orders_hook")["offsets"] == saved("audit_hook")["offsets"] == log.offsets
+
+
 def test_a_late_dispatcher_reads_the_log_first(log, plugins, context, inline, saved):
     """What was put before it came is read from the commit log, what comes then from frames, without a gap."""
     plugins.add("probe")

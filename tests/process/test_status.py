@@ -9,6 +9,7 @@ import pytest
 
 from process.log_writer import STORE_TIMESTAMP
 from reput.errors import GroupUnreachable
+from reput.process.catalogue import select_dispatchers
 from reput.process.gaps import Gap, Gaps
 from reput.process.inline import InlineCell, InlineRing
 from reput.process.status import dispatcher_row, store_timestamp_at
@@ -17,6 +18,8 @@ from reput.settings import load_settings
 from reput.store.dispatcher_cursors import keep_dispatcher_cursors
 from reput.store.files import Files
 
+(INDEX,) = select_dispatchers(["index"], {})
+
 
 def row_of(log, *, progress=None, ordinal=None):
     """Return the row of a dispatcher that stands somewhere."""
@@ -24,7 +27,7 @@ def row_of(log, *, progress=None, ordinal=None):
     cell = InlineCell("index", 0, ring)
     if progress is not None:
         cell.set_progress(progress, ordinal)
-    return dispatcher_row("index", "reput", "1", cell, ring, log.store_directory)
+    return dispatcher_row(INDEX, cell, ring, log.store_directory)
 
 
 def test_what_is_not_known_is_none(log):
@@ -101,5 +104,5 @@ def test_a_gap_is_shown_of_a_dispatcher_that_has_not_run(tmp_path):
     """One that is broken has said nothing in its cell; its files say what it missed."""
     Gaps(tmp_path, "index").add(Gap(0, 100, 250))
     ring = InlineRing(capacity=1 << 16, appended=300, durable=300, commit_log_offset_min=250, epoch=1, ordinal=3)
-    row = dispatcher_row("index", "reput", "1", InlineCell("index", 0, ring), ring, tmp_path)
+    row = dispatcher_row(INDEX, InlineCell("index", 0, ring), ring, tmp_path)
     assert (row.gap_bytes, row.rejected_count) == (150, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -25,6 +25,9 @@ from reput.cli.output import BODY_PREVIEW_SIZE, Printer, print_table, write_line
 from reput.cli.rows import Body, record_row, record_text, time_text
 from reput.errors import ReputError, StoreError
 from reput.process.messages import Verb
+
+if TYPE_CHECKING:
+    from reput.settings import Settings
 
 __all__ = ["register"]
 
@@ -63,6 +66,8 @@ def dead_letters(
         bool, typer.Option("--replay", help="Have the dispatcher take them once more, and show what became of each.")
     ] = False,
     body: BodyOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Show the records that a dispatcher rejected, with its reasons, or replay them.
@@ -77,7 +82,7 @@ def dead_letters(
     from reput.store.record import decode_record
 
     require_store(store)
-    require_dispatcher(store, name)
+    require_dispatcher(store, name, settings_of(store, config, assignments).settings)
     letters = DeadLetters(store, name)
     if replay:
         print_table(msgspec.to_builtins(replay_dead_letters(store, name)), REPLAY_COLUMNS, output_format)
@@ -91,7 +96,7 @@ def dead_letters(
     letters.require_whole()
 
 
-def require_dispatcher(store: Path, name: str) -> None:
+def require_dispatcher(store: Path, name: str, settings: Settings) -> None:
     """Refuse a name that no dispatcher has or had here: an empty list would say that nothing was rejected.
 
     Raises:
@@ -102,7 +107,7 @@ def require_dispatcher(store: Path, name: str) -> None:
     from reput.store.dispatcher_cursors import read_dispatcher_cursors
 
     if name not in read_dispatcher_cursors(store) and not DeadLetters(store, name).lines.path.exists():
-        select_dispatchers([name])
+        select_dispatchers([name], settings.dispatcher_plugins)
 
 
 def dead_letter_text(row: Mapping[str, Any], body_size_max: int | None) -> str:
@@ -169,7 +174,7 @@ def register(application: typer.Typer) -> None:
     """Add the verbs to *application*, all alike."""
     application.command("list", epilog=epilog(LIST_EXAMPLE))(takes_settings(list_dispatchers))
     application.command("debug", epilog=epilog(DEBUG_EXAMPLE))(debug_dispatcher)
-    application.command("dead-letters", epilog=epilog(DEAD_LETTERS_EXAMPLE))(takes_settings(dead_letters))
+    application.command("dead-letters", epilog=epilog(DEAD_LETTERS_EXAMPLE))(dead_letters)
     for verb, what in VERBS.items():
         example = f"reput dispatcher {verb} --help"
         application.command(verb, help=what, epilog=epilog(example))(takes_settings(command(verb)))

@@ -25,17 +25,28 @@ NEW_EXAMPLE = "reput plugin new word_count --directory word_count"
 TEST_EXAMPLE = "reput plugin test consume_queue --clause any_batches --clause truncates"
 
 
-def list_plugins(output_format: FormatOption = OutputFormat.TEXT) -> int:
+def list_plugins(
+    config: ConfigOption = None, assignments: SetOption = None, output_format: FormatOption = OutputFormat.TEXT
+) -> int:
     """List the installed dispatchers: where each comes from, and whether it can be loaded.
 
-    Each is imported in a process of its own and asked what it declares. Exit code 1: one of them is BROKEN.
+    Each is imported in a process of its own and asked what it declares. A configuration gives them options, and adds
+    those that it makes of them under other names. Exit code 1: one of them is BROKEN.
     """
-    from reput.process.catalogue import installed_dispatchers
+    from reput.process.catalogue import installed_dispatchers, select_dispatchers
     from reput.process.describe import describe
+    from reput.settings import load_settings
 
-    entries = sorted(installed_dispatchers().values(), key=lambda entry: entry.name)
-    rows = [plugin_row(entry, describe(entry, {})) for entry in entries]
-    print_table(rows, ("name", "distribution", "version", "state", "reads", "after", "origin", "error"), output_format)
+    settings = load_settings(config, assignments or ()).settings
+    entries = {**installed_dispatchers()}
+    for entry in select_dispatchers(settings.dispatcher_plugins, settings.dispatcher_plugins):
+        entries[entry.name] = entry
+    rows = [
+        plugin_row(entry, describe(entry, settings.dispatcher_options.get(name, {})))
+        for name, entry in sorted(entries.items())
+    ]
+    columns = ("name", "plugin", "distribution", "version", "state", "reads", "after", "origin", "error")
+    print_table(rows, columns, output_format)
     return ANSWER_IS_NO if any(row["state"] == "BROKEN" for row in rows) else 0
 
 
@@ -48,6 +59,7 @@ def plugin_row(entry: CatalogueEntry, answer: Answer) -> dict[str, Any]:
     broken = answer.broken.rstrip().rpartition("\n")[2] if answer.broken else None
     return {
         "name": entry.name,
+        "plugin": entry.plugin,
         "distribution": entry.distribution,
         "version": entry.version,
         "state": "BROKEN" if broken else "OPTIONS" if answer.refused else "READY",

@@ -118,7 +118,8 @@ def rebuild_store(
     from reput.process.elsewhere import described, refuse_elsewhere
 
     views = views or settings.dispatchers
-    refuse_elsewhere(described(select_dispatchers(views), settings), force=force)
+    entries = select_dispatchers(views, settings.dispatcher_plugins)
+    refuse_elsewhere(described(entries, settings), force=force)
     enabled = tuple(dict.fromkeys((*settings.dispatchers, *views)))
     with Store(store, msgspec.structs.replace(settings, dispatchers=enabled), "processes"):
         return rebuild_in_place(store, views, force=force, on_progress=on_progress)

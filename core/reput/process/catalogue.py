@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,10 +35,11 @@ class DirectUrl(msgspec.Struct):
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True):
-    """One installed dispatcher.
+    """One installed dispatcher, or one of several that the configuration makes of it.
 
     Attributes:
-        name: of the entry point, and of the dispatcher in the configuration.
+        name: of the dispatcher: its section in the configuration, its view, its rows.
+        plugin: of the entry point, which is the name, too, unless the configuration gives another.
         module: what is imported, in a process of its own.
         distribution: name of the distribution that brought it.
         version: of that distribution.
@@ -48,12 +49,17 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
     """
 
     name: str
+    plugin: str
     module: str
     distribution: str
     version: str
     origin: str
     editable: bool
     rivals: tuple[str, ...] = ()
+
+    def named(self, name: str) -> CatalogueEntry:
+        """Return the dispatcher *name* of this plugin."""
+        return msgspec.structs.replace(self, name=name)
 
     def check(self) -> None:
         """Refuse what cannot run; that it is installed is nobody else's trouble.
@@ -63,7 +69,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
         """
         if self.rivals:
             raise ConfigError(
-                f"two distributions bring a dispatcher of one name: dispatcher={self.name} "
+                f"two distributions bring a dispatcher of one name: dispatcher={self.plugin} "
                 f"distributions={','.join(sorted((self.distribution, *self.rivals)))}",
                 "Uninstall one of them.",
             )
@@ -71,7 +77,9 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
             raise ConfigError(
                 f"a dispatcher is named by up to 63 letters, digits, -, _ and .: dispatcher={self.name!r} "
                 f"distribution={self.distribution}",
-                "Its author has to give the entry point another name.",
+                "Its author has to give the entry point another name."
+                if self.name == self.plugin
+                else "Give its section another name.",
             )
 
     def module_changed_ns(self) -> int | None:
@@ -118,10 +126,11 @@ def catalogue_entry(point: EntryPoint) -> CatalogueEntry:
     """Return what the metadata says of one entry point."""
     distribution = point.dist
     if distribution is None:
-        return CatalogueEntry(point.name, point.module, "", "", "", editable=True)
+        return CatalogueEntry(point.name, point.name, point.module, "", "", "", editable=True)
     text = distribution.read_text("direct_url.json")
     url = msgspec.json.decode(text, type=DirectUrl) if text else None
     return CatalogueEntry(
+        point.name,
         point.name,
         point.module,
         distribution.name,
@@ -131,8 +140,11 @@ def catalogue_entry(point: EntryPoint) -> CatalogueEntry:
     )
 
 
-def select_dispatchers(names: Iterable[str]) -> list[CatalogueEntry]:
+def select_dispatchers(names: Iterable[str], plugins: Mapping[str, str]) -> list[CatalogueEntry]:
     """Return the entries of *names*, in their order, each once.
+
+    Args:
+        plugins: of each dispatcher that is not named as its plugin is, as `Settings.dispatcher_plugins`.
 
     Raises:
         ConfigError: no installed distribution brings a dispatcher of that name, or two do, or it is no name.
@@ -140,12 +152,19 @@ def select_dispatchers(names: Iterable[str]) -> list[CatalogueEntry]:
     entries = installed_dispatchers()
     selected: dict[str, CatalogueEntry] = {}
     for name in names:
-        if name not in entries:
-            nearest = difflib.get_close_matches(name, entries, n=1)
+        plugin = plugins.get(name, name)
+        if plugin not in entries:
+            nearest = difflib.get_close_matches(plugin, entries, n=1)
+            of_plugin = "" if plugin == name else f"plugin={plugin} "
             raise ConfigError(
-                f"no such dispatcher is installed: dispatcher={name} installed={','.join(sorted(entries))}",
+                f"no such dispatcher is installed: dispatcher={name} {of_plugin}installed={','.join(sorted(entries))}",
                 f"Did you mean {nearest[0]}?" if nearest else "See `reput plugin list`, or install the plugin.",
             )
-        entries[name].check()
-        selected[name] = entries[name]
+        if plugin != name and name in entries:
+            raise ConfigError(
+                f"the name is that of another installed dispatcher: dispatcher={name} plugin={plugin}",
+                "Give the section another name.",
+            )
+        selected[name] = entries[plugin].named(name)
+        selected[name].check()
     return list(selected.values())

@@ -11,7 +11,7 @@ from reput.settings import Settings
 __all__ = ["Configuration", "ConfigurationChange"]
 
 # What a running group takes up.
-TAKEN_UP = frozenset({"dispatchers", "dispatcher_options"})
+TAKEN_UP = frozenset({"dispatchers", "dispatcher_options", "dispatcher_plugins"})
 
 
 class ConfigurationChange(msgspec.Struct, frozen=True):
@@ -20,6 +20,7 @@ class ConfigurationChange(msgspec.Struct, frozen=True):
     Attributes:
         added, removed: dispatchers that are enabled now, or no longer.
         options: those of dispatchers that have others now, or are new.
+        plugins: of each dispatcher that is not named as its plugin is.
         waiting: other settings that were changed; they hold when the store is opened next.
         refused: why nothing was taken up; the configuration is as it was.
     """
@@ -27,6 +28,7 @@ class ConfigurationChange(msgspec.Struct, frozen=True):
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     options: dict[str, dict[str, object]] = {}
+    plugins: dict[str, str] = {}
     waiting: tuple[str, ...] = ()
     refused: str | None = None
 
@@ -52,10 +54,17 @@ class Configuration:
             or now.dispatcher_options.get(name, {}) != before.dispatcher_options.get(name, {})
         }
         names = [name for name in now.__struct_fields__ if getattr(before, name) != getattr(now, name)]
+        # Another plugin cannot go on in the view of the one before.
+        changed = [
+            f"dispatchers.{name}.plugin"
+            for name in now.dispatchers
+            if name in before.dispatchers and now.dispatcher_plugins.get(name) != before.dispatcher_plugins.get(name)
+        ]
         self.settings = now
         return ConfigurationChange(
             added=tuple(name for name in now.dispatchers if name not in before.dispatchers),
             removed=tuple(name for name in before.dispatchers if name not in now.dispatchers),
             options=options,
-            waiting=tuple(name for name in names if name not in TAKEN_UP),
+            plugins=now.dispatcher_plugins,
+            waiting=(*(name for name in names if name not in TAKEN_UP), *changed),
         )

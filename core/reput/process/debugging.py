@@ -26,7 +26,7 @@ from reput.process.elsewhere import refuse_elsewhere
 from reput.process.group_context import GroupContext
 from reput.process.hosted_loop import HostedLoop
 from reput.process.inline import InlineCell, InlineReader, InlineRing
-from reput.process.plugin import convert_options, load_plugin
+from reput.process.plugin import check_instance, convert_options, load_plugin
 from reput.process.publisher import FramePublisher
 from reput.process.states import ABSENT, State
 from reput.process.view_folders import ViewFolders
@@ -89,9 +89,10 @@ class DebuggedDispatcher:
     def __init__(
         self, directory: Path, name: str, settings: Settings, target: Path | None, empty: bool, *, force: bool = False
     ) -> None:
-        (entry,) = select_dispatchers([name])
+        (entry,) = select_dispatchers([name], settings.dispatcher_plugins)
         plugin = load_plugin(name, entry.module)
         description = plugin.describe()
+        check_instance(entry, description.store_folders)
         options = convert_options(name, settings.dispatcher_options.get(name, {}), description.options)
         elsewhere = lies_elsewhere(description, options)
         refuse_elsewhere({name: portable_description(description, view_elsewhere=elsewhere)}, force=force)

@@ -179,7 +179,7 @@ def keep(path: Path | None, answer: Answer) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Read a `Question` from stdin and write the `Answer`; the arguments are its descriptor and the asking process."""
     from reput.process.parent_death import die_with_parent
-    from reput.process.plugin import convert_options, load_plugin
+    from reput.process.plugin import check_instance, convert_options, load_plugin
 
     descriptor = int(arguments[0])
     # Whoever asks waits for the answer in the thread that asked.
@@ -189,6 +189,7 @@ def main(arguments: Sequence[str]) -> None:
     name, pid = question.entry.name, os.getpid()
     try:
         description = load_plugin(name, question.entry.module).describe()
+        check_instance(question.entry, description.store_folders)
         options = convert_options(name, question.options, description.options)
         elsewhere = lies_elsewhere(description, options)
         answer = Answer(portable_description(description, view_elsewhere=elsewhere))

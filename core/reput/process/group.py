@@ -153,7 +153,7 @@ class ProcessGroup:
             self.process, self.channel = process, channel
         setup = Setup(
             context=self.context,
-            entries=select_dispatchers(self.names),
+            entries=select_dispatchers(self.names, self.context.settings.dispatcher_plugins),
             descriptors=self.memory.descriptors,
             owner_pid=os.getpid(),
             path=[os.path.abspath(entry) for entry in sys.path if entry],
@@ -269,11 +269,13 @@ class ProcessGroup:
                 self.on_members()
 
     def keep_options(self) -> None:
-        """Have the next supervisor start all dispatchers with the options that they run with."""
+        """Have the next supervisor start all dispatchers by the plugins and with the options that they run with."""
         settings = self.context.settings
         options = settings.dispatcher_options | {name: member.options for name, member in self.members.items()}
+        plugins = settings.dispatcher_plugins | {name: member.entry.plugin for name, member in self.members.items()}
         self.context = msgspec.structs.replace(
-            self.context, settings=msgspec.structs.replace(settings, dispatcher_options=options)
+            self.context,
+            settings=msgspec.structs.replace(settings, dispatcher_options=options, dispatcher_plugins=plugins),
         )
 
     def clean(self) -> None:
@@ -542,13 +544,11 @@ class ProcessGroup:
         """Return a row per enabled dispatcher."""
         return [
             dispatcher_row(
-                name,
-                member.entry.distribution,
-                member.entry.version,
+                member.entry,
                 self.memory.view(member.slot),
                 self.memory.header,
                 self.context.store_directory,
                 None if member.shadow_slot is None else self.memory.view(member.shadow_slot).progress,
             )
-            for name, member in self.members.items()
+            for member in self.members.values()
         ]

@@ -28,7 +28,7 @@ from reput.process.group_place import remove_place
 from reput.process.hosted_loop import HostedLoop
 from reput.process.messages import RebuiltView
 from reput.process.order import enabled_predecessors, in_order
-from reput.process.plugin import Plugin, convert_options, load_plugin
+from reput.process.plugin import Plugin, check_instance, convert_options, load_plugin
 from reput.process.publisher import FramePublisher
 from reput.process.shadow_folders import ShadowFolders
 from reput.process.states import State, check_transition
@@ -310,7 +310,7 @@ class InlineGroup:
             DispatcherError: another process group works on the store's views.
         """
         settings = self.context.settings
-        for slot, entry in enumerate(select_dispatchers(settings.dispatchers)):
+        for slot, entry in enumerate(select_dispatchers(settings.dispatchers, settings.dispatcher_plugins)):
             cell = InlineCell(entry.name, slot, self.ring)
             member = self.members[entry.name] = Member(entry, cell, Backoff(entry.name, settings))
             self.load(member)
@@ -329,6 +329,7 @@ class InlineGroup:
         try:
             member.plugin = load_plugin(member.name, member.entry.module)
             member.description = member.plugin.describe()
+            check_instance(member.entry, member.description.store_folders)
             member.options = convert_options(member.name, self.context.options(member.name), member.description.options)
         except ConfigError:
             raise
@@ -533,9 +534,7 @@ class InlineGroup:
         """Return a row per enabled dispatcher."""
         return [
             dispatcher_row(
-                member.name,
-                member.entry.distribution,
-                member.entry.version,
+                member.entry,
                 member.cell,
                 self.ring,
                 self.context.store_directory,

@@ -16,10 +16,11 @@ import pluggy
 
 import reput_hooks.dispatcher
 from reput.errors import ConfigError, DispatcherError
+from reput.process.catalogue import CatalogueEntry
 from reput.process.description import PluginDescription, portable_description
 from reput_hooks import API_VERSION, CommitLogDispatcher, DispatcherContext, DispatcherDescription
 
-__all__ = ["Plugin", "convert_options", "load_plugin"]
+__all__ = ["Plugin", "check_instance", "convert_options", "load_plugin"]
 
 PROJECT = "reput"
 # In a store's root, and no view of a dispatcher.
@@ -111,6 +112,20 @@ class Plugin:
     def read_view(self, folders: Sequence[Path]) -> object:
         """Return what the plugin says that a view holds, None if it leaves that to its files."""
         return self.manager.hook.reput_read_view(folders=folders)
+
+
+def check_instance(entry: CatalogueEntry, store_folders: Sequence[str]) -> None:
+    """Refuse a second dispatcher of a plugin whose view has its place in the store's root.
+
+    Raises:
+        ConfigError: it is one; both would write to the same files.
+    """
+    if store_folders and entry.name != entry.plugin:
+        raise ConfigError(
+            f"of this plugin a store has one dispatcher, whose view lies in its root: dispatcher={entry.name} "
+            f"plugin={entry.plugin} store_folders={','.join(store_folders)}",
+            f"Enable {entry.plugin} itself.",
+        )
 
 
 def load_plugin(name: str, module: str) -> Plugin:

@@ -87,7 +87,7 @@ def rebuild(
     require_store(store_directory)
     store_directory, target = store_directory.resolve(), target.resolve()
     refuse_target(store_directory, target, views)
-    refuse_elsewhere(described(select_dispatchers(views), settings), force=force)
+    refuse_elsewhere(described(select_dispatchers(views, settings.dispatcher_plugins), settings), force=force)
     segments = Segments(store_directory / "commitlog")
     begin, end = segments.offset_min, find_log_end(store_directory, segments)
     store_id = read_store_id(store_directory)

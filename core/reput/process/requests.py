@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import msgspec
 
 import reput
 from reput.errors import DispatcherError, ReputError
-from reput.process.catalogue import installed_dispatchers, select_dispatchers
+from reput.process.catalogue import CatalogueEntry, installed_dispatchers, select_dispatchers
 from reput.process.channel import JsonChannel
 from reput.process.configuration import ConfigurationChange
 from reput.process.control_socket import ControlSocket
@@ -159,8 +159,9 @@ class RequestDesk:
                 self.configure(request.change)
                 report(result(request, None))
             case "attach":
+                (entry,) = self.select(request.name, self.group.settings.dispatcher_plugins)
                 options = self.group.context.options(request.name)
-                self.attach(request.name, options, lambda error: report(outcome(request, error)))
+                self.attach(entry, options, lambda error: report(outcome(request, error)))
             case "rebuild":
                 self.rebuild(request, report, client)
             case "pause":
@@ -234,9 +235,7 @@ class RequestDesk:
             ),
             dispatchers=[
                 dispatcher_row(
-                    member.name,
-                    member.entry.distribution,
-                    member.entry.version,
+                    member.entry,
                     member.cell,
                     header,
                     self.group.context.store_directory,
@@ -341,14 +340,16 @@ class RequestDesk:
         for name in change.added:
             if name not in self.group.members or self.group.members[name].leaving:
                 try:
-                    self.attach(name, change.options.get(name, {}), partial(self.say_attached, name))
+                    (entry,) = self.select(name, change.plugins)
+                    self.attach(entry, change.options.get(name, {}), partial(self.say_attached, name))
                 except ReputError as error:
                     self.say_attached(name, error)
         for name, options in change.options.items():
             member = self.group.members.get(name)
             if member is not None and member.options != options:
                 # Whoever upgrades a plugin may give it other options in one go, which are the new one's to judge.
-                question = Question(installed_dispatchers().get(name, member.entry), options)
+                installed = installed_dispatchers().get(member.entry.plugin, member.entry)
+                question = Question(installed.named(name), options)
                 done = partial(self.group.on_described_again, member, question, "the changed options are")
                 self.group.describe(question, done)
         if change.waiting:
@@ -371,13 +372,25 @@ class RequestDesk:
             raise DispatcherError(f"the view is being rebuilt: dispatcher={member.name}")
         self.group.detach(member)
 
-    def attach(self, name: str, options: dict[str, object], done: Callable[[ReputError | None], None]) -> None:
+    def select(self, name: str, plugins: Mapping[str, str]) -> list[CatalogueEntry]:
+        """Return one dispatcher as it is installed now.
+
+        Raises:
+            ConfigError: it is not installed.
+        """
+        importlib.invalidate_caches()
+        return select_dispatchers([name], plugins)
+
+    def attach(
+        self, entry: CatalogueEntry, options: dict[str, object], done: Callable[[ReputError | None], None]
+    ) -> None:
         """Take an installed dispatcher into the group; *done* is told what came of it.
 
         Raises:
-            ConfigError: it is not installed, or all slots are taken.
+            ConfigError: all slots are taken.
             DispatcherError: it is in the group already.
         """
+        name = entry.name
         if self.group.ending:
             raise DispatcherError("the group is ending")
         present = self.group.members.get(name)
@@ -385,7 +398,7 @@ class RequestDesk:
 
             def come_back() -> None:
                 try:
-                    self.attach(name, options, done)
+                    self.attach(entry, options, done)
                 except ReputError as error:
                     done(error)
 
@@ -393,8 +406,6 @@ class RequestDesk:
             return
         if present is not None:
             raise DispatcherError(f"dispatcher is attached already: dispatcher={name}")
-        importlib.invalidate_caches()
-        (entry,) = select_dispatchers([name])
         member = self.group.add_member(entry, options)
         member.joining = True
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from reput.errors import StoreError
+from reput.process.catalogue import CatalogueEntry
 from reput.process.dead_letters import DeadLetters
 from reput.process.feed import CursorNumbers, FrameHeader
 from reput.process.gaps import Gaps
@@ -31,6 +32,7 @@ class DispatcherRow(msgspec.Struct, frozen=True):
     """One dispatcher.
 
     Attributes:
+        plugin: name of the entry point that makes it; the dispatcher's own unless the configuration gives it another.
         progress, durable_cursor: commit-log offsets: readable up to there, and what a power cut leaves.
         lag_seconds: age of the oldest record that was not dispatched.
         gap_bytes: of the log that retention took before the view had them.
@@ -42,6 +44,7 @@ class DispatcherRow(msgspec.Struct, frozen=True):
     """
 
     name: str
+    plugin: str
     distribution: str | None
     version: str | None
     pid: int | None
@@ -95,15 +98,14 @@ class StatusCell(Protocol):
 
 
 def dispatcher_row(
-    name: str,
-    distribution: str | None,
-    version: str | None,
+    entry: CatalogueEntry,
     cell: StatusCell,
     header: FrameHeader,
     store_directory: Path,
     rebuild_progress: int | None = None,
 ) -> DispatcherRow:
     """Return the row of one dispatcher, as its cell stands now."""
+    name = entry.name
     # The dispatcher's numbers before the writer's: a lag is never negative.
     ordinal_dispatched, progress, durable = cell.ordinal_dispatched, cell.progress, cell.durable_cursor
     ordinal, appended = header.ordinal, header.appended
@@ -121,8 +123,9 @@ def dispatcher_row(
     # One that has not run since the writer started has said nothing in its cell; its files have.
     return DispatcherRow(
         name=name,
-        distribution=distribution,
-        version=version,
+        plugin=entry.plugin,
+        distribution=entry.distribution,
+        version=entry.version,
         pid=pid,
         state=(State.STOPPED if state is None else State(state)).name,
         progress=progress,

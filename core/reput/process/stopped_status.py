@@ -74,7 +74,15 @@ def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
             or ahead_of_clock(read_checkpoint(store_directory).physic_msg_timestamp, Clock().now_ms()),
         ),
         dispatchers=[
-            stopped_row(segments, store_directory, name, cursors.get(name), epochs.clean_end, unreachable)
+            stopped_row(
+                segments,
+                store_directory,
+                name,
+                settings.dispatcher_plugins.get(name, name),
+                cursors.get(name),
+                epochs.clean_end,
+                unreachable,
+            )
             for name in settings.dispatchers
         ],
         damage=known_damage(store_directory, end),
@@ -86,6 +94,7 @@ def stopped_row(
     segments: Segments,
     store_directory: Path,
     name: str,
+    plugin: str,
     durable_cursor: int | None,
     clean_end: int | None,
     unreachable: str | None,
@@ -96,7 +105,7 @@ def stopped_row(
 
     After a close that was the end of it: what it is behind by, up to *clean_end*, is known. After a kill it is not.
     """
-    entry = installed_dispatchers().get(name)
+    entry = installed_dispatchers().get(plugin)
     if entry is not None and entry.rivals:
         # Which of them would run is not known.
         entry = None
@@ -106,6 +115,7 @@ def stopped_row(
     damaged_lines = [*dead_letters.damaged_lines(), *gaps.damaged_lines]
     return DispatcherRow(
         name=name,
+        plugin=plugin,
         distribution=entry.distribution if entry else None,
         version=entry.version if entry else None,
         pid=None,

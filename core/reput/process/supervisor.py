@@ -736,10 +736,11 @@ class Supervisor:
         importlib.invalidate_caches()
         installed = installed_dispatchers()
         for member in list(self.members.values()):
-            entry = installed.get(member.name)
-            if entry is None:
+            found = installed.get(member.entry.plugin)
+            if found is None:
                 self.merger.say("WARNING", "the dispatcher was uninstalled", dispatcher=member.name)
                 continue
+            entry = found.named(member.name)
             try:
                 entry.check()
             except ConfigError as error:

@@ -19,6 +19,8 @@ __all__ = ["LoadedSettings", "load_settings", "require_recorded"]
 # RocketMQ's switches that say the same as naming a dispatcher.
 SWITCH_OF_DISPATCHER = {"index": "message_index_enable", "consume_queue_ext": "enable_consume_queue_ext"}
 DEFAULTS = Settings()
+# In a dispatcher's section: the plugin that it is made by, where that has another name.
+PLUGIN_OPTION = "plugin"
 
 
 class LoadedSettings(msgspec.Struct, frozen=True):
@@ -94,6 +96,7 @@ class SettingsLayers:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.options: dict[str, dict[str, object]] = {}
+        self.plugins: dict[str, str] = {}
         self.spark: dict[str, str] = {}
         self.unused: dict[str, None] = {}
         self.explicit: set[str] = set()
@@ -109,8 +112,7 @@ class SettingsLayers:
                 field = "spark_options"
                 self.spark[name] = spark_value(assignment)
             elif table == "dispatchers" and rest and rest != "enabled":
-                field = "dispatcher_options"
-                self.put_option(assignment)
+                field = self.put_option(assignment)
             elif known := "dispatchers" if name == "dispatchers.enabled" else setting_name(name):
                 field = known
                 layer[field] = field_value(field, assignment)
@@ -126,15 +128,29 @@ class SettingsLayers:
         self.values |= layer
         self.put_switches(layer)
 
-    def put_option(self, assignment: Assignment) -> None:
-        """Take one option of one dispatcher; the plugin's own struct is to check it."""
+    def put_option(self, assignment: Assignment) -> str:
+        """Take one option of one dispatcher, which the plugin's own struct is to check, or the plugin's name.
+
+        Returns:
+            The field of `Settings` that it goes into.
+        """
         _, name, option = (*assignment.name.split(".", 2), "")[:3]
         if not option or not DISPATCHER_NAME.fullmatch(name):
             raise ConfigError(
                 "an option of a dispatcher is written dispatchers.NAME.OPTION: "
                 f"{assignment.name}={assignment.value} source={assignment.source}"
             )
+        if option == PLUGIN_OPTION:
+            if not isinstance(assignment.value, str) or not assignment.value.strip():
+                raise ConfigError(
+                    f"{assignment.name} takes the name of an installed dispatcher: "
+                    f"{assignment.name}={assignment.value} source={assignment.source}",
+                    "See `reput plugin list`.",
+                )
+            self.plugins[name] = assignment.value.strip()
+            return "dispatcher_plugins"
         self.options.setdefault(name, {})[option] = option_value(assignment)
+        return "dispatcher_options"
 
     def put_unused(self, assignment: Assignment) -> None:
         """Note a name that only RocketMQ uses; refuse one that neither knows."""
@@ -164,4 +180,6 @@ class SettingsLayers:
             port = values.get("listen_port", DEFAULTS.listen_port)
             values["store_host"] = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         values.setdefault("born_host", values["store_host"])
-        return Settings(**values, dispatcher_options=self.options, spark_options=self.spark)
+        return Settings(
+            **values, dispatcher_options=self.options, dispatcher_plugins=self.plugins, spark_options=self.spark
+        )

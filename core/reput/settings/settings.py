@@ -150,6 +150,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # reput's own: the dispatchers.
     dispatchers: tuple[str, ...] = ("consume_queue", "index")
     dispatcher_options: dict[str, dict[str, object]] = {}
+    dispatcher_plugins: dict[str, str] = {}  # of each dispatcher that is not named as its plugin is
     spark_options: dict[str, str] = {}  # "spark.master" and whatever else Spark knows
     ring_size: Annotated[int, Meta(ge=RING_SIZE_MIN, le=RING_SIZE_MAX)] = 8 << 20  # a power of two
     dispatcher_flush_interval: Interval = 1_000

@@ -10,6 +10,9 @@ TOML has settings at the top level, and tables for what is structured:
     [dispatchers.spark_export]            # options of one dispatcher, as the plugin declares them
     target = "/lake"
 
+    [dispatchers.orders_hook]             # another dispatcher of the same plugin
+    plugin = "http_sink"
+
     [spark]                               # whatever Spark knows
     master = "local[2]"
 

@@ -28,7 +28,8 @@ ROCKETMQ_SPELLING = {snake_case(name): name for name in ROCKETMQ_NAMES}
 assert len(ROCKETMQ_SPELLING) == len(ROCKETMQ_NAMES)  # No two of RocketMQ's names are one in snake case.
 
 # Options are named one by one, with dots.
-FIELDS = [field for field in Settings.__struct_fields__ if field not in ("dispatcher_options", "spark_options")]
+NAMED_WITH_DOTS = frozenset({"dispatcher_options", "dispatcher_plugins", "spark_options"})
+FIELDS = [field for field in Settings.__struct_fields__ if field not in NAMED_WITH_DOTS]
 SETTING_NAMES = {field: field for field in FIELDS} | {
     ROCKETMQ_SPELLING.get(field, camel_case(field)): field for field in FIELDS
 }

@@ -73,7 +73,7 @@ def run_contract(
     Raises:
         ConfigError: the dispatcher is not installed, or one of its options is wrong.
     """
-    select_dispatchers([dispatcher])
+    select_dispatchers([dispatcher], settings.dispatcher_plugins)
     left = list(clauses)
     while left:
         process = ContractProcess(ContractQuestion(dispatcher, settings, left))

@@ -53,7 +53,7 @@ class Subject:
         settings: Settings,
         samples: Sequence[Sample],
     ) -> None:
-        (self.entry,) = select_dispatchers([name])
+        (self.entry,) = select_dispatchers([name], settings.dispatcher_plugins)
         self.name = name
         self.settings = sample_settings(settings)
         self.samples = samples
