@@ -15,6 +15,7 @@ class Options(msgspec.Struct):
     crash_at: int = -1
     kill_at: int = -1
     hang_at: int = -1
+    leak: int = 0
     hang_in_flush: bool = False
     hang_beside: bool = False
     alive_at: int = -1
@@ -45,6 +46,7 @@ class Probe(CommitLogDispatcher):
         self.options = context.options
         self.file = Path(context.options.elsewhere or context.directory) / "probe.json"
         self.saved = msgspec.json.decode(self.file.read_bytes(), type=Saved) if self.file.exists() else Saved()
+        self.leaked = []
         self.retries = self.options.retry_count
         self.events("create", *["rehearsal"] * context.rehearsal)
         if self.options.say:
@@ -75,6 +77,7 @@ class Probe(CommitLogDispatcher):
             self.events("retry")
             raise RetryLater("not now")
         offsets = [request.commit_log_offset for request in batch]
+        self.leaked.append(b"x" * options.leak)
         time.sleep(options.seconds_per_record * len(offsets))
         crashes = not options.crash_until or not Path(options.crash_until).exists()
         if options.crash_at in offsets and crashes:

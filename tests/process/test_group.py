@@ -701,6 +701,32 @@ def test_what_was_attached_is_there_under_the_next_supervisor(log, plugins, cont
     assert running.row("probe").state == "PAUSED"
 
 
+def test_a_dispatcher_that_takes_too_much_memory_is_started_anew(log, plugins, context, processes, saved, events):
+    """With the reason, and without a record twice: it flushes before. What it has done counts as progress."""
+    plugins.add("probe")
+    options = {"probe": {"leak": 8 << 20}}
+    running = processes(context("probe", options=options, dispatcher_memory_max=64 << 20))
+    running.wait_for_state("probe", "RUNNING")
+    while running.row("probe").restart_count == 0:
+        running.group.wait_for("probe", log.put(1), TIMEOUT)
+    running.group.wait_for("probe", log.put(1), TIMEOUT)
+    assert "memory exceeds its limit: rss_bytes=" in group_log(log)
+    running.stop()
+    assert saved("probe")["offsets"] == log.offsets
+
+
+def test_plugins_have_a_lower_priority(plugins, tmp_path):
+    """By as much as the settings say. The views that RocketMQ's readers read keep the writer's."""
+    plugins.add("probe")
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    enabled = ["consume_queue", "index", "probe"]
+    with reput.open(tmp_path / "store", dispatchers=enabled, dispatcher_nice=3) as store:
+        store.wait_for("probe", 0, TIMEOUT)
+        pids = {row.name: row.pid for row in store.status().dispatchers}
+        priorities = {name: os.getpriority(os.PRIO_PROCESS, pid) for name, pid in pids.items()}
+    assert priorities == {"consume_queue": own, "index": own, "probe": min(own + 3, 19)}
+
+
 def test_sighup_finds_what_was_changed(log, plugins, context, processes):
     """A repaired plugin leaves BROKEN, an upgraded one is started anew, one that did not change goes on."""
     plugins.add("probe")

@@ -64,6 +64,7 @@ class Assignment(msgspec.Struct, frozen=True):
         first_batch: bound of its first batch; None: no process was killed in the middle of one.
         log_descriptor: writing end of the pipe for log lines.
         print_descriptor: writing end of the pipe for what the plugin prints.
+        nice: by how much its priority is lower than the writer's.
     """
 
     entry: CatalogueEntry
@@ -74,6 +75,7 @@ class Assignment(msgspec.Struct, frozen=True):
     log_descriptor: int
     print_descriptor: int
     first_batch: BatchSize | None = None
+    nice: int = 0
 
 
 def run_dispatcher(
@@ -85,6 +87,7 @@ def run_dispatcher(
         die_with_parent(supervisor_pid)
         confine_descriptors(memory, lock, assignment)
         lock.withhold()
+        os.nice(assignment.nice)
         cell = memory.confine(assignment.slot)
         cell.set_phase(Phase.START)
         process = DispatcherProcess(context, memory, cell, assignment)

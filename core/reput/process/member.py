@@ -34,6 +34,7 @@ class Member:
         following_state: where it goes when it has stopped; BACKOFF, or FATAL: it was killed for taking too long.
         start_at: monotonic seconds, when the next process is due.
         killed_for: why the supervisor killed the process.
+        stopped_for: why the supervisor asked it to end, which counts as a death all the same.
         first_batch: bound of the next process's first batch; None: none was killed in the middle of one.
         joining: its plugin is asked what it declares; it was not started yet.
         leaving: it leaves the group when it has stopped.
@@ -66,7 +67,7 @@ class Member:
         self.joining = False
         self.leaving = False
         self.when_left: list[Callable[[], None]] = []
-        self.killed_for = ""
+        self.killed_for = self.stopped_for = ""
         self.first_batch: BatchSize | None = None
         self.pid: int | None = None
         self.pidfd = -1

@@ -7,12 +7,28 @@ from graphlib import CycleError, TopologicalSorter
 
 from reput.errors import ConfigError
 
-__all__ = ["enabled_predecessors", "in_order"]
+__all__ = ["enabled_predecessors", "in_order", "names_readers_wait_for"]
+
+# What RocketMQ's readers read: messages by queue, and by key.
+READ_VIEWS = ("consume_queue", "index")
 
 
 def enabled_predecessors(after: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Return of each name those names it comes after that are enabled, that is: keys of *after*."""
     return {name: tuple(other for other in others if other in after) for name, others in after.items()}
+
+
+def names_readers_wait_for(after: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """Return the enabled dispatchers whose views RocketMQ's readers read, and all that these come after."""
+    predecessors = enabled_predecessors(after)
+    found: set[str] = set()
+    waiting = [name for name in READ_VIEWS if name in after]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += predecessors[name]
+    return found
 
 
 def in_order(after: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -52,8 +52,9 @@ from reput.process.group_lock import GroupLock
 from reput.process.live_rebuild import LOOK_S, LiveRebuild
 from reput.process.log_merger import LinePipe, LogMerger, RubbishPipe
 from reput.process.member import Member
+from reput.process.memory_limit import MemoryLimit
 from reput.process.messages import Notice, Reply, Setup
-from reput.process.order import enabled_predecessors, in_order
+from reput.process.order import enabled_predecessors, in_order, names_readers_wait_for
 from reput.process.reactor import Reactor
 from reput.process.requests import Clients, RequestDesk
 from reput.process.shadow_folders import ShadowFolders
@@ -103,6 +104,7 @@ class Supervisor:
             settings.dispatcher_flush_time_max,
             settings.dispatcher_expire_time_max,
         )
+        self.memory_limit = MemoryLimit(settings.dispatcher_memory_max)
         self.look_interval_s = shortest_ms / 1000 / LOOKS_PER_TIME_LIMIT
         # All dispatchers were described and started, or are what a person has to look at.
         self.begun = False
@@ -143,6 +145,7 @@ class Supervisor:
         self.take_signals()
         self.start_due()
         self.enforce_time_limits()
+        self.enforce_memory_limit()
         self.look_at_rebuild()
         self.clients.flush()
         return ready_count
@@ -157,6 +160,9 @@ class Supervisor:
             elif member.pid is not None and not member.killed_for:
                 # The phase may change meanwhile, and another one have less time.
                 due += [self.look_interval_s, (member.time_limit_ns() - now_ns) / 1e9 + 0.001]
+        patience = self.memory_limit.patience
+        if patience is not None:
+            due.append(patience)
         due += [deadline - now for _, _, deadline in self.describing.values()]
         if self.begin_by is not None and not self.begun:
             due.append(self.begin_by - now)
@@ -462,9 +468,10 @@ class Supervisor:
             log_writer,
             print_writer,
             member.first_batch,
+            0 if self.is_waited_for(member) else self.settings.dispatcher_nice,
         )
         member.spawned_ns = time.monotonic_ns()
-        member.killed_for = ""
+        member.killed_for = member.stopped_for = ""
         # A signal must not meet the supervisor's handler in the child.
         signal.pthread_sigmask(signal.SIG_BLOCK, {DRAIN_SIGNAL, STOP_SIGNAL})
         try:
@@ -542,7 +549,8 @@ class Supervisor:
 
     def on_death(self, member: Member, pid: int, code: int) -> None:
         """A process that was not told to stop has ended."""
-        text = f"dispatcher died: dispatcher={member.title} pid={pid} {member.killed_for or exit_text(code)}"
+        reason = member.killed_for or member.stopped_for or exit_text(code)
+        text = f"dispatcher died: dispatcher={member.title} pid={pid} {reason}"
         if code not in (EXCEPTION_STATUS, REFUSED_STATUS, BROKEN_STATUS) or member.cell.error is None:
             # A signal leaves no last words, nor does os._exit; those of an exception stand in the cell already.
             member.cell.set_error(text)
@@ -600,6 +608,31 @@ class Supervisor:
                     member.following_state = State.BACKOFF
                     member.set_state(State.STOPPING)
                     self.wake_all()
+
+    def is_waited_for(self, member: Member) -> bool:
+        """Tell whether RocketMQ's readers wait for this view, or for one that comes after it."""
+        return member.root is None and member.name in names_readers_wait_for(self.after())
+
+    def enforce_memory_limit(self) -> None:
+        """Have what takes too much memory flush and be started anew, as after a death; kill what grows on meanwhile."""
+        if self.ending or not self.memory_limit.is_due():
+            return
+        for member in self.everyone():
+            if member.pid is None or member.killed_for or self.is_waited_for(member):
+                continue
+            excess = self.memory_limit.excess(member.pid)
+            if excess is None:
+                continue
+            if member.state in (State.STARTING, State.RUNNING) and member.rebuild is None:
+                member.stopped_for = excess
+                self.stop(member, State.BACKOFF)
+                member.cell.set_error(
+                    f"dispatcher is to flush and be started anew: dispatcher={member.title} pid={member.pid} {excess}"
+                )
+                self.wake_all()
+            if self.memory_limit.is_hopeless(member.pid):
+                member.killed_for = excess
+                signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
 
     # Stopping.
 

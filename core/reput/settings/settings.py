@@ -159,6 +159,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dispatcher_flush_time_max: Interval = 60_000
     dispatcher_expire_time_max: Interval = 60_000
     dispatcher_drain_time_max: Interval = 60_000  # what a close waits for dispatchers that are behind
+    dispatcher_nice: Annotated[int, Meta(ge=0, le=19)] = 10  # of those beside the consume queue and the index
+    dispatcher_memory_max: Annotated[int, Meta(ge=0, le=LONG_MAX)] = 0  # bytes of one of them; 0: no bound
     dispatcher_backoff_min: Annotated[int, Meta(ge=1, le=100)] = 50  # pause before the first restart
     dispatcher_backoff_max: Interval = 30_000
     dispatcher_restart_count_max: Count = 10  # restarts without progress before a dispatcher is FATAL
