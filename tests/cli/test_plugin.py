@@ -41,6 +41,45 @@ def test_dispatchers_that_the_configuration_makes_of_a_plugin_are_listed_with_it
     assert (rows["sink"]["plugin"], rows["sink"]["state"]) == ("sink", "READY")
 
 
+def test_what_a_dispatcher_takes_is_shown(tmp_path, monkeypatch, capsys):
+    """With types, defaults and the schema, also while an option that it needs is missing."""
+    folder = PluginFolder(tmp_path / "plugins")
+    folder.add("sink", source=SINK)
+    monkeypatch.syspath_prepend(str(folder.folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["plugin", "show", "sink"]) == 0
+    text = capsys.readouterr().out
+    assert "error=option of a dispatcher: dispatchers.sink.url reason=Object missing required field `url`" in text
+    assert [line.split() for line in text.splitlines()[-3:]] == [
+        ["name", "type", "required", "default"],
+        ["url", "str", "True", "-"],
+        ["batch_size", "int", "False", "500"],
+    ]
+    assert main(["plugin", "show", "sink", "--set", "dispatchers.sink.url=x", "--format", "json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["state"], row["view_elsewhere"], row["batch_record_count_max"]) == ("READY", True, 500)
+    assert row["schema"]["$defs"]["Options"]["required"] == ["url"]
+    assert main(["plugin", "show", "index"]) == 0
+    assert "It has no options." in capsys.readouterr().out
+
+
+SINK = """
+import msgspec
+from reput_hooks import *
+
+class Options(msgspec.Struct):
+    url: str
+    batch_size: int = 500
+
+@hookimpl
+def reput_create_dispatcher(context):
+    raise NotImplementedError
+
+@hookimpl
+def reput_describe_dispatcher():
+    return DispatcherDescription(options=Options, batch_record_count_max=500, view_elsewhere=lambda options: True)
+"""
+
 CLAUSES = ["--clause", "starts_with_nothing", "--clause", "goes_on_where_it_stopped"]
 
 

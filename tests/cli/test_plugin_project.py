@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_a_new_project_is_formatted_and_lacks_nothing(tmp_path):
     assert subprocess.run(compiled).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["Word", "word-count", "9", "_x", "a__b", "ä", "a.b", ""])
+@pytest.mark.parametrize("name", ["Word", "-word", "9", "_x", "a__b", "a-_b", "a-", "ä", "a.b", "a\n", ""])
 def test_a_name_that_makes_no_module_is_refused(name, tmp_path):
     """It names the module, the class and the distribution."""
     done = run_reput("plugin", "new", "--directory", tmp_path / "w", "--", name)
@@ -47,7 +48,9 @@ def test_a_name_that_makes_no_module_is_refused(name, tmp_path):
     assert not (tmp_path / "w").exists()
 
 
-@pytest.mark.parametrize("name", ["none", "true", "cursor", "options", "saved", "counter", "commit_log_dispatcher"])
+@pytest.mark.parametrize(
+    "name", ["none", "true", "cursor", "options", "saved", "counter", "commit_log_dispatcher", "word-count", "a-b_c2"]
+)
 def test_a_name_may_be_any_word(name, tmp_path):
     """What the module is made of has names, too."""
     for path in write_project(ProjectNames(name), tmp_path):
@@ -56,6 +59,17 @@ def test_a_name_may_be_any_word(name, tmp_path):
             names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
             names += [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
             assert len(names) == len(set(names))
+
+
+def test_a_name_with_hyphens_makes_a_module_with_underscores(tmp_path):
+    """The dispatcher keeps its own name; the project has tox and a licence."""
+    names = ProjectNames("word-count")
+    assert (names.name, names.module, names.distribution) == ("word-count", "reput_word_count", "reput-word-count")
+    write_project(names, tmp_path)
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["reput.dispatchers"] == {"word-count": "reput_word_count"}
+    assert project["license"] == "Apache-2.0"
+    assert "[testenv:types]" in (tmp_path / "tox.ini").read_text()
 
 
 @pytest.mark.parametrize(("name", "why"), [("hooks", "module=reput_hooks"), ("x" * 64, "size=64 max=63")])

@@ -52,6 +52,7 @@ ROW = {
             "heartbeat_age_ms": None,
             "rss_bytes": None,
             "rebuild_progress": None,
+            "counters": {"pages": 12, "words": 340},
             "error": "Traceback (most recent call last):\n  File x\nit broke\n",
         }
     ],
@@ -64,7 +65,7 @@ ROW = {
 
 
 def test_people_see_a_row_for_the_writer_and_one_for_each_dispatcher():
-    """What is not known is a hyphen, never a 0."""
+    """What is not known is a hyphen, never a 0. What a plugin counts stands below, by the names that it gave."""
     assert status_text(ROW) == (
         "store=/s store_id=ab version=1\n"
         "\n"
@@ -75,6 +76,8 @@ def test_people_see_a_row_for_the_writer_and_one_for_each_dispatcher():
         "\n"
         "name   state    progress  lag_bytes  lag_seconds  restart_count  gap_bytes  error\n"
         "index  BACKOFF        60         40        1.500              2          0  it broke\n"
+        "\n"
+        "counters of index: pages=12 words=340\n"
         "\n"
         "from  accepted  met  reason\n"
         "  10  False       5  no record\n"

@@ -86,7 +86,7 @@ def test_it_is_asked_once_per_version_and_options(plugin, plugins):
     [
         ({"path": "x", "limit": "many"}, r"dispatchers\.plugin\.limit .*'many'"),
         ({"path": "x", "limt": 1}, r"dispatchers\.plugin\.limt known=path,limit,names"),
-        ({}, r"dispatchers\.plugin.*`path`"),
+        ({}, r"dispatchers\.plugin\.path reason=.*`path`"),
         ({"path": "x", "names": ["a", 3]}, r"dispatchers\.plugin\.names"),
     ],
     ids=["wrong type", "unknown", "missing", "wrong element"],
@@ -95,6 +95,42 @@ def test_wrong_options_are_refused_by_name(plugin, options, text):
     """Before anything runs; the field is named."""
     with pytest.raises(ConfigError, match=text):
         describe(plugin(), options).declared()
+
+
+class Checked(msgspec.Struct):
+    """Options that are checked by their author, too."""
+
+    url: str
+    url_count: int = 0
+    password: str = ""
+
+    def __post_init__(self):
+        if not self.url.startswith("http"):
+            raise ValueError("url must begin with http")
+        if self.url_count < 0:
+            raise KeyError("url_count")
+        if self.url_count > 5:
+            raise TypeError("too much of it")
+        if self.password == "sesame":
+            raise ValueError("password is too well known")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "dispatchers.hook.url reason=Object missing required field `url`"),
+        ({"url": "ftp"}, "dispatchers.hook.url reason=url must begin with http"),
+        ({"url": "http", "url_count": -1}, "dispatchers.hook.url_count reason=KeyError: 'url_count'"),
+        ({"url": "http", "url_count": 6}, "dispatchers.hook reason=too much of it"),
+        ({"url": "http", "password": "sesame"}, "dispatchers.hook.password reason=password is too well known"),
+    ],
+    ids=["missing", "value", "another exception", "no option named", "secret"],
+)
+def test_an_option_that_the_author_s_check_refuses_keeps_its_name(options, text):
+    """So does one that is missing. Its value is left out, which may be secret."""
+    with pytest.raises(ConfigError) as error:
+        convert_options("hook", options, Checked)
+    assert str(error.value) == f"option of a dispatcher: {text}"
 
 
 def test_a_refusal_shows_what_is_wrong_and_nothing_that_stands_beside_it():

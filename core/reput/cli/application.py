@@ -83,6 +83,7 @@ for name, verb, example in (
     application.command(name, epilog=epilog(example))(verb)
 
 plugins.command("list", epilog=epilog(plugin.LIST_EXAMPLE))(plugin.list_plugins)
+plugins.command("show", epilog=epilog(plugin.SHOW_EXAMPLE))(plugin.show_plugin)
 plugins.command("new", epilog=epilog(plugin.NEW_EXAMPLE))(plugin.new_plugin)
 plugins.command("test", epilog=epilog(plugin.TEST_EXAMPLE))(plugin.hold_to_contract)
 application.add_typer(plugins, name="plugin")

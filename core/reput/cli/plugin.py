@@ -12,16 +12,26 @@ import typer
 
 from reput.cli.failure import ANSWER_IS_NO
 from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, whole_number
-from reput.cli.output import Printer, print_table, write_line
+from reput.cli.output import Printer, cell_text, print_table, table_text, write_line
 
 if TYPE_CHECKING:
     from reput.process.catalogue import CatalogueEntry
     from reput.process.describe import Answer
 
-__all__ = ["LIST_EXAMPLE", "NEW_EXAMPLE", "TEST_EXAMPLE", "hold_to_contract", "list_plugins", "new_plugin"]
+__all__ = [
+    "LIST_EXAMPLE",
+    "NEW_EXAMPLE",
+    "SHOW_EXAMPLE",
+    "TEST_EXAMPLE",
+    "hold_to_contract",
+    "list_plugins",
+    "new_plugin",
+    "show_plugin",
+]
 
 LIST_EXAMPLE = "reput plugin list"
 NEW_EXAMPLE = "reput plugin new word_count --directory word_count"
+SHOW_EXAMPLE = "reput plugin show spark_export"
 TEST_EXAMPLE = "reput plugin test consume_queue --clause any_batches --clause truncates"
 
 
@@ -55,7 +65,7 @@ def plugin_row(entry: CatalogueEntry, answer: Answer) -> dict[str, Any]:
 
     READY: it was loaded. OPTIONS: it was loaded and cannot run without options. BROKEN: it cannot be loaded.
     """
-    described = answer.description
+    described = answer.description or answer.offered
     broken = answer.broken.rstrip().rpartition("\n")[2] if answer.broken else None
     return {
         "name": entry.name,
@@ -72,6 +82,48 @@ def plugin_row(entry: CatalogueEntry, answer: Answer) -> dict[str, Any]:
         "options": [option.name for option in described.options] if described else None,
         "error": broken or answer.refused,
     }
+
+
+def show_plugin(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of an installed or configured dispatcher.", show_default=False)
+    ],
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> int:
+    """Show what one dispatcher declares, and the options that it takes, with their types and defaults.
+
+    In JSON also their schema. Exit code 1: it is BROKEN.
+    """
+    from reput.process.catalogue import select_dispatchers
+    from reput.process.describe import describe
+    from reput.settings import load_settings
+
+    settings = load_settings(config, assignments or ()).settings
+    (entry,) = select_dispatchers([name], settings.dispatcher_plugins)
+    answer = describe(entry, settings.dispatcher_options.get(name, {}))
+    declared = answer.description or answer.offered
+    described = {"options": [], "schema": None} if declared is None else msgspec.to_builtins(declared)
+    Printer(output_format, declaration_text).row(plugin_row(entry, answer) | described)
+    return ANSWER_IS_NO if answer.broken else 0
+
+
+def declaration_text(row: Mapping[str, Any]) -> str:
+    """Return what a dispatcher declares, for people: line by line, and a table of its options."""
+    lines = [
+        f"{key}={cell_text(value)}"
+        for key, value in row.items()
+        if key not in ("options", "schema") and value not in (None, [])
+    ]
+    if row["options"]:
+        options = [
+            option | {"default": None if option["required"] else repr(option["default"])} for option in row["options"]
+        ]
+        lines += ["", table_text(options, ("name", "type", "required", "default"))]
+    elif row["state"] != "BROKEN":
+        lines += ["", "It has no options."]
+    return "\n".join(lines)
 
 
 def new_plugin(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -107,6 +107,7 @@ def status_text(row: Mapping[str, Any]) -> str:
         "settings: " + " ".join(f"{name}={value_text(value)}" for name, value in row["settings"].items()),
         table_text([row["writer"]], WRITER_COLUMNS),
         table_text(row["dispatchers"], DISPATCHER_COLUMNS),
+        counters_text(row["dispatchers"]),
         table_text(row["damage"], DAMAGE_COLUMNS),
     ]
     if row["statistics"] is None:
@@ -114,6 +115,15 @@ def status_text(row: Mapping[str, Any]) -> str:
     else:
         parts += [counts_text(row), table_text(row["statistics"]["groups"], GROUP_COLUMNS)]
     return "\n\n".join(part for part in parts if part)
+
+
+def counters_text(dispatchers: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each dispatcher that counts something, by the names that its plugin gave."""
+    return "\n".join(
+        f"counters of {dispatcher['name']}: {line_text(dispatcher['counters'])}"
+        for dispatcher in dispatchers
+        if dispatcher["counters"]
+    )
 
 
 def counts_text(row: Mapping[str, Any]) -> str:

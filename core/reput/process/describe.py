@@ -26,7 +26,7 @@ from reput_hooks import API_VERSION
 
 __all__ = ["Answer", "DescribeProcess", "Question", "describe", "main"]
 
-CACHE_VERSION = 5
+CACHE_VERSION = 6
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -37,9 +37,14 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came back: a description, or *refused* (the options are wrong), or *broken* (a traceback)."""
+    """What came back: a description, or *refused* (the options are wrong), or *broken* (a traceback).
+
+    Attributes:
+        offered: what the plugin declares, where it is the options that are wrong.
+    """
 
     description: PluginDescription | None = None
+    offered: PluginDescription | None = None
     refused: str | None = None
     advice: str = ""
     broken: str | None = None
@@ -187,14 +192,16 @@ def main(arguments: Sequence[str]) -> None:
     os.set_inheritable(descriptor, False)
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
     name, pid = question.entry.name, os.getpid()
+    offered: PluginDescription | None = None
     try:
         description = load_plugin(name, question.entry.module).describe()
         check_instance(question.entry, description.store_folders)
+        offered = portable_description(description)
         options = convert_options(name, question.options, description.options)
         elsewhere = lies_elsewhere(description, options)
         answer = Answer(portable_description(description, view_elsewhere=elsewhere))
     except ConfigError as error:
-        answer = Answer(refused=str(error), advice=error.advice)
+        answer = Answer(refused=str(error), advice=error.advice, offered=offered)
     except BaseException:
         # Whatever a stranger's import does, sys.exit included, is the answer.
         answer = Answer(broken=traceback.format_exc())

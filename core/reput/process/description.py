@@ -26,6 +26,7 @@ class PluginDescription(msgspec.Struct, frozen=True):
 
     Attributes:
         options: the fields of the plugin's struct.
+        schema: the JSON schema of that struct; None: there is none.
         view_elsewhere: with the options that were given.
     """
 
@@ -41,6 +42,7 @@ class PluginDescription(msgspec.Struct, frozen=True):
     batch_size_max: Annotated[int, Meta(ge=1)] | None
     view_elsewhere: bool
     options: tuple[OptionField, ...]
+    schema: dict[str, Any] | None = None
 
 
 def lies_elsewhere(description: DispatcherDescription, options: object) -> bool:
@@ -65,7 +67,13 @@ def portable_description(description: DispatcherDescription, *, view_elsewhere: 
         batch_size_max=description.batch_size_max,
         view_elsewhere=view_elsewhere,
         options=tuple(option_field(field) for field in fields),
+        schema=None if description.options is None else options_schema(description.options),
     )
+
+
+def options_schema(options: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON schema of an options struct; of a type that JSON does not know, what Python calls it."""
+    return msgspec.json.schema(options, schema_hook=lambda kind: {"description": str(kind)})
 
 
 def option_field(field: msgspec.structs.FieldInfo) -> OptionField:

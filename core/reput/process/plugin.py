@@ -6,6 +6,7 @@ pluggy carries the hooks: their names and arguments are checked against `reput_h
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,7 @@ from reput_hooks import API_VERSION, CommitLogDispatcher, DispatcherContext, Dis
 __all__ = ["Plugin", "check_instance", "convert_options", "load_plugin"]
 
 PROJECT = "reput"
+MISSING = re.compile(r"Object missing required field `(.+)`")
 # In a store's root, and no view of a dispatcher.
 OTHERS_FOLDERS = frozenset({"", "..", "abort", "checkpoint", "commitlog", "config", "lock", "reput"})
 
@@ -163,12 +165,36 @@ def convert_options(name: str, options: Mapping[str, object], option_type: type[
     try:
         return msgspec.convert(dict(options), option_type, strict=False)
     except msgspec.ValidationError as error:
+        if error.__cause__ is not None:
+            # What the struct's own check raised; msgspec takes up ValueError and TypeError alone.
+            raise checked_by_plugin(name, str(error), known) from None
         # msgspec says where as a path: "Expected `int`, got `str` - at `$.limit`".
         reason, _, path = str(error).partition(" - at `$")
         field = path.rstrip("`")
+        missing = MISSING.fullmatch(reason)
+        if missing is not None:
+            raise ConfigError(
+                f"option of a dispatcher: dispatchers.{name}{field}.{missing[1]} reason={reason}",
+                f"Give it a value; `reput plugin show {name}` says which.",
+            ) from None
         value: Any = options
         for step in field.lstrip(".").split("."):
             value = value.get(step) if isinstance(value, Mapping) else None
         # Alone, never with those beside it, which may be secret.
         shown = f" value={value!r}" if isinstance(value, str | int | float) else ""
         raise ConfigError(f"option of a dispatcher: dispatchers.{name}{field} reason={reason}{shown}") from None
+    except Exception as error:
+        raise checked_by_plugin(name, f"{type(error).__name__}: {error}", known) from error
+
+
+def checked_by_plugin(name: str, reason: str, known: Sequence[str]) -> ConfigError:
+    """Return the error of options that the plugin's own check has refused, with the option of which *reason* speaks.
+
+    Its value is not shown: what the check says of it is enough, and it may be secret.
+    """
+    reason, _, path = reason.partition(" - at `$")
+    field = path.rstrip("`")
+    spoken_of = [option for option in known if re.search(rf"(?<![\w.-]){re.escape(option)}(?![\w-])", reason)]
+    if not field and spoken_of:
+        field = f".{spoken_of[0]}"
+    return ConfigError(f"option of a dispatcher: dispatchers.{name}{field} reason={reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.machinery import PathFinder
 from importlib.resources import files
 from pathlib import Path
@@ -17,9 +18,11 @@ FILES = {
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",
     "gitignore": ".gitignore",
+    "tox.ini": "tox.ini",
     "src/__init__.py": "src/$module/__init__.py",
     "tests/test_dispatcher.py": "tests/test_$module.py",
 }
+NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 CHOOSE_ANOTHER = "Choose another name."
 # Of an entry point that is a dispatcher.
 NAME_SIZE_MAX = 63
@@ -34,16 +37,16 @@ class ProjectNames:
     """
 
     def __init__(self, name: str) -> None:
-        words = name.split("_")
-        if not (name.isidentifier() and name.isascii() and name == name.lower() and all(words)):
+        if not NAME.fullmatch(name):
             raise ConfigError(
-                f"a new dispatcher's name has small letters and digits, and _ between words: name={name!r}",
+                f"a new dispatcher's name has small letters and digits, and _ or - between words: name={name!r}",
                 "Name it for what it makes, as in word_count.",
             )
+        words = re.split("[_-]", name)
         if len(name) > NAME_SIZE_MAX:
             raise ConfigError(f"a dispatcher's name is too long: name={name} size={len(name)} max={NAME_SIZE_MAX}")
         self.name = name
-        self.module = f"reput_{name}"
+        self.module = f"reput_{'_'.join(words)}"
         # As reput_hooks, which everybody else could not import any more.
         if PathFinder.find_spec(self.module) is not None:
             raise ConfigError(f"a module of this name is installed: name={name} module={self.module}", CHOOSE_ANOTHER)

@@ -1,7 +1,7 @@
 """read_view: what a view's folders hold, in a form in which two views can be compared and their difference named.
 
-A file of JSON is its value, one of JSON lines the list of its values, a SQLite database the statements that make it;
-every other file is its bytes.
+A file of JSON is its value, one of JSON lines the list of its values, a SQLite database what its tables hold; every
+other file is its bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def file_content(path: Path) -> object:
     data = path.read_bytes()
     if data.startswith(SQLITE_HEAD):
         with contextlib.closing(sqlite3.connect(path)) as database:
-            return list(database.iterdump())
+            return database_content(database)
     try:
         if path.suffix == ".json":
             return msgspec.json.decode(data)
@@ -49,6 +49,38 @@ def file_content(path: Path) -> object:
         # Not what its name says, and bytes can be compared as well.
         pass
     return data
+
+
+def database_content(database: sqlite3.Connection) -> dict[str, object]:
+    """Return the statement that makes each table and index, and of tables the rows in their order.
+
+    A virtual table, as one for searching texts, keeps what it holds in *shadow* tables, whose bytes depend on how it
+    came to be. It counts by its rows, and if it searches texts, by which words stand where.
+    """
+    schema = database.execute("SELECT type, name, sql FROM sqlite_master ORDER BY rowid").fetchall()
+    kinds = {name: kind for place, name, kind, *_ in database.execute("PRAGMA table_list") if place == "main"}
+    content: dict[str, object] = {}
+    for kind, name, statement in schema:
+        if kinds.get(name) == "shadow":
+            continue
+        content[f"{kind} {name}"] = statement
+        if kind == "table":
+            content[f"rows of {name}"] = database.execute(f"SELECT * FROM {quoted(name)}").fetchall()
+        if kinds.get(name) == "virtual" and "using fts5" in statement.lower():
+            database.execute(f"CREATE VIRTUAL TABLE temp.{quoted(f'words of {name}')} USING {words_of(name)}")
+            words = database.execute(f"SELECT * FROM temp.{quoted(f'words of {name}')}")
+            content[f"words of {name}"] = sorted(words, key=repr)
+    return content
+
+
+def quoted(name: str) -> str:
+    """Return *name* as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def words_of(name: str) -> str:
+    """Return what makes the table of all words in the FTS5 table *name*, with the row and the place of each."""
+    return f"fts5vocab('main', {quoted(name)}, 'instance')"
 
 
 def difference(found: object, expected: object) -> str:
