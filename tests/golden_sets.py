@@ -30,13 +30,16 @@ DATA = Path(__file__).parent / "golden" / "data"
 CLEAN_SETS = (
     "basic-4.9",
     "basic-5.3",
+    "basic-5.5",
     "batch-4.9",
     "delay-retry-5.3",
     "direct-4.9",
     "direct-5.3",
+    "direct-5.5",
     "ext-4.9",
     "lmq-5.3",
     "transaction-4.9",
+    "transaction-5.5",
 )
 # Several stores each, in pairs XXXbefore and XXXafter.
 PART_SETS = ("aged-4.9", "aged-5.3", "crash-5.3", "damaged-4.9")

@@ -216,21 +216,37 @@ class Reading:
             return self.reader.get_message(topic, queue_id, queue_offset, count_max, tags=tags)
 
     def query(
-        self, topic: str, key: str, count_max: int = 64, *, begin: int = 0, end: int = TIMESTAMP_MAX
+        self,
+        topic: str,
+        key: str | None = None,
+        count_max: int = 64,
+        *,
+        tags: str | None = None,
+        begin: int = 0,
+        end: int = TIMESTAMP_MAX,
     ) -> list[Record]:
-        """Return the newest *count_max* messages of *topic* with this key, in commit-log order.
+        """Return the newest *count_max* messages of *topic* with this key, or with these tags, in commit-log order.
 
         Args:
             key: one of a message's keys, the unique one that clients give, or the store's own `message_id`.
+            tags: what the message was put with as its tags. Only an index with ``index_tags`` finds it.
             begin, end: store time in ms since 1970, both included; the index knows it to the second.
+
+        Raises:
+            ConfigError: there is neither *key* nor *tags*, or both; or the index of this store has no tags.
         """
         self.require_open()
         require_text("topic", topic)
-        require_text("key", key)
+        if (key is None) == (tags is None):
+            raise ConfigError(f"a query has a key or tags: key={key!r} tags={tags!r}", "Give one of the two.")
+        require_text("key" if tags is None else "tags", key if tags is None else tags)
         require_whole("count_max", count_max)
         require_whole("begin", begin, None)
         require_whole("end", end, None)
         with self.read_lock:
+            if tags is not None:
+                return self.reader.query_tags(topic, tags, count_max, begin, end).records
+            assert key is not None
             return self.reader.query_message(topic, key, count_max, begin, end).records
 
     def topics(self) -> dict[str, list[int]]:

@@ -18,7 +18,8 @@ there is one row of 64 bytes, little-endian:
     60     2  multi_dispatch_size          bytes, -1: none
     62     2  properties_size              bytes, -1: not carried
 
-The texts of a record follow each other in `texts`, in the order of their sizes, UTF-8.
+The texts of a record follow each other in `texts`, in the order of their sizes, UTF-8. What is left of `texts_size`
+behind them is the record's tags.
 
 Source of the fields: RocketMQ store, DispatchRequest.
 """
@@ -69,6 +70,7 @@ class DispatchRequest(msgspec.Struct, frozen=True, gc=False):
             properties but no keys.
         multi_dispatch: the further queues (name, queue offset) that RocketMQ's multi-dispatch puts the record into.
         properties: the raw properties string, only if an enabled dispatcher asked for it with ``needs_properties``.
+        tags: the TAGS property, whole; None if the record has none, or an empty one.
     """
 
     topic: str
@@ -84,6 +86,7 @@ class DispatchRequest(msgspec.Struct, frozen=True, gc=False):
     prepared_transaction_offset: int
     multi_dispatch: tuple[tuple[str, int], ...] = ()
     properties: bytes | None = None
+    tags: str | None = None
 
 
 class DispatchColumns(msgspec.Struct, frozen=True, array_like=True):
@@ -131,7 +134,9 @@ class DispatchColumns(msgspec.Struct, frozen=True, array_like=True):
                 start += multi_dispatch_size
             if properties_size >= 0:
                 properties = texts[start : start + properties_size]
+                start += properties_size
             at += texts_size
+            tags = texts[start:at].decode("utf-8", "replace") if start < at else None
             yield DispatchRequest(
                 topic,
                 queue_id,
@@ -146,6 +151,7 @@ class DispatchColumns(msgspec.Struct, frozen=True, array_like=True):
                 prepared_transaction_offset,
                 multi_dispatch,
                 properties,
+                tags,
             )
 
 

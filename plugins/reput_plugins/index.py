@@ -46,6 +46,7 @@ class IndexDispatcher(KeptView[IndexBuilder, IndexCursor]):
             context.folder(FOLDER),
             context.settings["max_hash_slot_num"],
             context.settings["max_index_num"],
+            with_tags=context.settings["index_tags"],
             files=files,
             clock=clock,
         )

@@ -79,3 +79,33 @@ def test_a_file_that_was_cut_short_is_an_error_only_for_what_it_held(golden, cap
         record = next(opened.records(offset))
         key = next(key for key in [*record.keys, record.uniq_key] if key and key_hash(record.topic, key) == hash_of)
     assert main(["query", str(store), record.topic, key]) == 0
+
+
+def test_messages_have_the_tags(golden_read_only, golden_listing, capsys):
+    """All of RocketMQ 5.5's, of whose index they are a part; the newest are shown."""
+    store = golden_read_only("basic-5.5") / "store"
+    listed = [line for line in golden_listing("basic-5.5") if line["topic"] == "Orchid_orders-552"]
+    tags = sorted({line["tags"] for line in listed if line["tags"]})
+    assert len(tags) > 3
+    for wanted in tags:
+        expected = [line["physicalOffset"] for line in listed if line["tags"] == wanted][-20:]
+        command = ["query", str(store), "Orchid_orders-552", "--tags", wanted, "--count", "20", "--format", "json"]
+        assert main(command) == 0
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [row["commit_log_offset"] for row in rows] == expected
+
+
+def test_an_index_without_tags_says_how_to_get_them(golden_read_only, capsys):
+    """Instead of finding nothing."""
+    assert main(["query", str(golden_read_only("basic-5.3") / "store"), "Meadow_orders-12", "--tags", "TagA"]) == 2
+    error = capsys.readouterr().err
+    assert "the index of this store has no tags" in error
+    assert "--change index_tags=true" in error
+    assert "reput rebuild" in error
+
+
+def test_what_asks_for_nothing_or_for_two_things_is_refused(golden_read_only, capsys):
+    """A query has a key or tags."""
+    for asked in ([], ["k", "--tags", "t"]):
+        assert main(["query", str(golden_read_only("basic-5.3") / "store"), "t", *asked]) == 2
+        assert "give either KEY or --tags" in capsys.readouterr().err

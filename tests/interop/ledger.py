@@ -57,7 +57,7 @@ class Ledger:
             properties["KEYS"] = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
         if message.tags is not None:
             properties["TAGS"] = message.tags
-        topic, queue_id = message.topic, message.queue_id
+        topic, queue_id = message.topic, message.queue_id or 0
         if message.delay_level:
             properties |= {"DELAY": str(message.delay_level), "REAL_TOPIC": topic, "REAL_QID": str(queue_id)}
             topic, queue_id = SCHEDULE_TOPIC, message.delay_level - 1

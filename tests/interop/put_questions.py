@@ -35,7 +35,8 @@ def shared(message: Message, settings: Settings, born_timestamp: int) -> dict[st
     """Return what all messages of a batch have in common."""
     return {
         "topic": message.topic,
-        "queueId": message.queue_id,
+        # reput keeps a topic that nobody has described in one queue.
+        "queueId": message.queue_id or 0,
         "sysFlag": 0,
         "bornTimestamp": born_timestamp,
         "bornHost": settings.born_host,

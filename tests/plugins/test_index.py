@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dispatcher_host import Context, cut_into_batches, log_batch, view_bytes
@@ -16,6 +17,7 @@ from reput.settings import Settings, load_settings
 from reput.store.files import Clock, Files
 from reput.store.identity import StoreIdentity, read_store_id
 from reput.store.index_builder import next_name
+from reput.store.index_tags import shown_index_tags
 from reput.store.sealed_file import seal
 from reput_hooks import Cursor, DispatchBatch, RebuildNeeded, RetryLater
 from reput_plugins.index import IndexDispatcher, reput_create_dispatcher, reput_describe_dispatcher
@@ -24,7 +26,7 @@ from written_log import WrittenLog
 
 FOLDER = "index"
 # Few slots make long chains, few entries make many files, which end inside of records.
-SMALL = Settings(max_hash_slot_num=7, max_index_num=24)
+SMALL = Settings(max_hash_slot_num=7, max_index_num=23, index_tags=True)
 
 
 def index_bytes(root: Path) -> list[bytes]:
@@ -57,6 +59,21 @@ def batches_from(store: Path, cursor: Cursor | None, size: int) -> Iterator[Disp
 
 
 @pytest.fixture
+def settings_of(
+    golden_read_only: Callable[[str], Path], broker_properties: Callable[[str], Path]
+) -> Callable[..., Settings]:
+    """Return the settings under which a golden set is opened; *base*: others than those of its broker."""
+
+    def read(name: str, base: Settings | None = None) -> Settings:
+        settings = base or load_settings(broker_properties(name)).settings
+        sizes = settings.max_hash_slot_num, settings.max_index_num
+        shown = shown_index_tags(golden_read_only(name) / "store", *sizes)
+        return msgspec.structs.replace(settings, index_tags=bool(shown))
+
+    return read
+
+
+@pytest.fixture
 def small_log(tmp_path: Path) -> Path:
     """A log of 60 records with none to seven keys each, rolled back and prepared ones among them."""
     log = WrittenLog(tmp_path / "small", segment_size=4096)
@@ -64,6 +81,7 @@ def small_log(tmp_path: Path) -> Path:
     for number in range(60):
         keys = " ".join(f"k{chance.randrange(30)}" for _ in range(chance.choice([0, 0, 1, 2, 6])))
         uniq = f"UNIQ_KEY\x01u{number}\x02" if chance.random() < 0.7 else ""
+        uniq += chance.choice(["", "TAGS\x01paid\x02", "TAGS\x01bezahlt ✓ 😀\x02", "TAGS\x01\x02"])
         log.append(
             b"x",
             properties=f"{uniq}KEYS\x01{keys}\x02".encode() if keys else uniq.encode(),
@@ -75,10 +93,10 @@ def small_log(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("how", ["whole", "one by one", "at random"])
 @pytest.mark.parametrize("name", CLEAN_SETS)
-def test_the_index_equals_that_of_rocketmq(name, how, golden_read_only, broker_properties, tmp_path):
+def test_the_index_equals_that_of_rocketmq(name, how, golden_read_only, settings_of, tmp_path):
     """Built from the log again, each file has the bytes that the broker left, however the log is cut into batches."""
     store = golden_read_only(name) / "store"
-    settings = load_settings(broker_properties(name)).settings
+    settings = settings_of(name)
     chance = random.Random(name)
     sizes = {
         "whole": itertools.repeat(1 << 30),
@@ -341,10 +359,10 @@ def adopt(store: Path) -> None:
 
 @pytest.mark.parametrize("configured", [True, False])
 @pytest.mark.parametrize("name", CLEAN_SETS)
-def test_a_store_that_rocketmq_closed_is_taken_over(name, configured, golden, broker_properties):
+def test_a_store_that_rocketmq_closed_is_taken_over(name, configured, golden, settings_of):
     """Nothing is built again and no byte changes, also where nobody tells how many slots the files have."""
     store = golden(name) / "store"
-    settings = load_settings(broker_properties(name)).settings if configured else Settings()
+    settings = settings_of(name) if configured else settings_of(name, Settings())
     adopt(store)
     before = index_bytes(store)
     dispatcher = IndexDispatcher(Context("index", store, store, settings))
@@ -358,11 +376,11 @@ def test_a_store_that_rocketmq_closed_is_taken_over(name, configured, golden, br
     assert index_bytes(store) == before
 
 
-@pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3"])
-def test_keys_that_a_killed_rocketmq_lost_come_back(name, golden, broker_properties):
+@pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "basic-5.5"])
+def test_keys_that_a_killed_rocketmq_lost_come_back(name, golden, settings_of):
     """It drops its partial file and goes on with a later record; the index is taken over up to that hole."""
     store = golden(name) / "store"
-    settings = load_settings(broker_properties(name)).settings
+    settings = settings_of(name)
     adopt(store)
     before = index_bytes(store)
     paths = sorted((store / FOLDER).iterdir())
@@ -377,11 +395,11 @@ def test_keys_that_a_killed_rocketmq_lost_come_back(name, golden, broker_propert
     assert index_bytes(store) == before
 
 
-@pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "batch-4.9"])
-def test_the_newest_file_comes_again_when_it_is_gone(name, golden, broker_properties):
+@pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "basic-5.5", "batch-4.9"])
+def test_the_newest_file_comes_again_when_it_is_gone(name, golden, settings_of):
     """Keys of the last record in a full file may have stood in the next one."""
     store = golden(name) / "store"
-    settings = load_settings(broker_properties(name)).settings
+    settings = settings_of(name)
     adopt(store)
     before = index_bytes(store)
     max((store / FOLDER).iterdir()).unlink()
@@ -392,10 +410,10 @@ def test_the_newest_file_comes_again_when_it_is_gone(name, golden, broker_proper
     assert index_bytes(store) == before
 
 
-def test_a_last_file_that_is_not_whole_is_built_again(golden, broker_properties):
+def test_a_last_file_that_is_not_whole_is_built_again(golden, settings_of):
     """RocketMQ 4.9 leaves forcing it to the system, so a machine may have lost pages of it after a clean end."""
     store = golden("basic-4.9") / "store"
-    settings = load_settings(broker_properties("basic-4.9")).settings
+    settings = settings_of("basic-4.9")
     adopt(store)
     before = index_bytes(store)
     last = max((store / FOLDER).iterdir())

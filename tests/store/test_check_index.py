@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 from struct import Struct
 
 import pytest
 
+from dispatcher_host import cut_into_batches, log_batch
 from reput.settings import Settings
 from reput.store.check import check_store
+from reput.store.index_builder import IndexBuilder
 
 HEADER = Struct(">qqqqii")
 ENTRY = Struct(">iqii")
@@ -264,3 +268,35 @@ def test_sizes_that_nothing_shows_are_those_of_the_settings(store):
     found = view(store)
     assert found.state == "different"
     assert "size=5000 expected=420000040 max_hash_slot_num=5000000" in found.differences[0]
+
+
+def test_an_index_with_tags_is_the_same(golden_read_only):
+    """RocketMQ enters the tags of each record from 5.4.0 on."""
+    found = view(golden_read_only("basic-5.5") / "store")
+    assert (found.state, found.difference_count, found.behind_bytes) == ("equal", 0, 0)
+
+
+@pytest.mark.parametrize("batch_size", [5, 40, 1000])
+def test_versions_may_take_turns_at_an_index(golden, batch_size):
+    """Records of an older version stand in it without their tags, those of a newer one with them."""
+    store = golden("basic-5.5") / "store"
+    shutil.rmtree(store / "index")
+    builder = IndexBuilder(store / "index", SLOTS, 400)
+    for number, batch in enumerate(cut_into_batches(log_batch(store), itertools.repeat(batch_size))):
+        builder.with_tags = number % 3 == 1
+        builder.put(batch)
+    builder.begin_force()()
+    builder.close()
+    found = view(store)
+    assert (found.state, found.difference_count) == ("equal", 0)
+
+
+def test_wrong_tags_are_a_difference(golden):
+    """Behind a record's keys stand its own tags, or none."""
+    store = golden("basic-5.5") / "store"
+    patch = Patch(store, 0)
+    last = next(at for at in range(2, 300) if patch.entry(at)[1] != patch.entry(at + 1)[1])
+    code, *others = patch.entry(last)
+    patch.put_entry(last, code ^ SLOTS, *others)
+    patch.save()
+    assert view(store).state == "different"

@@ -55,7 +55,9 @@ class Written:
 
     def query(self, key, count_max=100, begin=0, end=FOR_EVER, progress=FOR_EVER):
         """Return the numbers of the entries found, newest first."""
-        found = self.index.query("t", key, count_max, begin, end, progress, lambda offset: offset not in self.wrong)
+        found = self.index.query(
+            key_hash("t", key), count_max, begin, end, progress, lambda offset: offset not in self.wrong
+        )
         return [offset // 100 for offset in found.offsets]
 
 
@@ -82,7 +84,7 @@ def test_an_index_without_files_finds_nothing(tmp_path):
     """Nor one whose directory is absent."""
     assert (
         Index(tmp_path / "absent", SLOTS, ENTRIES, OpenFiles())
-        .query("t", "a", 1, 0, FOR_EVER, FOR_EVER, lambda _: True)
+        .query(key_hash("t", "a"), 1, 0, FOR_EVER, FOR_EVER, lambda _: True)
         .offsets
         == []
     )
@@ -156,7 +158,7 @@ def test_a_slot_that_leads_behind_the_files_end_is_an_error(written):
 
 def test_how_far_the_newest_file_goes_is_told(written):
     """As RocketMQ tells its clients."""
-    found = written.index.query("t", "a", 1, 0, FOR_EVER, FOR_EVER, lambda _: True)
+    found = written.index.query(key_hash("t", "a"), 1, 0, FOR_EVER, FOR_EVER, lambda _: True)
     assert (found.last_update_offset, found.last_update_timestamp) == (2400, BEGIN_MS + 24_000)
 
 

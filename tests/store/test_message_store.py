@@ -359,8 +359,9 @@ def test_tags_that_were_met_before_change_nothing(tmp_path):
             assert first == second
             assert first.after_body == b"\x06orders" + len(properties).to_bytes(2, "big") + properties
             assert first.tags_code == string_hash(tags or "")
-            assert first.texts == (keys if isinstance(keys, str) else " ".join(keys or ())).encode()
-            assert first.keys_size == (len(first.texts) or (-1 if properties else 0))
+            stored_keys = (keys if isinstance(keys, str) else " ".join(keys or ())).encode()
+            assert first.texts == stored_keys + (tags or "").encode()
+            assert first.keys_size == (len(stored_keys) or (-1 if properties else 0))
     store.close(views_complete=True)
 
 

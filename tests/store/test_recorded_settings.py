@@ -127,3 +127,36 @@ def test_only_a_setting_that_is_recorded_can_be_changed_by_name():
     for wrong in (["max_message_size"], ["xyzzy"], [5], "enable_lmq", 5):
         with pytest.raises(ConfigError, match="change"):
             changed_settings(wrong)
+
+
+def test_a_store_of_a_rocketmq_that_enters_tags_gets_tags_from_reput_too(golden):
+    """An older one gets none, unless they are asked for."""
+    for name, expected in (("basic-5.3", False), ("basic-5.5", True)):
+        store = golden(name) / "store"
+        assert meaning_on_disk(store, Settings())["index_tags"] is expected
+        close(open_store(store))
+        assert read_recorded(store)["index_tags"] is expected
+    store = golden("basic-4.9") / "store"
+    close(open_store(store, index_tags=True))
+    assert read_recorded(store)["index_tags"]
+
+
+def test_tags_that_a_newer_rocketmq_entered_are_gone_on_with(golden):
+    """Where reput was first, too: the index shows what was written since."""
+    store = golden("basic-5.5") / "store"
+    close(open_store(store))
+    identity = read_identity(store)
+    assert identity is not None
+    for begin, expected in ((0, True), (1 << 40, False)):
+        recorded = {**identity.settings, "index_tags": [RecordedValue(begin, False)]}
+        (store / "reput" / "store.json").write_bytes(seal(msgspec.structs.replace(identity, settings=recorded)))
+        opened = open_store(store, **identity.file_sizes)
+        assert opened.settings.index_tags is expected
+        close(opened)
+
+
+def test_tags_that_are_to_be_left_out_are(golden):
+    """Though the index has them up to here."""
+    store = golden("basic-5.5") / "store"
+    close(open_store(store, index_tags=False, change_settings=["index_tags"]))
+    assert not read_recorded(store)["index_tags"]

@@ -1,4 +1,4 @@
-"""`reput query`: messages by key, through the index."""
+"""`reput query`: messages by key or by tags, through the index."""
 
 from __future__ import annotations
 
@@ -31,8 +31,13 @@ def query(
     store: StoreArgument,
     topic: TopicArgument,
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="A key of the message, its unique id, or the store's id of it.")
-    ],
+        str | None,
+        typer.Argument(metavar="[KEY]", help="A key of the message, its unique id, or the store's id of it."),
+    ] = None,
+    tags: Annotated[
+        str | None,
+        typer.Option("--tags", metavar="TAGS", help="Instead of a key, the message's tags, if the index has them."),
+    ] = None,
     begin: Annotated[
         int | None, typer.Option("--begin", metavar="T", parser=parse_time, help="Stored at this time or later.")
     ] = None,
@@ -45,19 +50,22 @@ def query(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Print the newest messages with a key, in the order of the log.
+    """Print the newest messages with a key, or with some tags, in the order of the log.
 
     A time is a number of milliseconds since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there is none.
     """
     from reput.cli.behind import note_if_behind
     from reput.opened_store import ReadOnlyStore
 
+    if (key is None) == (tags is None):
+        raise typer.BadParameter(f"give either KEY or --tags: KEY={key} --tags={tags}")
     settings = settings_of(store, config, assignments).settings
     with ReadOnlyStore(store, settings) as opened:
         found = opened.query(
             topic,
             key,
             count or settings.default_query_max_num,
+            tags=tags,
             begin=begin or 0,
             end=TIMESTAMP_MAX if end is None else end,
         )

@@ -148,6 +148,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lag_max: Annotated[int, Meta(ge=0, le=LONG_MAX)] = 0  # bytes the consume queue may be behind; 0: no bound
 
     # reput's own: the dispatchers.
+    index_tags: bool = False  # messages by their tags, too, as RocketMQ enters them from 5.4.0 on
     dispatchers: tuple[str, ...] = ("consume_queue", "index")
     dispatcher_options: dict[str, dict[str, object]] = {}
     dispatcher_plugins: dict[str, str] = {}  # of each dispatcher that is not named as its plugin is

@@ -4,6 +4,8 @@ Entries come in with the records, so the index is read once, from front to back.
 of a record a second time (a re-dispatch of the last record repeats them), entries of records that the log has no more,
 and entries behind its end. Slots and chains follow from the entries alone and are compared file by file.
 
+The tags of a record stand behind its keys or do not: from 5.4.0 on RocketMQ enters them, and versions take turns.
+
 Source: RocketMQ store, IndexService.buildIndex and IndexFile.putKey.
 """
 
@@ -36,6 +38,15 @@ ACTUAL = np.dtype(
         ("seconds", np.int64),
         ("file", np.int32),
         ("number", np.int32),
+    ]
+)
+
+EXPECTED = np.dtype(
+    [
+        ("commit_log_offset", np.int64),
+        ("key_hash", np.int64),
+        ("store_timestamp", np.int64),
+        ("is_tags", bool),
     ]
 )
 
@@ -85,6 +96,8 @@ class IndexCheck:
         self.damage = damage
         self.findings = Findings(live=ground.live)
         self.keys = KeyHashes()
+        # What was so of the records before is likely to be so of the next ones.
+        self.with_tags = False
         self.files: list[IndexFileView] = []
         # The next entry to be read: its file and its number there.
         self.file_number = 0
@@ -128,23 +141,36 @@ class IndexCheck:
         """Take in records, in log order, that end at *until*; *rows* are those of *columns*."""
         if self.absent:
             return
-        row, hashes = self.keys.find(rows, columns.queues, columns.texts)
+        entries = self.entries_until(until)
+        for with_tags in (self.with_tags, not self.with_tags):
+            expected = self.expected_entries(rows, columns, with_tags=with_tags)
+            if len(entries) == len(expected) and (entries["commit_log_offset"] == expected["commit_log_offset"]).all():
+                self.with_tags = with_tags
+                if len(expected):
+                    self.findings.take(expected["commit_log_offset"][-1:], np.ones(1, bool), str)
+                    self.last_offset = int(expected["commit_log_offset"][-1])
+                    self.compare_hashes(entries, expected["key_hash"])
+                    self.compare_times(entries, expected["store_timestamp"])
+                return
+        expected = self.expected_entries(rows, columns, with_tags=True)
+        if len(entries):
+            self.compare_records(entries, expected)
+        else:
+            first_keys = np.flatnonzero(np.diff(expected["commit_log_offset"], prepend=-1))
+            self.find_missing(expected["commit_log_offset"][first_keys], expected["is_tags"][first_keys])
+
+    def expected_entries(self, rows: Array, columns: DispatchColumns, *, with_tags: bool) -> Array:
+        """Return what stands in the index of these records, in its order."""
+        row, hashes, is_tags = self.keys.find(rows, columns.queues, columns.texts, with_tags=with_tags)
         wanted = (rows["sys_flag"][row] & TRANSACTION_ROLLBACK_TYPE) != TRANSACTION_ROLLBACK_TYPE
         if not wanted.all():
-            row, hashes = row[wanted], hashes[wanted]
-        offsets, timestamps = rows["commit_log_offset"][row], rows["store_timestamp"][row]
-        entries = self.entries_until(until)
-        if len(entries) == len(offsets) and (entries["commit_log_offset"] == offsets).all():
-            if len(offsets):
-                self.findings.take(offsets[-1:], np.ones(1, bool), str)
-                self.last_offset = int(offsets[-1])
-                self.compare_hashes(entries, hashes)
-                self.compare_times(entries, timestamps)
-        elif len(entries):
-            self.compare_records(entries, offsets, hashes, timestamps)
-        else:
-            first_keys = np.flatnonzero(np.diff(offsets, prepend=-1))
-            self.find_missing(offsets[first_keys], np.zeros(len(first_keys), bool))
+            row, hashes, is_tags = row[wanted], hashes[wanted], is_tags[wanted]
+        expected = np.empty(len(row), EXPECTED)
+        expected["commit_log_offset"] = rows["commit_log_offset"][row]
+        expected["store_timestamp"] = rows["store_timestamp"][row]
+        expected["key_hash"] = hashes
+        expected["is_tags"] = is_tags
+        return expected
 
     def entries_until(self, until: int) -> Array:
         """Return the next entries of records below *until*; those of later ones that stand between are put aside."""
@@ -218,12 +244,14 @@ class IndexCheck:
                 ),
             )
 
-    def compare_records(self, entries: Array, offsets: Array, hashes: Array, timestamps: Array) -> None:
+    def compare_records(self, entries: Array, expected: Array) -> None:
         """Compare entries with keys record by record, where they are not one to one."""
+        offsets, hashes, is_tags = expected["commit_log_offset"], expected["key_hash"], expected["is_tags"]
         begins = np.flatnonzero(np.diff(offsets, prepend=-1))
         bounds = [*begins.tolist(), len(offsets)]
         number_of = {int(offsets[begin]): number for number, begin in enumerate(bounds[:-1])}
-        present = np.zeros(len(begins), bool)
+        # Of a record that has nothing but tags there may be no entry.
+        present = is_tags[begins]
         groups = [*np.flatnonzero(np.diff(entries["commit_log_offset"], prepend=-1)).tolist(), len(entries)]
         for group, at in enumerate(groups[:-1]):
             found = entries[at : groups[group + 1]]
@@ -236,13 +264,13 @@ class IndexCheck:
             if offset < self.last_offset:
                 self.findings.differ(f"entry comes behind those of a later record: {self.where(found[0])}")
             self.last_offset = max(self.last_offset, offset)
-            matched = match_repeated(found["key_hash"].tolist(), hashes[begin:end].tolist())
+            matched = match_repeated(found["key_hash"].tolist(), hashes[begin:end].tolist(), int(is_tags[end - 1]))
             if matched is None:
                 present[number] = True
                 self.findings.differ(f"entries of a record have other hashes: {self.where(found[0])}")
             else:
                 present[number] = present[number] or matched
-                self.compare_times(found, np.full(len(found), timestamps[begin]))
+                self.compare_times(found, np.full(len(found), expected["store_timestamp"][begin]))
         self.find_missing(offsets[begins], present)
 
     def find_missing(self, offsets: Array, present: Array) -> None:
@@ -359,8 +387,10 @@ def has_entries(path: Path) -> bool:
     return len(head) < HEADER.size or int(HEADER.unpack(head)[-1]) > 1
 
 
-def match_repeated(found: list[int], expected: list[int]) -> bool | None:
+def match_repeated(found: list[int], expected: list[int], optional_count: int) -> bool | None:
     """Tell whether *found* has all of *expected*, as often as it was begun; None if it has something else.
+
+    The last *optional_count* of *expected* may be missing.
 
     A dispatch that was interrupted leaves the first keys of a record, and the next one begins with the first again.
     """
@@ -371,6 +401,6 @@ def match_repeated(found: list[int], expected: list[int]) -> bool | None:
             length += 1
         if not length:
             return None
-        complete = complete or length == len(expected)
+        complete = complete or length >= len(expected) - optional_count
         at += length
     return complete

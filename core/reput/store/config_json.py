@@ -14,6 +14,9 @@ Arrays stand on one line. (fastjson breaks the lines of a ``java.util.List``, bu
 Here a map with integer keys is a dict whose keys are int, so that what was read is written as it was. Reading is as
 lenient as fastjson's: bare and single-quoted names, comments and surplus commas pass.
 
+RocketMQ 5.5 prints with fastjson 2, which breaks the lines of arrays and of maps with integer keys, too. Both versions
+read either, so what 5.5 wrote is written in other lines here.
+
 Source: fastjson 1.2, MapSerializer, CollectionSerializer, SerializeWriter.writeStringWithDoubleQuote, JSONLexerBase.
 """
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from reput.errors import DamagedStore, OffsetOutOfRange
-from reput.store.index_builder import IndexBuilder, IndexState
+from reput.store.index_builder import IndexBuilder, IndexState, keys_of
 from reput.store.index_file import IndexHeader, index_paths, read_header
 from reput.store.log_scan import LogScan
-from reput.store.record import TRANSACTION_ROLLBACK_TYPE
 from reput_hooks import Record
 
 __all__ = ["adopt_index"]
@@ -36,7 +35,9 @@ def adopt_index(builder: IndexBuilder, store_directory: Path) -> tuple[IndexStat
         for number, path in enumerate(paths):
             header = read_header(path)
             is_last = number == len(paths) - 1
-            if not is_whole(builder, path.name, is_last) or has_keys(scan, complete_to, header.begin_offset):
+            if not is_whole(builder, path.name, is_last) or has_keys(
+                scan, complete_to, header.begin_offset, with_tags=builder.with_tags
+            ):
                 return whole_part(builder, paths[:number], scan) if number else nothing
             if header.end_offset >= scan.offset_min:
                 complete_to = max(complete_to, header.end_offset + record_at(scan, header.end_offset).record_size)
@@ -78,13 +79,12 @@ def is_full(builder: IndexBuilder, name: str) -> bool:
         file.close()
 
 
-def has_keys(scan: LogScan, begin: int, end: int) -> bool:
+def has_keys(scan: LogScan, begin: int, end: int, *, with_tags: bool) -> bool:
     """Tell whether a record in [begin, end) has a key, which is then missing in the index."""
     while begin < end:
         scanned = scan.scan(begin, end)
         for request in scanned.columns:
-            rolled_back = request.sys_flag & TRANSACTION_ROLLBACK_TYPE == TRANSACTION_ROLLBACK_TYPE
-            if not rolled_back and (request.uniq_key is not None or (request.keys or "").strip(" ")):
+            if next(keys_of(request, with_tags=with_tags), None) is not None:
                 return True
         begin = scanned.end
     return False

@@ -11,12 +11,13 @@ A file is a header, slots and entries, big-endian; entry 0 is never used. Its na
     36                     4  index_count        number of the next entry; 0 before the first, which is 1
     40 + 4*s               4  slot s             newest entry whose key_hash mod slots is s, 0: none
     40 + 4*slots + 20*e   20  entry e
-                     0     4  key_hash           |Java hashCode of topic#key|
+                     0     4  key_hash           |Java hashCode of topic#key, or of topic#T#tags|
                      4     8  commit_log_offset
                     12     4  seconds            between begin_timestamp and the record's store time
                     16     4  previous           entry of the same slot before this one, 0: none
 
-Only the hash of a key stands in the index, so whoever asks compares the keys of the records that it names.
+Only the hash of a key stands in the index, so whoever asks compares the keys of the records that it names. From 5.4.0
+on RocketMQ also enters the tags of each record, as one text.
 
 Source: RocketMQ store, IndexHeader, IndexFile.putKey, IndexFile.selectPhyOffset and IndexService.queryOffset.
 """
@@ -38,6 +39,7 @@ __all__ = [
     "ENTRY",
     "HEADER",
     "SLOT",
+    "TAGS_TYPE",
     "FoundOffsets",
     "Index",
     "IndexHeader",
@@ -45,9 +47,12 @@ __all__ = [
     "key_hash",
     "read_header",
     "read_headers",
+    "tags_hash",
 ]
 
 HEADER = Struct(">qqqqii")
+# What tells tags from a key of the same text: MessageConst.INDEX_TAG_TYPE.
+TAGS_TYPE = "T"
 SLOT = Struct(">i")
 ENTRY = Struct(">iqii")
 assert HEADER.size == 40
@@ -82,6 +87,11 @@ def key_hash(topic: str, key: str) -> int:
     return code if code <= 0x7FFFFFFF else 0
 
 
+def tags_hash(topic: str, tags: str) -> int:
+    """Return the hash under which the tags of a record stand in an index that has tags."""
+    return key_hash(topic, f"{TAGS_TYPE}#{tags}")
+
+
 class Index:
     """All index files of a store."""
 
@@ -96,13 +106,14 @@ class Index:
         self.unfinished = False
 
     def query(
-        self, topic: str, key: str, count_max: int, begin: int, end: int, progress: int, agrees: Callable[[int], bool]
+        self, wanted: int, count_max: int, begin: int, end: int, progress: int, agrees: Callable[[int], bool]
     ) -> FoundOffsets:
-        """Return the commit-log offsets below *progress* of records with this key, newest first, at most *count_max*.
+        """Return the commit-log offsets below *progress* of records under a hash, newest first, at most *count_max*.
 
         Args:
+            wanted: what `key_hash` or `tags_hash` gives.
             begin, end: store time in ms, both included; the index knows it to the second.
-            agrees: tells whether the record at a commit-log offset has the key.
+            agrees: tells whether the record at a commit-log offset has the key, or the tags.
 
         Raises:
             DamagedStore: a file that may hold some of them was cut short.
@@ -110,7 +121,6 @@ class Index:
         found = FoundOffsets()
         if count_max <= 0:
             return found
-        wanted = key_hash(topic, key)
         for path, slot_count in self.newest_first():
             try:
                 if slot_count is None:

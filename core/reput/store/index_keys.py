@@ -1,7 +1,7 @@
 """The keys of a batch and their hashes, thousands at a time with numpy.
 
 Java's String.hashCode of ``topic#key`` is a polynomial in 31, so it falls apart into the hash of ``topic#``, shifted by
-the key's length, and that of the key, see `string_hashes`.
+the key's length, and that of the key, see `string_hashes`. A record's tags stand in an index as ``topic#T#tags``.
 
 Source: RocketMQ store, IndexService.buildIndex and IndexFile.indexKeyHashMethod.
 """
@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from reput.filter.string_hash import string_hash
+from reput.store.index_file import TAGS_TYPE
 from reput.store.string_hashes import StringHashes
 
 __all__ = ["KeyHashes"]
 
 SPACE = 32
 HASH_MAX = 0x7FFFFFFF
+SIZES_BEFORE_TAGS = ("uniq_key_size", "keys_size", "multi_dispatch_size", "properties_size")
 
 Array = np.ndarray[Any, Any]
 
@@ -31,35 +33,39 @@ class KeyHashes:
 
     def __init__(self) -> None:
         self.hashes = StringHashes()
-        self.topics: dict[str, int] = {}
+        self.topics: dict[str, tuple[int, int]] = {}
 
-    def find(self, rows: Array, queues: Sequence[tuple[str, int]], texts: bytes) -> tuple[Array, Array]:
-        """Return for each key of each record, in order, the number of its row and its hash as the index has it.
+    def find(
+        self, rows: Array, queues: Sequence[tuple[str, int]], texts: bytes, *, with_tags: bool
+    ) -> tuple[Array, Array, Array]:
+        """Return for each key of each record, in order: the number of its row, its hash, and whether it is the tags.
 
-        The keys of a record are its unique key, if it has one, and the parts of its KEYS that are not empty; single
-        spaces separate them.
+        The keys of a record are its unique key, if it has one, the parts of its KEYS that are not empty, which single
+        spaces separate, and *with_tags* its tags.
         """
-        row, begin, size = key_places(rows, texts)
+        row, begin, size, is_tags = key_places(rows, texts, with_tags=with_tags)
         hashes, units = self.hashes.find(texts, begin, size)
-        prefix = np.array([self.hash_topic(topic) for topic, _ in queues], np.uint32)
+        prefix = np.array([self.hash_topic(topic) for topic, _ in queues], np.uint32).reshape(-1, 2)
         # No text has more units than bytes, so there are powers enough.
-        hashes += prefix[rows["queue_index"][row]] * self.hashes.powers[units]
+        hashes += prefix[rows["queue_index"][row], is_tags.view(np.int8)] * self.hashes.powers[units]
         positive = np.abs(hashes.view(np.int32).astype(np.int64))
         positive[positive > HASH_MAX] = 0
-        return row, positive
+        return row, positive, is_tags
 
-    def hash_topic(self, topic: str) -> int:
-        """Return the hash of ``topic#``, as unsigned 32 bits."""
+    def hash_topic(self, topic: str) -> tuple[int, int]:
+        """Return the hashes of ``topic#`` and ``topic#T#``, as unsigned 32 bits."""
         known = self.topics.get(topic)
         if known is None:
             if len(self.topics) >= self.topics_max:
                 self.topics.clear()
-            known = self.topics[topic] = string_hash(topic + "#") & 0xFFFFFFFF
+            prefixes = (f"{topic}#", f"{topic}#{TAGS_TYPE}#")
+            of_keys, of_tags = (string_hash(prefix) & 0xFFFFFFFF for prefix in prefixes)
+            known = self.topics[topic] = of_keys, of_tags
         return known
 
 
-def key_places(rows: Array, texts: bytes) -> tuple[Array, Array, Array]:
-    """Return row number, begin in *texts* and size in bytes of each key, in the order of the log."""
+def key_places(rows: Array, texts: bytes, *, with_tags: bool) -> tuple[Array, Array, Array, Array]:
+    """Return row number, begin in *texts*, size in bytes, and whether it is the tags, of each key in log order."""
     sizes = rows["texts_size"].astype(np.int64)
     row_end = np.cumsum(sizes)
     row_begin = row_end - sizes
@@ -70,12 +76,19 @@ def key_places(rows: Array, texts: bytes) -> tuple[Array, Array, Array]:
     keys_end = keys_begin + keys_size[with_keys]
     part_row, part_begin, part_end = split_at_spaces(texts, with_keys, keys_begin, keys_end)
     with_uniq = np.flatnonzero(uniq_size >= 0)
-    row = np.concatenate((with_uniq, part_row))
-    begin = np.concatenate((row_begin[with_uniq], part_begin))
-    size = np.concatenate((uniq_size[with_uniq], part_end - part_begin))
-    # A row's unique key comes before its other keys, and a stable sort keeps that.
+    rows_of, begins = [with_uniq, part_row], [row_begin[with_uniq], part_begin]
+    key_sizes = [uniq_size[with_uniq], part_end - part_begin]
+    key_count = len(with_uniq) + len(part_row)
+    if with_tags:
+        tags_begin = row_begin + sum(np.maximum(rows[name].astype(np.int64), 0) for name in SIZES_BEFORE_TAGS)
+        tagged = np.flatnonzero(tags_begin < row_end)
+        rows_of.append(tagged)
+        begins.append(tags_begin[tagged])
+        key_sizes.append(row_end[tagged] - tags_begin[tagged])
+    row = np.concatenate(rows_of)
+    # A row's unique key comes before its other keys, its tags behind them, and a stable sort keeps that.
     order = np.argsort(row, kind="stable")
-    return row[order], begin[order], size[order]
+    return row[order], np.concatenate(begins)[order], np.concatenate(key_sizes)[order], order >= key_count
 
 
 def split_at_spaces(texts: bytes, row: Array, begin: Array, end: Array) -> tuple[Array, Array, Array]:

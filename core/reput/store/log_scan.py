@@ -198,7 +198,8 @@ class LogScan:
         queues = [(topics[topic], queue_id) for topic, queue_id in stored_queues]
 
         found = FoundProperties(columns)
-        rows["tags_code"] = self.tags_codes(found)
+        tags_at, tags_size = found.value(b"TAGS")
+        rows["tags_code"] = self.tags_codes(found, tags_at, tags_size)
         self.set_deliver_times(rows, queues, found)
 
         uniq_at, uniq_size = found.value(b"UNIQ_KEY")
@@ -210,7 +211,7 @@ class LogScan:
         multi = self.multi_dispatch(found)
         rows["multi_dispatch_size"] = -1
         rows["properties_size"] = columns.properties_size if self.needs_properties else -1
-        rows["texts_size"] = np.maximum(uniq_size, 0) + np.maximum(keys_size, 0)
+        rows["texts_size"] = uniq_size + keys_size + tags_size
         if multi or self.needs_properties:
             pieces = []
             for number in range(count):
@@ -220,18 +221,19 @@ class LogScan:
                     text += multi[number]
                 if self.needs_properties:
                     text += columns.properties_bytes(number)
+                text += found.text(tags_at, tags_size, number)
                 rows["texts_size"][number] = len(text)
                 pieces.append(text)
             texts = b"".join(pieces)
         else:
-            at, size = np.column_stack((uniq_at, keys_at)), np.column_stack((uniq_size, keys_size))
+            at = np.column_stack((uniq_at, keys_at, tags_at))
+            size = np.column_stack((uniq_size, keys_size, tags_size))
             joined, _ = join_runs(found.bytes, at.ravel(), size.ravel())
             texts = joined[WORD_SIZE:].tobytes()
         return DispatchColumns(queues, rows.tobytes(), texts)
 
-    def tags_codes(self, found: FoundProperties) -> Array:
-        """Return the hash of each record's tag, 0 without one."""
-        at, size = found.value(b"TAGS")
+    def tags_codes(self, found: FoundProperties, at: Array, size: Array) -> Array:
+        """Return the hash of each record's tags, 0 without some; *at* and *size* say where they lie."""
         joined, begin = join_runs(found.bytes, at, size)
         hashes, _ = self.hashes.find(joined[WORD_SIZE:].tobytes(), begin - WORD_SIZE, size)
         return hashes.view(np.int32)

@@ -31,7 +31,8 @@ from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQu
 from reput.store.consume_queue_builder import ConsumeQueueBuilder, queue_directories, shown_queue_file_size
 from reput.store.consume_queue_ext import ConsumeQueueExt, is_address
 from reput.store.file_name import file_name
-from reput.store.index_file import Index
+from reput.store.index_file import Index, key_hash, tags_hash
+from reput.store.index_tags import shown_index_tags
 from reput.store.nearest_offset import QueueFile, nearest_offset
 from reput.store.open_files import DirectoryStamp, OpenFiles
 from reput.store.properties import filled_properties
@@ -547,6 +548,44 @@ class MessageReader:
         Args:
             begin, end: store time in ms, both included; the index knows it to the second.
         """
+
+        def has_key(record: Record) -> bool:
+            return key in record.keys or record.uniq_key == key
+
+        found = self.query_index(topic, key_hash(topic, key), has_key, count_max, begin, end)
+        if found.records:
+            return found
+        record = self.record_of_id(key)
+        wanted = record is not None and record.topic == topic and begin <= record.store_timestamp <= end
+        return QueryMessageResult([record] if record is not None and wanted and count_max > 0 else [], 0, 0)
+
+    def query_tags(
+        self, topic: str, tags: str, count_max: int = 64, begin: int = 0, end: int = TIMESTAMP_MAX
+    ) -> QueryMessageResult:
+        """Return the newest *count_max* messages of *topic* whose tags are *tags*, in commit-log order.
+
+        Args:
+            begin, end: as of `query_message`.
+
+        Raises:
+            ConfigError: the index of this store has no tags.
+        """
+        settings = self.settings
+        sizes = settings.max_hash_slot_num, settings.max_index_num
+        if not (settings.index_tags or shown_index_tags(self.directory, *sizes)):
+            raise ConfigError(
+                f"the index of this store has no tags: index_tags=false store={self.directory}",
+                f"Have it get them with `reput settings {self.directory} --change index_tags=true`, and have them "
+                f"entered for what is there with `reput rebuild {self.directory} index`.",
+            )
+        return self.query_index(
+            topic, tags_hash(topic, tags), lambda record: record.tags == tags, count_max, begin, end
+        )
+
+    def query_index(
+        self, topic: str, wanted: int, agrees_with: Callable[[Record], bool], count_max: int, begin: int, end: int
+    ) -> QueryMessageResult:
+        """Return the newest *count_max* messages of *topic* under a hash of the index that *agrees_with* accepts."""
         records: dict[int, Record] = {}
         log_min = self.log().offset_min
 
@@ -564,7 +603,7 @@ class MessageReader:
                         commit_log_offset, None, f"{error} topic={topic} commit_log_offset={commit_log_offset}"
                     )
                 ) from None
-            if record is None or record.topic != topic or not (key in record.keys or record.uniq_key == key):
+            if record is None or record.topic != topic or not agrees_with(record):
                 return False
             if not self.has_whole_body(record):
                 return False
@@ -572,11 +611,9 @@ class MessageReader:
             return True
 
         count_max = min(count_max, self.settings.max_msgs_num_batch)
-        found = self.index.query(topic, key, count_max, begin, end, self.progress("index"), agrees)
+        found = self.index.query(wanted, count_max, begin, end, self.progress("index"), agrees)
         if not found.offsets:
-            record = self.record_of_id(key)
-            wanted = record is not None and record.topic == topic and begin <= record.store_timestamp <= end
-            return QueryMessageResult([record] if record is not None and wanted and count_max else [], 0, 0)
+            return QueryMessageResult([], 0, 0)
         return QueryMessageResult(
             [records[offset] for offset in sorted(found.offsets)],
             found.last_update_timestamp,

@@ -98,6 +98,7 @@ from reput.store.record import (
 from reput.store.recorded_settings import (
     FILE_SIZES,
     delay_history,
+    enters_tags,
     recorded_values,
     shown_sizes,
     with_recorded,
@@ -182,13 +183,14 @@ class Topic:
 
 
 class TagsField(msgspec.Struct, frozen=True, gc=False):
-    """What tags make of a record: their code, and the property as it is stored."""
+    """What tags make of a record: their code, the property as it is stored, and their text as dispatchers get it."""
 
     code: int
     data: bytes
+    text: bytes
 
 
-NO_TAGS = TagsField(0, b"")
+NO_TAGS = TagsField(0, b"", b"")
 
 
 class RecordHead(msgspec.Struct, frozen=True):
@@ -443,7 +445,10 @@ class MessageStore:
                     "A store keeps the size of its files; put its messages into a new one, or rebuild views elsewhere.",
                 )
         require_recorded(settings, recorded, self.change_settings)
-        return msgspec.structs.replace(settings, **shown)
+        settings = msgspec.structs.replace(settings, **shown)
+        if segments is None or "index_tags" in self.change_settings:
+            return settings
+        return msgspec.structs.replace(settings, index_tags=enters_tags(self.directory, settings, identity))
 
     def open_commit_service(self, commit_log: PooledCommitLog) -> None:
         """Have what is put committed, and made known only then."""
@@ -809,17 +814,18 @@ class MessageStore:
             tags = self.known_tags[message.tags]
             data = tags.data
             if keys is None:
-                texts, keys_size = b"", -1 if data else 0
+                texts, keys_size = tags.text, -1 if data else 0
                 after_body = b"".join((topic.field, pack_properties_size(len(data)), data))
             else:
                 text = " ".join(keys) if type(keys) is list or type(keys) is tuple else keys
                 # What is printable has no separator, no zero byte and no lone surrogate in it.
                 if type(text) is not str or not text.isprintable() or not 0 < len(text) <= PLAIN_KEYS_MAX:
                     return self.prepare_any(message, queue_id)
-                texts = text.encode()
-                keys_size = len(texts)
+                stored_keys = text.encode()
+                keys_size = len(stored_keys)
                 properties_size = pack_properties_size(keys_size + KEYS_OVERHEAD + len(data))
-                after_body = b"".join((topic.field, properties_size, KEYS_BEGIN, texts, KEYS_END, data))
+                after_body = b"".join((topic.field, properties_size, KEYS_BEGIN, stored_keys, KEYS_END, data))
+                texts = stored_keys + tags.text
         except (KeyError, TypeError):
             # They are met now, or are no text.
             return self.prepare_any(message, queue_id)
@@ -841,7 +847,7 @@ class MessageStore:
         body = message.body
         if type(body) is not bytes:
             body = plain_bytes(body)
-        properties, tags_code, texts, uniq_key_size, keys_size = self.properties_of(message)
+        properties, tags, texts, uniq_key_size, keys_size = self.properties_of(message)
         size = len(body)
         if size > self.body_size_max:
             raise MessageIllegal(f"body is too long: body_size={size} max_message_size={self.body_size_max}")
@@ -863,6 +869,7 @@ class MessageStore:
         if self.needs_properties:
             texts += properties
             properties_size = len(properties)
+        texts += tags.text
         return Prepared(
             topic,
             head,
@@ -872,7 +879,7 @@ class MessageStore:
             message.flag,
             after_body,
             record_size,
-            tags_code,
+            tags.code,
             texts,
             keys_size,
             uniq_key_size,
@@ -932,20 +939,22 @@ class MessageStore:
         end = len(properties) - CRC_PROPERTY_SIZE if self.appends_crc else len(properties)
         properties = properties[:end] + added + properties[end:]
         multi_dispatch = f"{','.join(prepared.further)}\x02{values}".encode()
-        texts = prepared.texts[: max(prepared.uniq_key_size, 0) + max(prepared.keys_size, 0)] + multi_dispatch
+        keys_end = max(prepared.uniq_key_size, 0) + max(prepared.keys_size, 0)
         told = prepared.properties_size >= 0
+        tags = prepared.texts[keys_end + max(prepared.properties_size, 0) :]
+        texts = b"".join((prepared.texts[:keys_end], multi_dispatch, properties if told else b"", tags))
         return msgspec.structs.replace(
             prepared,
             after_body=field + PROPERTIES_SIZE.pack(len(properties)) + properties,
             record_size=prepared.record_size + len(added),
-            texts=texts + properties if told else texts,
+            texts=texts,
             properties_size=len(properties) if told else -1,
             multi_dispatch_size=len(multi_dispatch),
             further_offsets=further_offsets,
         )
 
-    def properties_of(self, message: Message) -> tuple[bytes, int, bytes, int, int]:
-        """Return the properties string of *message*; its tags code, its unique key and keys, and the sizes of these.
+    def properties_of(self, message: Message) -> tuple[bytes, TagsField, bytes, int, int]:
+        """Return the properties string of *message*; its tags, its unique key and keys, and the sizes of these.
 
         Raises:
             MessageIllegal: as `message_properties`.
@@ -963,13 +972,14 @@ class MessageStore:
         elif not properties:
             keys_size = 0
         known = self.known_tags.get(tags) or self.learn_tags(tags or "")
-        return properties, known.code, texts, uniq_key_size, keys_size
+        return properties, known, texts, uniq_key_size, keys_size
 
     def learn_tags(self, tags: str) -> TagsField:
         """Return what these tags, which were checked, make of a record; keep it if they are ordinary."""
         if len(self.known_tags) > TAGS_KNOWN_MAX:
             self.known_tags = {None: NO_TAGS}
-        field = TagsField(string_hash(tags), f"TAGS\x01{tags}\x02".encode())
+        text = tags.encode()
+        field = TagsField(string_hash(tags), b"TAGS\x01" + text + b"\x02", text)
         if len(tags) <= PLAIN_TAGS_MAX and tags.isprintable():
             self.known_tags[tags] = field
         return field

@@ -26,6 +26,7 @@ from reput.store.consume_queue_builder import shown_queue_file_size
 from reput.store.delay_level import DelayHistory
 from reput.store.identity import RecordedValue, StoreIdentity, read_identity
 from reput.store.index_file import index_paths
+from reput.store.index_tags import shown_index_tags
 from reput.store.segments import Segments
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "MEANINGS",
     "changed_settings",
     "delay_history",
+    "enters_tags",
     "meaning_of",
     "meaning_on_disk",
     "read_delay_history",
@@ -60,6 +62,8 @@ MEANINGS = (
     # How many bits a filter has in the units of consume_queue_ext, and how they are found.
     "expect_consumer_num_use_filter",
     "max_error_rate_of_bloom_filter",
+    # Whether messages are found by their tags.
+    "index_tags",
 )
 
 
@@ -106,8 +110,23 @@ def meaning_of(settings: Settings) -> dict[str, Any]:
 
 def meaning_on_disk(store_directory: Path, settings: Settings) -> dict[str, Any]:
     """Return the same for a store that is only read: what is not recorded is as the files show it, or else as given."""
-    unknown = [name for name in FILE_SIZES if name not in read_recorded(store_directory)]
-    return meaning_of(settings) | shown_sizes(store_directory, settings, unknown)
+    identity = read_identity(store_directory)
+    recorded = {} if identity is None else recorded_values(identity)
+    unknown = [name for name in FILE_SIZES if name not in recorded]
+    tags = {"index_tags": enters_tags(store_directory, settings, identity)}
+    return meaning_of(settings) | tags | shown_sizes(store_directory, settings, unknown)
+
+
+def enters_tags(store_directory: Path, settings: Settings, identity: StoreIdentity | None) -> bool:
+    """Tell whether the index of a store gets tags: so it is configured or recorded, or RocketMQ has entered some since.
+
+    What one version of RocketMQ began a newer one may go on with, and reput goes on as that did.
+    """
+    if settings.index_tags:
+        return True
+    recorded = identity.settings.get("index_tags") if identity is not None else None
+    begin = recorded[-1].begin if recorded else 0
+    return bool(shown_index_tags(store_directory, settings.max_hash_slot_num, settings.max_index_num, begin))
 
 
 def with_recorded(identity: StoreIdentity, settings: Settings, log_end: int) -> StoreIdentity:

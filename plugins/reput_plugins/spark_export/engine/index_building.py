@@ -129,7 +129,7 @@ def count_keys_of_ranges(plan: RebuildPlan, batches: Batches) -> Batches:
         last_record = last_key_record = -1
         timestamp = 0
         for rows, columns in read_requests(plan, begin, until):
-            offsets = keys_of(hashes, rows, columns)[1]
+            offsets = keys_of(plan, hashes, rows, columns)[1]
             key_count += len(offsets)
             record_count += len(rows)
             last_record, timestamp = int(rows["commit_log_offset"][-1]), int(rows["store_timestamp"][-1])
@@ -139,9 +139,9 @@ def count_keys_of_ranges(plan: RebuildPlan, batches: Batches) -> Batches:
         yield pa.record_batch([[value] for value in row], schema=COUNT_SCHEMA)
 
 
-def keys_of(hashes: KeyHashes, rows: Array, columns: DispatchColumns) -> tuple[Array, Array, Array]:
+def keys_of(plan: RebuildPlan, hashes: KeyHashes, rows: Array, columns: DispatchColumns) -> tuple[Array, Array, Array]:
     """Return hash, commit-log offset and store time of each key, as the dispatcher finds them."""
-    row, found = hashes.find(rows, columns.queues, columns.texts)
+    row, found, _ = hashes.find(rows, columns.queues, columns.texts, with_tags=plan.settings.index_tags)
     kept = (rows["sys_flag"][row] & TRANSACTION_ROLLBACK_TYPE) != TRANSACTION_ROLLBACK_TYPE
     row, found = row[kept], found[kept]
     return found, rows["commit_log_offset"][row].astype(np.int64), rows["store_timestamp"][row].astype(np.int64)
@@ -173,7 +173,7 @@ def keys_of_ranges(plan: RebuildPlan, numbers: dict[int, int], capacity: int, ba
     for begin, until in ranges_in(batches):
         first = numbers[begin]
         for rows, columns in read_requests(plan, begin, until):
-            found, offsets, timestamps = keys_of(hashes, rows, columns)
+            found, offsets, timestamps = keys_of(plan, hashes, rows, columns)
             number = np.arange(first, first + len(found), dtype=np.int64)
             first += len(found)
             file = (number // capacity).astype(np.int32)
