@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import reput
@@ -23,7 +24,9 @@ from reput.store.check import check_store
 from reput.store.delay_level import SCHEDULE_TOPIC
 from reput.store.delay_offset_manager import DelayOffsetManager
 from reput.store.files import Clock
+from reput.store.identity import read_identity
 from reput.store.message import MessageExtBrokerInner
+from reput.store.sealed_file import seal
 from reput_hooks import Record
 from small_store import ManualClock, records
 
@@ -170,15 +173,34 @@ def test_a_clock_that_was_far_ahead_delays_nothing_by_that(store, has_looked):
 
 
 def test_another_table_of_levels_makes_none_wait_longer_than_it_says(tmp_path):
-    """What would be due later than the level's delay from now on is due at once, as in RocketMQ."""
+    """What would be due later than the level's delay from now on is due at once, as in RocketMQ: of a store whose table
+    is not recorded no other is known."""
     path = tmp_path / "store"
     with open_inline(path, message_delay_level="90m 1h") as store:
         for level in (1, 2):
             store.put(reput.Message("orders", b"%d" % level, delay_level=level))
+    identity = read_identity(path)
+    assert identity is not None
+    (path / "reput" / "store.json").write_bytes(seal(msgspec.structs.replace(identity, settings={})))
     with open_inline(path, message_delay_level="1h 1h") as store:
         wait_until(lambda: len(delivered(store)) == 1)
         assert delivered(store)[0].body == b"1"
         wait_until(lambda: [row.waiting for row in store.delays()] == [0, 1])
+
+
+def test_what_waits_keeps_its_time_when_the_levels_are_changed(tmp_path):
+    """The change holds for what is put from then on."""
+    path = tmp_path / "store"
+    with open_inline(path, message_delay_level="2h 1h") as store:
+        store.put(reput.Message("orders", b"in two hours", delay_level=1))
+    with open_inline(path, message_delay_level="1h 0s", change_settings=["message_delay_level"]) as store:
+        store.put(reput.Message("orders", b"in an hour", delay_level=1))
+        store.put(reput.Message("orders", b"at once", delay_level=2))
+        wait_until(lambda: [record.body for record in delivered(store)] == [b"at once"])
+        wait_until(lambda: [row.waiting for row in store.delays()] == [2, 0])
+        due = store.delays()[0].deliver_timestamp
+        assert due is not None
+        assert due > Clock().now_ms() + 3_600_000
 
 
 def test_a_clock_that_is_set_back_a_little_shifts_deliveries_by_as_much(store):

@@ -121,6 +121,23 @@ def test_units_that_are_missing_at_the_end_of_the_log_are_not_yet_there(store, g
     assert found.behind_bytes == 699705 - listing[-25]["physicalOffset"]
 
 
+def test_queues_that_retention_has_overtaken_in_the_middle_of_a_file_are_behind(store, golden_listing):
+    """They end where they were built up to; what the log has lost since has no unit, and what comes then not yet."""
+    segments = sorted((store / "commitlog").iterdir())
+    overtaken = int(segments[1].name) + 500
+    for line in golden_listing("basic-5.3"):
+        if line["physicalOffset"] >= overtaken:
+            write_unit(store, line["queueOffset"], (0, 0, 0), topic=line["topic"], queue_id=line["queueId"])
+    for path in segments[:3]:
+        path.unlink()
+    found = view(store)
+    assert (found.state, found.differences) == ("behind", [])
+    last = golden_listing("basic-5.3")[-1]
+    unit = (last["physicalOffset"], last["size"], 0)
+    write_unit(store, last["queueOffset"], unit, topic=last["topic"], queue_id=last["queueId"])
+    assert view(store).state == "different"
+
+
 def test_a_unit_that_is_missing_before_the_last_one_is_a_difference(store, golden_listing):
     """One queue is behind, the others are not: that is no prefix."""
     listing = golden_listing("basic-5.3")

@@ -71,6 +71,15 @@ class QueueFileUnits:
             for low in range(max(begin, first), high, READ_MAX):
                 yield low, min(low + READ_MAX, high)
 
+    def used_end(self, begin: int) -> int:
+        """Return the place behind the last unit from *begin* on that is not zero, or *begin*."""
+        end = begin
+        for low, high in self.used(begin):
+            used = np.flatnonzero(self.read(low, high)["record_size"] > 0)
+            if len(used):
+                end = low + int(used[-1]) + 1
+        return end
+
     def used(self, begin: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of places from *begin* on that the file system does not know to be zero."""
         for first, count, path in list(self.files):
