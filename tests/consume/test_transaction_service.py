@@ -23,6 +23,7 @@ from reput.errors import ConfigError, MessageIllegal, RequestRefused, StoreFull
 from reput.opened_store import Store
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.files import Clock
+from reput.store.log_clock import PARTED_MS, LogClock
 from reput.store.message import MessageExtBrokerInner, PutMessageStatus
 from reput.store.properties import PROPERTIES_SIZE_MAX
 from reput.store.topic_config_manager import TopicConfig, TopicConfigManager
@@ -36,8 +37,14 @@ COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with open_inline(tmp_path / "store") as opened:
-        opened.writer.clock = ManualClock()
+        set_clock(opened, ManualClock())
         yield opened
+
+
+def set_clock(store: Store, clock: ManualClock) -> None:
+    """Have the store see that clock from now on."""
+    store.writer.clock = clock
+    store.writer.log_clock = LogClock(clock, 0)
 
 
 def put_half(store: Store, body: bytes = b"body", **fields: object) -> HalfMessage:
@@ -54,7 +61,12 @@ def put_clients_half(store: Store, body: bytes = b"body", **properties: str) -> 
 def advance(store: Store, ms: int) -> None:
     """Set the clock on, and have the service notice."""
     assert isinstance(store.writer.clock, ManualClock)
-    store.writer.clock.ms += ms
+    clock, log_clock = store.writer.clock, store.writer.log_clock
+    while ms > 0:
+        # A clock that jumps is not believed.
+        clock.ms += min(ms, PARTED_MS // 2)
+        ms -= PARTED_MS // 2
+        log_clock.now_ms()
     with store.transactions.changed:
         store.transactions.changed.notify_all()
 
@@ -300,7 +312,7 @@ def test_a_message_says_itself_for_how_long_nobody_asks(store):
 def test_who_was_asked_often_enough_is_given_up(tmp_path, caplog):
     """Its message goes to TRANS_CHECK_MAX_TIME_TOPIC, once, and the transaction is over."""
     with open_inline(tmp_path / "store", transaction_check_max=3, transaction_check_interval=1000) as store:
-        store.writer.clock = ManualClock()
+        set_clock(store, ManualClock())
         asked: list[Record] = []
 
         def checker(half: Record) -> None:
@@ -329,7 +341,7 @@ def test_who_was_asked_often_enough_is_given_up(tmp_path, caplog):
 def test_a_message_without_room_for_a_count_is_asked_about_as_often_as_any(tmp_path, caplog):
     """And keeps no other waiting; what can be put nowhere does not, either."""
     with open_inline(tmp_path / "store", transaction_check_max=2) as store:
-        store.writer.clock = ManualClock()
+        set_clock(store, ManualClock())
         asked: list[bytes] = []
         store.transactions.on_check(GROUP, lambda half: COMMIT if half.topic == "../x" else asked.append(half.body))
         size = next(size for size in range(PROPERTIES_SIZE_MAX, 0, -1) if has_room(store, size))
@@ -356,7 +368,7 @@ def test_a_number_that_is_none_counts_as_absent(tmp_path, name, value):
     with open_inline(path) as store:
         put_clients_half(store, b"odd", **{name: value})
     with open_inline(path) as store:
-        store.writer.clock = ManualClock(Clock().now_ms() + 10_000)
+        set_clock(store, ManualClock(Clock().now_ms() + 10_000))
         store.transactions.on_check(GROUP, lambda half: COMMIT)
         wait_until(lambda: store.transactions.status() == 0)
         assert [record.body for record in of_topic(store, "orders")] == [b"odd"]
@@ -404,6 +416,36 @@ def test_without_anybody_to_ask_a_transaction_waits(store):
     store.transactions.on_check(GROUP, lambda _: ROLLBACK)
     wait_until(lambda: store.transactions.status() == 0)
     assert of_topic(store, "orders") == []
+
+
+def test_a_clock_that_runs_ahead_for_a_moment_gives_up_no_transaction(store, caplog):
+    """It is as old as the log shows; RocketMQ discards what seems to be older than the log is kept."""
+    put_half(store)
+    asked = []
+    store.transactions.on_check(GROUP, asked.append)
+    advance(store, 6_000)
+    wait_until(lambda: len(asked) == 1)
+    assert isinstance(store.writer.clock, ManualClock)
+    store.writer.clock.ms += 100 * 3_600_000
+    advance(store, 59_000)
+    assert "have parted" in (store.writer.notice or "")
+    assert "the clock was set" in caplog.text
+    store.writer.clock.ms -= 100 * 3_600_000
+    advance(store, 2_000)
+    wait_until(lambda: len(asked) == 2)
+    assert store.transactions.status() == 1
+    assert of_topic(store, DISCARDED_TOPIC) == []
+    assert store.writer.notice is None
+
+
+def test_a_transaction_that_is_as_old_as_the_log_is_kept_is_given_up(store):
+    """By hours that have passed, whatever a clock has shown meanwhile."""
+    put_half(store)
+    asked = []
+    store.transactions.on_check("others", asked.append)
+    advance(store, 72 * 3_600_000 + 60_000)
+    wait_until(lambda: store.transactions.status() == 0)
+    assert len(of_topic(store, DISCARDED_TOPIC)) == 1
 
 
 def test_transactions_go_on_after_the_store_was_closed(tmp_path):
@@ -612,7 +654,7 @@ def test_nothing_is_committed_twice_through_kills_at_random(tmp_path):
             program.stdout.close()
     with open_inline(path, **settings) as store:
         store.transactions.on_check(GROUP, lambda half: {0: COMMIT, 1: ROLLBACK}.get(int(half.body) % 3))
-        store.writer.clock = ManualClock(Clock().now_ms() + 60_000)
+        set_clock(store, ManualClock(Clock().now_ms() + 60_000))
 
         def settled() -> bool:
             advance(store, 50)

@@ -148,6 +148,22 @@ def test_a_copy_of_a_store_in_the_middle_of_a_swap_has_its_views_emptied(shadow,
     assert_settled(ShadowFolders(copy))
 
 
+@pytest.mark.parametrize("gone", ["reput/views", "reput/views/queue", "consumequeue", "reput/shadow"])
+def test_a_swap_whose_folders_are_gone_has_the_views_emptied(shadow, gone):
+    """The store opens again, and its dispatchers build from the log what nobody knows any more."""
+    shadow.begin_swap(VIEWS)
+    shutil.rmtree(shadow.store / gone)
+    shadow.settle()
+    assert_settled(shadow)
+    for view, folders in VIEWS.items():
+        ViewFolders(shadow.store, view, folders).prepare()
+        rest = [path.name for path in (shadow.store / "reput" / "views" / view).iterdir()]
+        kept = (shadow.store / folders[0]).exists()
+        # Another view's swap is none of its business.
+        whole = view == "ext" and gone in ("reput/views/queue", "consumequeue")
+        assert (rest, kept) == ((["which"], True) if whole else ([], False))
+
+
 def test_an_emptying_of_the_old_view_does_not_go_on_in_the_new(shadow):
     """A running dispatcher that was killed while it emptied its view left an intent for that view."""
     view_folders.replace_durably(ViewFolders(shadow.store, "queue", ()).intent, b"")

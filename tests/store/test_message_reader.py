@@ -63,19 +63,54 @@ def test_a_reader_in_the_writers_process_asks_no_directory(tmp_path, monkeypatch
         assert [record.queue_offset for record in store.get("orders", 0, low, high)] == list(range(low, high))
 
 
+def test_readers_know_that_a_segment_goes_before_it_does(tmp_path, monkeypatch):
+    """What they find a moment before is what they find afterwards, by place and by key, and nothing is half there."""
+    with reput.open(tmp_path / "store", mode="inline", mapped_file_size_commit_log=4096) as store:
+        for number in range(20):
+            last = store.put(reput.Message("orders", bytes(500), keys=["k", f"k{number}"]))
+        for view in ("consume_queue", "index"):
+            store.wait_for(view, last.next_commit_log_offset, timeout=60)
+        first, second, *_ = sorted((store.directory / "commitlog").iterdir())
+        seen = []
+
+        def look() -> None:
+            found = store.get("orders", 0, 0)
+            low = found.next_queue_offset
+            assert found.status is GetMessageStatus.OFFSET_TOO_SMALL
+            assert [record.queue_offset for record in store.get("orders", 0, low)] == list(range(low, 20))
+            assert [record.queue_offset for record in store.query("orders", "k")] == list(range(low, 20))
+            assert store.query("orders", f"k{low - 1}") == []
+            seen.append(low)
+
+        remove = store.writer.files.remove
+
+        def remove_looked_at(path: Path) -> None:
+            look()
+            remove(path)
+            look()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store.writer.files, "remove", remove_looked_at)
+            store.writer.trim(first, int(second.name))
+        look()
+        assert seen[0] > 0
+        assert len(set(seen)) == 1
+
+
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_segment_goes_before_that_is_said(tmp_path, is_open):
-    """Who had it open may still read it; to others its messages are gone."""
+def test_a_segment_that_somebody_else_removes_leaves_no_hole(tmp_path, is_open):
+    """Who had it open may still read it; others are told where the queue begins now."""
     with open_small(tmp_path) as store:
         first, second, *_ = fill_segments(store)
         store.get("orders", 0, 0, 1)
         if not is_open:
             store.reader.files.forget()
         first.unlink()
-        found = store.get("orders", 0, 0, 1)
-        assert found.status is GetMessageStatus.FOUND
-        offset = found.records[0].commit_log_offset
-        assert offset == (0 if is_open else int(second.name))
+        found = store.get("orders", 0, 0, 10)
+        if is_open:
+            assert [record.queue_offset for record in found.records] == list(range(10))
+        else:
+            assert found.status is GetMessageStatus.OFFSET_TOO_SMALL
         store.writer.commit_log_offset_min = int(second.name)
         assert store.get("orders", 0, 0, 1).status is GetMessageStatus.OFFSET_TOO_SMALL
 

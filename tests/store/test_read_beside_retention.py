@@ -102,6 +102,22 @@ def test_a_check_finds_nothing_wrong(written, tmp_path, monkeypatch, live, kept,
         assert 0 < report.records <= 100
 
 
+def test_messages_of_a_queue_come_without_a_hole(written, tmp_path, monkeypatch):
+    """All that were asked for, or none and where to go on: never the first and the last of them."""
+    with reput.open(written, read_only=True) as store:
+        last_of_first = max(r.queue_offset for r in store.records() if r.commit_log_offset < SEGMENT_SIZE)
+
+    def get(copy):
+        with reput.open(copy, read_only=True) as store:
+            return store.get("orders", 0, 0, count_max=100)
+
+    for found in at_every_step(written, tmp_path, monkeypatch, "commitlog", get, kept=3):
+        places = [record.queue_offset for record in found.records]
+        assert places == list(range(100))[100 - len(places) :] or places[:1] == [0]
+        assert places == list(range(places[0], places[0] + len(places))) if places else found.next_queue_offset > 0
+        assert len(places) in (0, 100) or places[0] > last_of_first
+
+
 @pytest.mark.parametrize("live", [False, True])
 @pytest.mark.parametrize("begin", [None, SEGMENT_SIZE + 7])
 def test_a_dump_has_what_is_left(written, tmp_path, monkeypatch, live, begin):

@@ -13,6 +13,7 @@ import pytest
 
 from reput.errors import OffsetOutOfRange, StoreFull
 from reput.store.files import Files
+from reput.store.log_clock import LogClock
 from reput.store.message_store import MessageStore
 from reput.store.retention_plan import SegmentFate
 from reput.store.segments import Segments
@@ -111,6 +112,11 @@ class Scene:
         for path in (self.store.directory / "commitlog").iterdir():
             os.utime(path, (0, (self.clock.ms - hours * HOUR_MS) / 1000))
 
+    def set_clock(self, ms: int) -> None:
+        """Have it be that time, as if the store was opened by that clock."""
+        self.clock.ms = ms
+        self.retention.log_clock = self.store.log_clock = LogClock(self.clock, 0)
+
     def names(self) -> list[int]:
         return Segments(self.store.directory / "commitlog").begins
 
@@ -168,8 +174,56 @@ def test_young_segments_stay(scenes):
     scene.fill(3)
     scene.age(71)
     assert scene.run(70) == 0
-    scene.clock.ms += HOUR_MS
+    scene.clock.go_on(3600)
     assert scene.run(20) == 2
+
+
+@pytest.mark.parametrize("puts", [False, True])
+def test_a_clock_that_runs_ahead_for_a_moment_removes_nothing(scenes, caplog, puts):
+    """Not in the hour of deleteWhen, and whatever is put meanwhile: the log is as old as its records show."""
+    scene = scenes(clean_resource_interval=1000)
+    scene.fill(4)
+    scene.age(0)
+    assert scene.run(70) == 0
+    scene.clock.ms += 100 * HOUR_MS
+    if puts:
+        scene.store.put(message_of_size(RECORD_SIZE))
+    assert scene.run(6) == 0
+    assert "have parted" in (scene.store.notice or "")
+    scene.clock.ms -= 100 * HOUR_MS
+    assert scene.run(70) == 0
+    assert caplog.text.count("the clock was set") == 1
+    assert "have parted" not in (scene.store.notice or "")
+
+
+def test_a_clock_that_keeps_what_it_was_set_to_is_believed(scenes):
+    """A machine that slept for days goes on with the time of the day."""
+    scene = scenes()
+    scene.fill(3)
+    scene.age(0)
+    assert scene.run(70) == 0
+    scene.clock.ms += 100 * HOUR_MS
+    assert scene.run(590) == 0
+    assert scene.run(30) == 2
+
+
+def test_a_store_that_was_opened_while_the_clock_ran_ahead_is_as_old_as_its_newest_record(scenes):
+    """What the clock says is believed when it has said so for ten minutes."""
+    scene = scenes()
+    scene.fill(4)
+    scene.age(0)
+    directory = scene.store.directory
+    scene.store.close(views_complete=True)
+    clock = RetentionClock()
+    clock.ms += 100 * HOUR_MS
+    store = MessageStore(directory, small_settings(delete_when=EVERY_HOUR), clock=clock, disk_space=scene.disk)
+    try:
+        assert not any(fate.goes for fate in store.retention.plan(asked=False))
+        assert next(fate.goes for fate in store.retention.plan(asked=True))
+        clock.go_on(601)
+        assert store.retention.plan(asked=False)[0].goes
+    finally:
+        store.close(views_complete=True)
 
 
 def test_segments_go_one_after_the_other_in_batches(scenes):
@@ -265,7 +319,7 @@ def test_segments_go_until_puts_are_taken_again(scenes):
 def test_whoever_asks_gets_the_plan_and_need_not_wait_for_the_hour(scenes):
     """The rest is done as always: in batches."""
     scene = scenes(delete_when="0", delete_file_batch_max=2)
-    scene.clock.ms = START_MS - START_MS % (24 * HOUR_MS) + 37 * HOUR_MS
+    scene.set_clock(START_MS - START_MS % (24 * HOUR_MS) + 37 * HOUR_MS)
     scene.fill(6)
     assert scene.run(70) == 0
     fates = scene.retention.clean()
@@ -279,7 +333,7 @@ def test_whoever_asks_gets_the_plan_and_need_not_wait_for_the_hour(scenes):
 def test_whoever_asks_while_nothing_is_found_to_go_is_not_forgotten(scenes):
     """As a look of its own is under way, for which it is not the hour."""
     scene = scenes(delete_when="0")
-    scene.clock.ms = START_MS - START_MS % (24 * HOUR_MS) + 37 * HOUR_MS
+    scene.set_clock(START_MS - START_MS % (24 * HOUR_MS) + 37 * HOUR_MS)
     scene.fill(4)
     asked: list[SegmentFate] = []
 
@@ -377,7 +431,7 @@ def test_a_trimmed_store_goes_on_after_the_next_opening(scenes, tmp_path):
 def test_the_thread_works_and_ends(scenes):
     """It is started with the cursors, woken by whoever asks, and gone when the store is closed."""
     scene = scenes(delete_when="0")
-    scene.clock.ms = START_MS - START_MS % (24 * HOUR_MS) + 37 * HOUR_MS
+    scene.set_clock(START_MS - START_MS % (24 * HOUR_MS) + 37 * HOUR_MS)
     scene.fill(2)
     trimmed = threading.Event()
     scene.retention.start(lambda: {"index": 10 * SEGMENT_SIZE}, trimmed.set)

@@ -488,7 +488,7 @@ class TransactionService:
                 self.checkers.pop(producer_group, None)
             else:
                 self.checkers[producer_group] = checker
-                now = self.writer.clock.now_ms()
+                now = self.writer.log_clock.now_ms()
                 for transaction in self.pending.values():
                     if transaction.producer_group == producer_group and transaction.due > now:
                         self.ask_at(transaction, self.first_question(transaction))
@@ -540,7 +540,7 @@ class TransactionService:
         while self.schedule:
             due, _, transaction = self.schedule[0]
             if self.pending.get(transaction.identity) is transaction and transaction.due == due:
-                return max(0.0, (due - self.writer.clock.now_ms()) / 1000)
+                return max(0.0, (due - self.writer.log_clock.now_ms()) / 1000)
             heapq.heappop(self.schedule)
         return threading.TIMEOUT_MAX
 
@@ -550,7 +550,7 @@ class TransactionService:
         with self.changed:
             while self.schedule and self.seconds_to_next() == 0:
                 transaction = self.schedule[0][2]
-                self.ask_at(transaction, self.writer.clock.now_ms() + self.settings.transaction_check_interval)
+                self.ask_at(transaction, self.writer.log_clock.now_ms() + self.settings.transaction_check_interval)
                 found.append(transaction)
         return found
 
@@ -568,7 +568,7 @@ class TransactionService:
                 self.moved = True
                 return
             checker = self.checkers.get(transaction.producer_group)
-            age = self.writer.clock.now_ms() - half.born_timestamp
+            age = self.writer.log_clock.now_ms() - half.born_timestamp
             asked = check_times(half) + transaction.uncounted
             asked_enough = checker is not None and asked >= self.settings.transaction_check_max
             if asked_enough or age > self.settings.file_reserved_time * HOUR_MS:

@@ -148,19 +148,23 @@ class ShadowFolders:
         assert swap is not None
         for view, pairs in swap.views.items():
             folders = ViewFolders(self.store, view, ())
-            found = [inode(self.store / pair.place) for pair in pairs]
-            if any(at not in (pair.old, pair.new) for at, pair in zip(found, pairs, strict=True)):
+            waiting = [pair for pair in pairs if inode(self.store / pair.place) != pair.new]
+            if not all(self.can_be_exchanged(pair) for pair in waiting):
                 # The store was copied, or a folder deleted, in the middle of it: what belongs together is not known.
+                folders.views.mkdir(parents=True, exist_ok=True)
                 replace_durably(folders.intent, b"")
                 continue
             # An emptying of the old view must not go on in the new one.
             folders.intent.unlink(missing_ok=True)
-            for at, pair in zip(found, pairs, strict=True):
-                if at == pair.old:
-                    exchange_paths(self.store / pair.place, self.root / pair.place)
+            for pair in waiting:
+                exchange_paths(self.store / pair.place, self.root / pair.place)
         force_directory(self.store)
         force_directory(self.store / "reput" / "views")
         return tuple(swap.views)
+
+    def can_be_exchanged(self, pair: FolderPair) -> bool:
+        """Tell whether both folders are there, in the places that they had when the intent was written."""
+        return inode(self.store / pair.place) == pair.old and inode(self.root / pair.place) == pair.new
 
     def forget_intent(self) -> None:
         """The swap is done, and nobody needs to be told of it."""

@@ -77,13 +77,13 @@ LOOKS_PER_TIME_LIMIT = 8
 class Supervisor:
     """The supervisor of one store's group."""
 
-    def __init__(self, channel: JsonChannel, setup: Setup) -> None:
+    def __init__(self, channel: JsonChannel, setup: Setup, owner_pidfd: int) -> None:
         self.channel = channel
         self.setup = setup
         self.context = setup.context
         self.settings = setup.context.settings
         self.pid = os.getpid()
-        self.owner_pidfd = os.pidfd_open(setup.owner_pid)
+        self.owner_pidfd = owner_pidfd
         self.memory = RingMemory.from_descriptors(setup.descriptors)
         self.lock = GroupLock(self.context.view_directory)
         # Whoever rebuilds into a directory of his own is told by the error itself, in one place.
@@ -874,10 +874,15 @@ def main(arguments: Sequence[str]) -> None:
     for name in setup.path:
         if name not in sys.path:
             sys.path.append(name)
-    supervisor = Supervisor(channel, setup)
-    if os.getppid() != setup.owner_pid:
-        # The owner died before its pidfd was opened.
+    try:
+        owner_pidfd = os.pidfd_open(setup.owner_pid)
+    except ProcessLookupError:
+        # The owner died meanwhile.
         return
+    if os.getppid() != setup.owner_pid:
+        # It did, and another process has its id now.
+        return
+    supervisor = Supervisor(channel, setup, owner_pidfd)
     # What was loaded so far is shared by all dispatchers as long as nobody writes to it.
     gc.collect()
     gc.freeze()

@@ -114,7 +114,11 @@ class ConfigManager:
             text = format_config(self.write_fields())
             if text == self.whole_text:
                 return
-            self.files.make_directory(self.path.parent)
+            folder = self.path.parent
+            if not folder.is_dir():
+                self.files.make_directory(folder)
+                # What is forced into a new directory is lost with its name.
+                self.files.force_directory(folder.parent)
             if self.whole_text is not None:
                 self.files.replace(self.backup_path, self.whole_text.encode())
             self.files.replace(self.path, text.encode())

@@ -330,6 +330,8 @@ class MessageReader:
             # What was listed before must not pass for what is there now.
             self.log_stamp.forget()
             raise
+        # The writer says where the log begins before the file goes.
+        self.segments.leave_out_below(begin)
         self.known_log_begin = begin
         self.files.forget(self.log_directory)
         return self.segments
@@ -403,6 +405,7 @@ class MessageReader:
         """
         queue = self.queue(topic, queue_id)
         low, high = queue.range()
+        log_min = queue.log_min
         status = empty_status(queue_offset, low, high)
         if status is not None and queue_offset >= high and (garbage := queue.units.garbage_behind(high)) is not None:
             raise queue.garbled(*garbage)
@@ -478,6 +481,11 @@ class MessageReader:
             except DamagedStore as error:
                 self.on_damage(error)
                 raise
+            if len(found) < len(chosen) and self.log().offset_min > log_min:
+                # Retention took a segment out of the middle of this: what is left is found without a hole.
+                return self.get_message(
+                    topic, queue_id, queue_offset, count_max, message_filter=message_filter, limits=limits
+                )
             if chosen and not found and not taken:
                 status = GetMessageStatus.MESSAGE_WAS_REMOVING
             if found and record_filter is not None and not matches_record(record_filter, found[0]):

@@ -56,6 +56,7 @@ from reput.store.identity import (
     new_store_id,
     read_identity,
 )
+from reput.store.log_clock import LogClock
 from reput.store.message import (
     Message,
     MessageExtBrokerInner,
@@ -424,7 +425,7 @@ class MessageStore:
         self.flush_service.hides_unforced = self.sync_flush
         if isinstance(self.commit_log, PooledCommitLog):
             self.open_commit_service(self.commit_log)
-        self.retention = Retention(self.directory, settings, self, self.clock, self.disk_space)
+        self.retention = Retention(self.directory, settings, self, self.log_clock, self.disk_space)
 
     def fitting(self, settings: Settings, identity: StoreIdentity | None, segments: Segments | None) -> Settings:
         """Return *settings* with the sizes that the files have, and refuse what would give them another meaning.
@@ -559,11 +560,12 @@ class MessageStore:
             self.ordinal = recovered.ordinal
             self.found_queues = recovered.found_queues
             self.store_timestamp = recovered.store_timestamp
-            notice = self.notice
-            if notice is not None:
-                logger.warning("%s store=%s", notice, self.directory)
             self.commit_log_offset_min = segments.offset_min
             end = recovered.end
+        self.log_clock = LogClock(self.clock, self.store_timestamp)
+        notice = self.notice
+        if notice is not None:
+            logger.warning("%s store=%s", notice, self.directory)
         self.commit_log = self.open_log(log_directory, end)
 
     def open_log(self, log_directory: Path, end: int) -> CommitLog:
@@ -640,6 +642,9 @@ class MessageStore:
         if kept != identity:
             self.files.replace(self.own / "store.json", seal(kept))
         self.delay_history = delay_history(kept, self.settings.message_delay_level)
+        for draft in sorted((self.directory / "config").glob("*.json*.draft")):
+            # Of a file whose writing was killed; it may not be written again.
+            self.files.remove(draft)
         self.epochs = msgspec.structs.replace(self.epochs, clean_end=None)
         self.files.replace(self.own / "epochs", self.epochs.seal())
         writer = Writer(os.getpid(), process_start_time(os.getpid()), self.clock.boot_id())
@@ -691,7 +696,7 @@ class MessageStore:
     @property
     def notice(self) -> str | None:
         """What whoever runs the store should know, though it takes messages; None: there is nothing."""
-        return ahead_of_clock(self.store_timestamp, self.clock.now_ms())
+        return ahead_of_clock(self.store_timestamp, self.clock.now_ms()) or self.log_clock.notice()
 
     def put_nums(self) -> dict[str, int]:
         """Return by topic how many messages its queues were given since the store was opened, where there were any."""
@@ -1407,11 +1412,19 @@ class MessageStore:
         self.publisher.read_only(reason)
 
     def trim(self, path: Path, commit_log_offset_min: int) -> None:
-        """Remove the oldest segment; the log begins at *commit_log_offset_min* then."""
-        self.files.remove(path)
+        """Remove the oldest segment; the log begins at *commit_log_offset_min* then.
+
+        Readers here know first: none of them finds the half of what it looks for. The views know last: after a crash
+        they may have more than the log, never less.
+        """
+        before, self.commit_log_offset_min = self.commit_log_offset_min, commit_log_offset_min
+        try:
+            self.files.remove(path)
+        except OSError:
+            self.commit_log_offset_min = before
+            raise
         self.files.force_directory(path.parent)
         with self.put_lock:
-            self.commit_log_offset_min = commit_log_offset_min
             self.publisher.expire(commit_log_offset_min, self.commit_log.appended, self.ordinal)
         # With nothing before it to wait for, nobody else would make it known.
         self.publish_committed()

@@ -4,8 +4,8 @@ An agent on a thread of its own. Every ``clean_resource_interval`` it looks how 
 may go; then up to ``delete_file_batch_max`` segments go, ``delete_commit_log_files_interval`` apart. Before each one
 the whole situation is looked at again, so that nothing goes once there is room.
 
-The file goes first, durably; only then is anybody told where the log begins now. A crash in between leaves a log that
-begins later than its views, which is what they can deal with.
+Readers in the writer's process know first where the log begins now, then the file goes, durably, and only then are the
+views told. A crash in between leaves a log that begins later than its views, which is what they can deal with.
 
 Source: RocketMQ store, DefaultMessageStore.CleanCommitLogService.
 """
@@ -21,7 +21,7 @@ from typing import Protocol
 from reput.errors import StoreError
 from reput.settings import Settings
 from reput.store.disk_space import DiskLevel, DiskLevels, DiskSpace
-from reput.store.files import Clock
+from reput.store.log_clock import LogClock
 from reput.store.retention_plan import SegmentFate, Situation, kept_segments, plan_retention
 from reput.store.segments import Segments
 
@@ -51,12 +51,13 @@ class Retention:
     """Watches over one store's log. Until `start`, nothing happens by itself."""
 
     def __init__(
-        self, store_directory: Path, settings: Settings, log: RetainedLog, clock: Clock, disk_space: DiskSpace
+        self, store_directory: Path, settings: Settings, log: RetainedLog, log_clock: LogClock, disk_space: DiskSpace
     ) -> None:
         self.directory = store_directory
         self.settings = settings
         self.log = log
-        self.clock = clock
+        self.log_clock = log_clock
+        self.clock = clock = log_clock.clock
         self.disk_space = disk_space
         self.levels = DiskLevels.of(settings)
         self.cursors: Callable[[], Mapping[str, int | None]] = dict
@@ -175,8 +176,8 @@ class Retention:
     def plan(self, *, asked: bool) -> list[SegmentFate]:
         """Return what becomes of each segment as things stand."""
         used = self.used_percent()
-        situation = Situation(
-            self.clock.now_ms(), self.log.durable, self.levels.level(used), used, self.cursors(), asked
-        )
+        # Who asks sees the clock.
+        now = self.clock.now_ms() if asked else self.log_clock.now_ms()
+        situation = Situation(now, self.log.durable, self.levels.level(used), used, self.cursors(), asked)
         segments = kept_segments(Segments(self.directory / "commitlog").list)
         return list(plan_retention(segments, self.settings, situation))

@@ -77,6 +77,12 @@ class Segments:
         """Commit-log offset where the last segment's bytes end, used or not."""
         return self.list[-1].begin + self.list[-1].size
 
+    def leave_out_below(self, commit_log_offset: int) -> None:
+        """Have the log begin with the segment of this byte, whatever is still there before it; never without any."""
+        count = min(bisect_right(self.begins, commit_log_offset) - 1, len(self.begins) - 1)
+        if count > 0:
+            del self.list[:count], self.begins[:count]
+
     def missing(self) -> list[tuple[int, int]]:
         """Return the ranges (begin, end) between the first segment and the last whose bytes no file has."""
         return [
