@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 
 import pytest
 
 from command_line import REPUT
+from reput.cli import main
 from reput.cli.interrupts import Interrupted, Interrupts
+from reput.process.group import ProcessGroup
 
 pytestmark = pytest.mark.processes
 
@@ -45,6 +48,28 @@ def test_a_signal_at_work_waits_for_the_end_of_the_work(number, code):
         with pytest.raises(Interrupted), interrupts.waiting():
             raise AssertionError("this is not reached")
     assert interrupts.exit_code == code
+
+
+def test_one_signal_ends_the_wait_for_dispatchers_that_are_behind(tmp_path, monkeypatch, capsys):
+    """They go on at the next opening. What was sent is told, and the exit code is the signal's."""
+
+    def wait_long(group, timeout):
+        group.kill()
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(60)
+        raise AssertionError("the signal did not end it")
+
+    monkeypatch.setattr(ProcessGroup, "drain_and_stop", wait_long)
+    assert main(["send", str(tmp_path / "store"), "orders", *SMALL, "--count", "3"]) == 143
+    assert "3" in capsys.readouterr().out
+
+
+def test_a_signal_before_the_end_does_not_cut_it_short():
+    """It has asked for this end; only another one does."""
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with interrupts.ending():
+            pass
 
 
 def test_a_second_signal_ends_it_anywhere():

@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """A signal came while the command waited for its input or for the time."""
+    """A signal came while the command waited: for its input, for the time, or for the store's end."""
 
 
 class Interrupts:
@@ -62,6 +62,19 @@ class Interrupts:
         try:
             if self.received is not None:
                 raise Interrupted
+            yield
+        finally:
+            self.is_waiting = False
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """Let a signal cut short what is done in this context. One that came before has asked for no more than this.
+
+        Raises:
+            Interrupted: one has come now.
+        """
+        self.is_waiting = True
+        try:
             yield
         finally:
             self.is_waiting = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import threading
@@ -139,6 +140,9 @@ def send(
                 if count is None:
                     # Whoever writes the lines may wait for what became of one before writing the next.
                     sys.stdout.flush()
+        # Here the store waits for dispatchers that are behind. They go on at the next opening, too.
+        with contextlib.suppress(Interrupted), interrupts.ending():
+            opened.close()
     if not printer.is_json:
         write_line(sent.summary(store, topic) + delay_text(level, delay_level))
     return interrupts.exit_code
