@@ -39,7 +39,6 @@ from reput.store.closed_store import closed_store
 from reput.store.consumer_offset_manager import consumer_offset_manager
 from reput.store.dispatcher_cursors import keep_dispatcher_cursors
 from reput.store.epochs import read_epochs
-from reput.store.flush_service import nobody_waits
 from reput.store.identity import require_store
 from reput.store.message import Message, PutMessageResult, check_topic
 from reput.store.message_reader import GetMessageResult, MessageReader
@@ -433,7 +432,7 @@ class Store(Reading):
             from reput.process.inline import InlineGroup, InlineRing
 
             inline_ring = InlineRing(capacity=self.settings.ring_size, **positions(writer))
-            self.group = InlineGroup(context, inline_ring)
+            self.group = InlineGroup(context, inline_ring, on_durable_awaited=writer.force_soon)
             self.publisher = self.group.publisher()
         try:
             self.group.start()
@@ -451,7 +450,6 @@ class Store(Reading):
             publisher,
             needs_properties=self.group.needs_properties,
             reads_durable=self.group.reads_durable,
-            durable_is_awaited=nobody_waits if self.ring is None else self.ring.durable_is_awaited,
         )
 
     def tell_read_only(self, reason: str | None) -> None:
@@ -1182,7 +1180,7 @@ class OpenRing:
     def __init__(self, writer: MessageStore, settings: Settings) -> None:
         from reput.ring import RingMemory, RingWriter
 
-        self.memory = RingMemory.create(settings.ring_size)
+        self.memory = RingMemory.create(settings.ring_size, settings.dispatcher_count_max)
         self.writer = RingWriter(self.memory, **positions(writer))
         self.release_service: ReleaseService | None = None
 
@@ -1199,7 +1197,13 @@ class OpenRing:
             lambda: os.eventfd_write(descriptor, 1),
             writer.segment_size,
         )
-        self.release_service = ReleaseService(publisher, writer.put_lock, descriptor)
+
+        def on_asked() -> None:
+            awaited = self.writer.durable_awaited
+            if awaited is not None and awaited <= writer.appended:
+                writer.force_soon()
+
+        self.release_service = ReleaseService(publisher, writer.put_lock, descriptor, on_asked)
         return publisher
 
     def end_release(self) -> None:
@@ -1207,10 +1211,6 @@ class OpenRing:
         service, self.release_service = self.release_service, None
         if service is not None:
             service.close()
-
-    def durable_is_awaited(self) -> bool:
-        """Tell whether a dispatcher waits until more is durable."""
-        return self.writer.durable_awaited is not None
 
     def close(self) -> None:
         """Say that no frame will follow, and release the memory."""

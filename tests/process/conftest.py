@@ -99,8 +99,10 @@ def saved(log: LogWriter) -> Callable[[str], dict[str, Any]]:
 class Running:
     """A process group over a test log, with the writing end of its ring."""
 
-    def __init__(self, log: LogWriter, context: GroupContext, capacity: int = 1 << 20, **header: int) -> None:
-        self.memory = RingMemory.create(capacity)
+    def __init__(
+        self, log: LogWriter, context: GroupContext, capacity: int = 1 << 20, slot_count: int = 32, **header: int
+    ) -> None:
+        self.memory = RingMemory.create(capacity, slot_count)
         self.writer = RingWriter(self.memory, **(log.header() | header))
         log.publisher = FramePublisher(self.writer, header.get("epoch", 1))
         self.group = ProcessGroup(context, self.memory)

@@ -578,6 +578,28 @@ def test_a_durable_reader_is_woken_by_the_flusher(log, plugins, context, process
     running.group.wait_for("probe", end, TIMEOUT)
 
 
+def test_a_durable_reader_has_a_lone_put_forced(plugins, tmp_path):
+    """It does not wait for the flusher's time, which may be long; and nobody looks at intervals whether it waits."""
+    plugins.add("probe", 'reads="durable"')
+    with reput.open(tmp_path / "store", dispatchers=["probe"], flush_interval_commit_log=3_600_000) as store:
+        for _ in range(5):
+            end = store.put(reput.Message("orders", b"x")).next_commit_log_offset
+            store.wait_for("probe", end, TIMEOUT)
+        assert store.status().dispatchers[0].backstop_count == 0
+
+
+def test_more_dispatchers_than_there_is_room_for_are_refused_by_name(log, plugins, context, processes):
+    """With the setting that makes room."""
+    plugins.add("first")
+    plugins.add("second")
+    running = Running(log, context("first", "second"), slot_count=1)
+    with pytest.raises(ConfigError, match="dispatcher=second dispatcher_count_max=1") as refused:
+        running.group.start()
+    assert "raise dispatcher_count_max" in refused.value.advice
+    running.writer.close()
+    running.memory.close()
+
+
 def test_a_lapped_dispatcher_catches_up_from_the_log(log, plugins, context, processes, saved):
     """Stopped by a signal while the ring goes round, it loses nothing, and says that it was lapped."""
     plugins.add("probe")

@@ -51,6 +51,25 @@ def test_frames_of_all_sizes_pass_over_the_end_of_the_ring(frames: list[bytes], 
     memory.close()
 
 
+def test_a_reader_asks_for_what_is_appended_but_not_durable(memory: RingMemory, writer: RingWriter, reader: RingReader):
+    """Once it has nothing else to do. For what is durable, or not appended yet, there is nothing to ask."""
+
+    def was_asked() -> bool:
+        try:
+            return os.eventfd_read(memory.release_descriptor) > 0
+        except BlockingIOError:
+            return False
+
+    writer.set_durable(5)
+    writer.publish(b"frame", 10, 1)
+    for awaited, asks in ((5, False), (6, True), (10, True), (11, False)):
+        reader.park(0.0, frames=False, durable=awaited)
+        assert was_asked() == asks
+    reader.read()
+    reader.park(0.0, frames=True)
+    assert not was_asked()
+
+
 def test_a_frame_larger_than_asked_for_is_taken_alone(writer: RingWriter, reader: RingReader):
     """A limit that is too small for a frame does not stop the reader."""
     frames = [b"x" * 500, b"y" * 20, b"z" * 30]

@@ -351,8 +351,10 @@ class DispatcherLoop:
             if not self.passes_over(predecessor) and (predecessor.progress or 0) < wanted
         ]
         durable = wanted if self.durable_only else None
-        # Frames beyond the bound are taken up by the way, without anyone's being woken for them.
-        return Waiting(timeout, not slots and durable is None, durable, slots, wanted)
+        # A durable reader wakes for the first frame behind what it has, and asks for that to be forced. Further frames
+        # do not wake it; it takes them up by the way.
+        is_at_end = self.following and (self.header.appended or 0) < wanted
+        return Waiting(timeout, not slots and (durable is None or is_at_end), durable, slots, wanted)
 
     def start(self) -> None:
         """Make the dispatcher, ask where it is, and bring it to the log's present history.

@@ -277,7 +277,10 @@ class InlineGroup:
         *,
         now: Callable[[], float] = time.monotonic,
         lock_timeout: float = LOCK_TIMEOUT_S,
+        on_durable_awaited: Callable[[], None] = lambda: None,
     ) -> None:
+        """*on_durable_awaited* is called when a dispatcher has nothing to do until more of the log is durable."""
+        self.on_durable_awaited = on_durable_awaited
         self.context = context
         self.ring = ring
         self.now = now
@@ -369,7 +372,10 @@ class InlineGroup:
     def patience(self, member: Member) -> float:
         """Return for how many seconds nothing can be due for *member* unless the ring changes."""
         if member.loop is not None:
-            return member.loop.waiting().timeout
+            wait = member.loop.waiting()
+            if wait.durable is not None and (self.ring.durable or 0) < wait.durable <= (self.ring.appended or 0):
+                self.on_durable_awaited()
+            return wait.timeout
         if member.cell.state == State.BACKOFF:
             return max(0.0, member.start_at - self.now())
         return 0.1

@@ -95,7 +95,7 @@ def rebuild(
     (target / "reput").mkdir(parents=True, exist_ok=True)
     if births:
         replace_durably(target / "reput" / QUEUE_BIRTHS, seal_queue_births(births))
-    memory = RingMemory.create(RING_CAPACITY)
+    memory = RingMemory.create(RING_CAPACITY, max(settings.dispatcher_count_max, len(views)))
     try:
         writer = RingWriter(
             memory,

@@ -1,4 +1,4 @@
-"""ReleaseService: the thread that publishes what the writer holds, when a dispatcher asks for it.
+"""ReleaseService: the thread that publishes what the writer holds, when a dispatcher asks for it, and hears its wishes.
 
 A dispatcher that asks has nothing else to do, so it is served at once. While records are held again and again the
 service also looks by itself: dispatchers that are paused, or gone, ask for nothing, and other processes read the log up
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+from collections.abc import Callable
 
 from reput.process.holding_publisher import HoldingPublisher
 
@@ -20,12 +21,22 @@ LOOK_MS = 20
 
 
 class ReleaseService:
-    """One thread. *descriptor* is the ring's `release_descriptor`, an eventfd."""
+    """One thread. *descriptor* is the ring's `release_descriptor`, an eventfd.
 
-    def __init__(self, publisher: HoldingPublisher, put_lock: threading.Lock, descriptor: int) -> None:
+    *on_asked* is called whenever a dispatcher has written to it, which may wait for more to be durable, too.
+    """
+
+    def __init__(
+        self,
+        publisher: HoldingPublisher,
+        put_lock: threading.Lock,
+        descriptor: int,
+        on_asked: Callable[[], None] = lambda: None,
+    ) -> None:
         self.publisher = publisher
         self.put_lock = put_lock
         self.descriptor = descriptor
+        self.on_asked = on_asked
         self.closing = False
         self.thread = threading.Thread(target=self.run, name="reput-release", daemon=True)
         self.thread.start()
@@ -39,6 +50,7 @@ class ReleaseService:
             was_asked = bool(poll.poll(timeout))
             if was_asked:
                 os.eventfd_read(self.descriptor)
+                self.on_asked()
             with self.put_lock:
                 if self.publisher.release() or was_asked:
                     timeout = LOOK_MS

@@ -272,7 +272,10 @@ class Supervisor:
                 cell = self.memory.open_cell(names.index(wanted))
                 break
         else:
-            raise ConfigError(f"too many dispatchers: dispatcher={name} slot_count={self.memory.slot_count}")
+            raise ConfigError(
+                f"too many dispatchers: dispatcher={name} dispatcher_count_max={self.memory.slot_count}",
+                "Enable fewer, or raise dispatcher_count_max, up to 64. A view that is being rebuilt counts twice.",
+            )
         if cell.name is None:
             cell.clear(name)
         return cell

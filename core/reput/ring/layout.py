@@ -21,7 +21,7 @@ The ring's memfd, in 8-byte words of the machine. Only the writer stores here, e
       20  CLOSED                     1: no frame will follow
       21  OWNER_BACKSTOP_COUNT       back-stop wake-ups in the owner that found work; each is a bug
       64  AWAITED, one per slot      smallest progress that somebody in the owner waits for, NEVER: nobody
-      96  ASKED_NS, one per slot     CLOCK_MONOTONIC when somebody in the owner last asked for the slot's progress
+     128  ASKED_NS, one per slot     CLOCK_MONOTONIC when somebody in the owner last asked for the slot's progress
      512  data                       CAPACITY bytes
 
 TAIL to HELD share a cache line: a publication moves one line to the readers' processor and back.
@@ -140,6 +140,7 @@ __all__ = [
     "RING_ID",
     "RING_MAGIC",
     "RING_VERSION",
+    "SLOTS_DEFAULT",
     "SLOTS_MAX",
     "SLOT_COUNT",
     "STATE",
@@ -157,7 +158,7 @@ NEVER = 2**64 - 1
 
 # The ring's header, in words.
 RING_MAGIC = int.from_bytes(b"reputRNG", "big")
-RING_VERSION = 2
+RING_VERSION = 3
 
 MAGIC = 0
 VERSION = 1
@@ -177,11 +178,13 @@ EPOCH = 19
 CLOSED = 20
 OWNER_BACKSTOP_COUNT = 21
 AWAITED = 64
-ASKED_NS = 96
+ASKED_NS = 128
 HEADER_WORDS = 512
 HEADER_SIZE = HEADER_WORDS * WORD_SIZE
 
-SLOTS_MAX = 32
+# One bit for each in a word.
+SLOTS_MAX = 64
+SLOTS_DEFAULT = 32
 CAPACITY_DEFAULT = 8 << 20
 CAPACITY_MIN = 4096
 # A frame takes at most this share of the capacity: one that took all of it would lap every reader at a stroke.

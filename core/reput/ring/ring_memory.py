@@ -27,6 +27,7 @@ from reput.ring.layout import (
     NEVER,
     RING_MAGIC,
     RING_VERSION,
+    SLOTS_DEFAULT,
     SLOTS_MAX,
     UNKNOWN,
 )
@@ -86,14 +87,14 @@ class RingMemory:
         self._cells_opened: weakref.WeakSet[Cell] = weakref.WeakSet()
 
     @classmethod
-    def create(cls, capacity: int = CAPACITY_DEFAULT, slot_count: int = SLOTS_MAX) -> Self:
+    def create(cls, capacity: int = CAPACITY_DEFAULT, slot_count: int = SLOTS_DEFAULT) -> Self:
         """Make a ring whose data area takes *capacity* bytes, with cells for *slot_count* dispatchers.
 
         In a child that this process forks, the memory is closed at once; so is it in one that `subprocess` starts
         with ``preexec_fn``, whose ``pass_fds`` would then name nothing.
 
         Raises:
-            RingError: the capacity is no power of two of at least 4096 bytes, the slots are not 1 to 32, or the
+            RingError: the capacity is no power of two of at least 4096 bytes, the slots are not 1 to 64, or the
                 processor is one for which the ring is not proved.
             OSError: no memory or no descriptors left.
         """

@@ -195,8 +195,10 @@ class RingReader:
         # Full barrier: what this reader waits for must be visible before it looks for the last time.
         self._barrier.acquire(blocking=False)
         self._barrier.release()
-        # Whoever holds something without having seen the flag is asked for it.
-        if self._words[HELD]:
+        words = self._words
+        # Whoever holds something without having seen the flag is asked for it, and so is the flusher for what was
+        # appended but is not durable yet.
+        if words[HELD] or (durable is not None and words[DURABLE] < durable <= words[APPENDED]):
             os.eventfd_write(self._release_descriptor, 1)
         ready_already = self._has_work(frames, durable, below, progress) or (asked and not below)
         wait_s = 0.0 if ready_already else max(0.0, timeout)

@@ -154,6 +154,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dispatcher_plugins: dict[str, str] = {}  # of each dispatcher that is not named as its plugin is
     spark_options: dict[str, str] = {}  # "spark.master" and whatever else Spark knows
     ring_size: Annotated[int, Meta(ge=RING_SIZE_MIN, le=RING_SIZE_MAX)] = 8 << 20  # a power of two
+    dispatcher_count_max: Annotated[int, Meta(ge=1, le=64)] = 32  # at a time, views that are being rebuilt included
     dispatcher_flush_interval: Interval = 1_000
     dispatcher_start_time_max: Interval = 60_000  # a phase that lasts longer is killed, unless the plugin says it lives
     dispatcher_dispatch_time_max: Interval = 60_000

@@ -1,8 +1,8 @@
 """FlushService: the thread that forces the log to disk, and completes those who wait for it in batches.
 
 ASYNC_FLUSH: every ``flush_interval_commit_log`` if enough pages were written, and thoroughly every
-``flush_commit_log_thorough_interval``; at once when somebody here waits for durable bytes, and soon when a dispatcher
-does, which cannot wake the flusher from its own process. SYNC_FLUSH: whenever somebody
+``flush_commit_log_thorough_interval``; at once when somebody here waits for durable bytes; when a dispatcher does, at
+once after a pause, else a few milliseconds after the last force. SYNC_FLUSH: whenever somebody
 waits, all that came meanwhile with one force (group commit).
 
 Source: RocketMQ store, CommitLog.FlushRealTimeService and GroupCommitService.
@@ -18,11 +18,13 @@ from reput.store.commit_log import CommitLog
 from reput.store.files import Clock, Threads
 from reput.store.wait_group import WaitGroup
 
-__all__ = ["FlushService", "is_able_to_flush", "nobody_waits"]
+__all__ = ["FlushService", "is_able_to_flush"]
 
 PAGE_SIZE = 4096
-# How often the flusher looks whether a dispatcher waits for what was appended. One that is at work asks for nothing.
-AWAITED_LOOK_SECONDS = 0.05
+# Between two forces for dispatchers lie so many seconds, and within these bounds so many times what a force takes: a
+# busy writer is not to spend its time on them.
+ASKED_PAUSE_MIN_S, ASKED_PAUSE_MAX_S = 0.01, 0.05
+ASKED_PAUSE_SHARE = 4
 # Threads that let each other go one by one do so every 50 µs, unless somebody computes, who keeps the interpreter lock
 # for 5 ms from each of them. Where fewer than so many went in this time, the others are let go at once, and so are
 # those of the forces that follow.
@@ -44,11 +46,6 @@ def is_able_to_flush(appended: int, durable: int, least_pages: int, *, is_full: 
     if least_pages > 0:
         return appended // PAGE_SIZE - durable // PAGE_SIZE >= least_pages
     return appended > durable
-
-
-def nobody_waits() -> bool:
-    """Say that no dispatcher waits for durable bytes."""
-    return False
 
 
 class FlushService:
@@ -94,9 +91,11 @@ class FlushService:
         self.told_durable = commit_log.durable
         # Nobody is told of what is not forced, so that whoever puts without waiting is not to wait for whole pages.
         self.hides_unforced = False
-        # A durable reader that is behind wants each flush as soon as it can be had, the more so while it waits for it.
+        # A durable reader that is behind wants each flush as soon as it can be had, and asks while it waits for it.
         self.durable_wanted = False
-        self.durable_is_awaited: Callable[[], bool] = nobody_waits
+        self.asked = False
+        # When the last force ended, and how long it took.
+        self.forced_at = self.force_seconds = 0.0
         self.last_thorough = clock.monotonic()
         self.thread = (threads or Threads()).start("reput-flush", self.run)
 
@@ -125,6 +124,11 @@ class FlushService:
         group.ask()
         group.wait_begin(patience)
 
+    def ask(self) -> None:
+        """Have what was appended forced soon: a dispatcher has nothing to do until it is."""
+        self.asked = True
+        self.wake.set()
+
     def call_when_durable(self, offset: int, done: Callable[[], None]) -> None:
         """Have *done* called once the log is durable up to *offset* or never will be.
 
@@ -149,7 +153,7 @@ class FlushService:
         self.group.open()
 
     def rest(self) -> None:
-        """Wait until the next look is due, somebody wakes the flusher, or a durable reader waits for what is there."""
+        """Wait until the next look is due, or somebody wakes the flusher."""
         opened = self.group.before
         while opened is not None and opened.waiting:
             count = len(opened.waiting)
@@ -158,14 +162,14 @@ class FlushService:
             if count - len(opened.waiting) < LET_GO_MIN:
                 opened.let_all_go()
                 self.crowded = CROWDED_FORCES
-        log, left = self.commit_log, self.interval
-        while self.durable_wanted and left > AWAITED_LOOK_SECONDS:
-            if self.wake.wait(AWAITED_LOOK_SECONDS):
-                return
-            if log.appended > log.durable and self.durable_is_awaited():
-                return
-            left -= AWAITED_LOOK_SECONDS
-        self.wake.wait(left)
+        self.wake.wait(self.interval)
+        if self.asked:
+            self.asked = False
+            pause = min(max(self.force_seconds * ASKED_PAUSE_SHARE, ASKED_PAUSE_MIN_S), ASKED_PAUSE_MAX_S)
+            self.wake.clear()
+            # Looked at behind that: whoever has woken the flusher since then finds it awake.
+            if not (self.stopping or self.callers or self.group.is_awaited):
+                self.wake.wait(max(0.0, self.forced_at + pause - self.clock.monotonic()))
 
     def do_round(self) -> None:
         """Force the log if that is due, and let go of those who waited for it."""
@@ -199,6 +203,7 @@ class FlushService:
         self.group = WaitGroup(self.wake.set, group)
         known_before = self.before_flush()
         group.begun.release()
+        begun_at = self.clock.monotonic()
         try:
             durable = self.commit_log.flush()
         except StoreError:
@@ -206,6 +211,8 @@ class FlushService:
         else:
             self.on_durable(durable, known_before)
             self.told_durable = durable
+        self.forced_at = self.clock.monotonic()
+        self.force_seconds = self.forced_at - begun_at
         group.open()
         if self.crowded:
             self.crowded -= 1

@@ -44,7 +44,7 @@ from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
 from reput.store.disk_space import DiskSpace
 from reput.store.epochs import Epoch, Epochs, make_mark
 from reput.store.files import Clock, Files, Threads
-from reput.store.flush_service import FlushService, nobody_waits
+from reput.store.flush_service import FlushService
 from reput.store.group_commit_log import GroupCommitLog
 from reput.store.identity import (
     LAYOUT_VERSION,
@@ -714,15 +714,12 @@ class MessageStore:
         *,
         needs_properties: bool,
         reads_durable: bool = False,
-        durable_is_awaited: Callable[[], bool] = nobody_waits,
     ) -> None:
         """Have *publisher* told from now on.
 
         Args:
             needs_properties: rows carry the raw properties.
             reads_durable: whoever listens is shown only what is durable, so the flusher does not wait for whole pages.
-            durable_is_awaited: tells whether somebody has nothing to do until more is durable, so that the flusher
-                does not wait for its time. Called by the flusher's thread.
         """
         with self.put_lock:
             if self.committed_publisher is None:
@@ -735,8 +732,11 @@ class MessageStore:
             self.needs_properties = needs_properties
             self.is_plain = not (needs_properties or self.appends_crc or self.multi_dispatch)
         self.told_notice = None
-        self.flush_service.durable_is_awaited = durable_is_awaited
         self.flush_service.durable_wanted = reads_durable
+
+    def force_soon(self) -> None:
+        """Have what was appended forced without waiting for the flusher's time. Returns at once."""
+        self.flush_service.ask()
 
     def topic(self, name: str) -> Topic:
         """Return the topic, checked when it is met first."""
