@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import NoneType, TracebackType
@@ -37,7 +37,7 @@ from reput.process.messages import GroupStatus, RebuiltView, WriterRow
 from reput.settings import Settings, load_settings
 from reput.store.closed_store import closed_store
 from reput.store.consumer_offset_manager import consumer_offset_manager
-from reput.store.dispatcher_cursors import keep_dispatcher_cursors
+from reput.store.dispatcher_cursors import keep_dispatcher_cursors, keep_dispatcher_plugins
 from reput.store.epochs import read_epochs
 from reput.store.identity import require_store
 from reput.store.message import Message, PutMessageResult, check_topic
@@ -161,7 +161,9 @@ def open(
     read = partial(load_settings, config_path, recorded=read_recorded(directory), changes=changes, **settings)
     loaded = read()
     if read_only:
-        return ReadOnlyStore(directory, loaded.settings)
+        from reput.process.stopped_status import as_run_last
+
+        return ReadOnlyStore(directory, as_run_last(directory, loaded))
     configuration = Configuration(loaded.settings, lambda: read().settings)
     return Store(directory, loaded.settings, mode, configuration, hooks, changes, lock_timeout)
 
@@ -354,7 +356,7 @@ class Store(Reading):
             raise
         try:
             # Of those that are new it is known from now on that they have nothing yet.
-            keep_dispatcher_cursors(directory, dict.fromkeys(self.settings.dispatchers), self.writer.files)
+            self.keep_cursors(dict.fromkeys(self.settings.dispatchers))
             self.start_services()
         except BaseException:
             self.group.drain_and_stop()
@@ -460,6 +462,11 @@ class Store(Reading):
     def durable_cursors(self) -> dict[str, int | None]:
         """Return the commit-log offset up to which the view of each enabled dispatcher is durable; None: not known."""
         return {name: self.group.durable_cursor(name) for name in list(self.group.members)}
+
+    def keep_cursors(self, cursors: Mapping[str, int | None]) -> None:
+        """Note which dispatchers run, and where their views stand, for times when nobody has the store open."""
+        keep_dispatcher_cursors(self.directory, cursors, self.writer.files)
+        keep_dispatcher_plugins(self.directory, self.group.plugins, self.writer.files)
 
     def durable_views(self) -> tuple[int, int]:
         """Return up to which store time the views that RocketMQ reads are on disk, and up to where the index is."""
@@ -959,7 +966,7 @@ class Store(Reading):
                 if self.schedule is not None:
                     self.schedule.keep()
                 self.write_checkpoint(complete)
-                keep_dispatcher_cursors(self.directory, self.durable_cursors(), self.writer.files)
+                self.keep_cursors(self.durable_cursors())
         finally:
             if self.schedule is not None:
                 self.schedule.close()

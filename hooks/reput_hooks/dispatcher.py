@@ -65,6 +65,8 @@ class DispatcherDescription(msgspec.Struct, frozen=True):
         store_folders: folders of RocketMQ's in the store's root that are this view. A stranger's plugin has none.
         rebuilt_with: dispatchers whose views this one leads into: when one of them is rebuilt, so is this one, and both
             are swapped in at once.
+        view_version: number of the view's format; where a view was written in another one, the host builds it again
+            beside the old one, which readers have until then. Raise it when a release cannot go on with older views.
         view_elsewhere: what it takes in leaves the store, for a server or another program. Building the view again
             would send it there once more, and needs an operator's word. Or a function of the options that says so.
         batch_record_count_max: records that a batch has at most; None: as many as the host gives.
@@ -83,6 +85,7 @@ class DispatcherDescription(msgspec.Struct, frozen=True):
     rebuilt_with: tuple[str, ...] = ()
     batch_record_count_max: int | None = None
     batch_size_max: int | None = None
+    view_version: int = 0
     view_elsewhere: bool | Callable[[Any], bool] = False
 
 

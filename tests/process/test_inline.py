@@ -147,6 +147,22 @@ def test_a_durable_reader_sees_only_what_is_durable(log, plugins, context, inlin
     assert [event[2] for event in events("probe", "dispatch")] == [5, 5]
 
 
+def test_a_view_of_another_format_is_built_again_inline(log, plugins, context, inline, saved):
+    """In its place, since there is no second process; once."""
+    plugins.add("probe")
+    inline(context("probe")).drain_and_stop()
+    log.publisher = None
+    log.put(10)
+    plugins.add("newer", 'reads="appended", view_version=3')
+    (log.store_directory / "reput/views/probe").rename(log.store_directory / "reput/views/newer")
+    for _ in range(2):
+        inline(context("newer")).drain_and_stop()
+        log.publisher = None
+        assert (log.store_directory / "reput/views/newer/.view_version").read_text() == "3"
+        log.put(3)
+    assert saved("newer")["offsets"] == log.offsets[:13]
+
+
 def test_a_view_elsewhere_is_not_emptied_when_the_log_s_history_parts(log, plugins, context, inline, events):
     """All of the log would be sent out again, unasked. It stands still, and says what an operator can do."""
     plugins.add("probe", 'reads="appended", view_elsewhere=True')

@@ -208,6 +208,72 @@ def test_a_new_view_that_cannot_be_built_leaves_the_old_one(log, plugins, contex
     assert saved("probe")["offsets"] == log.offsets
 
 
+def upgraded(log, plugins, context, processes, **options):
+    """Return a group whose plugin has another view format than the view of ten records that a former one left."""
+    plugins.add("probe")
+    running = processes(context("probe"))
+    running.group.wait_for("probe", log.put(10), TIMEOUT)
+    running.stop()
+    log.publisher = None
+    log.put(10)
+    plugins.add("probe", 'reads="appended", view_version=2')
+    plugins.version = "2.0"
+    plugins.install()
+    return processes(context("probe", options={"probe": options}))
+
+
+def view_version(log):
+    """Return what the host noted of the view's format, None if nothing."""
+    path = log.store_directory / "reput/views/probe/.view_version"
+    return path.read_text() if path.exists() else None
+
+
+def test_a_view_of_another_format_is_built_again_beside_the_old_one(
+    log, plugins, context, processes, saved, background
+):
+    """Readers have the old one meanwhile. An operator who asks for a rebuild is told of this one's end."""
+    running = upgraded(log, plugins, context, processes, hang_in_shadow_until="go")
+    running.wait_until(lambda: shadow(log).exists() and running.row("probe").rebuild_progress is not None)
+    assert len(saved("probe")["offsets"]) == 10
+    assert view_version(log) is None
+    row = running.row("probe")
+    assert (row.state, row.restart_count) == ("STOPPED", 0)
+    assert "beside the old one: its format was changed: dispatcher=probe view_version=0 declared=2" in row.error
+    rebuilt = background(rebuild_in_place, log.store_directory, ["probe"])
+    (log.store_directory / "go").touch()
+    assert [row.view for row in rebuilt()] == ["probe"]
+    running.group.wait_for("probe", log.put(5), TIMEOUT)
+    running.wait_for_state("probe", "RUNNING")
+    assert running.row("probe").error is None
+    assert view_version(log) == "2"
+    running.stop()
+    assert saved("probe")["offsets"] == log.offsets
+    assert not shadow(log).exists()
+
+
+def test_a_group_that_ends_waits_for_a_view_in_its_new_format(log, plugins, context, processes, saved, events):
+    """A program that opens its store for a moment would never come to one; the next start finds nothing to do."""
+    upgraded(log, plugins, context, processes).stop()
+    assert saved("probe")["offsets"] == log.offsets
+    assert view_version(log) == "2"
+    assert events("probe", "start")[1] == [None]
+
+
+def test_a_view_that_cannot_be_built_in_its_new_format_stays_as_it_was(log, plugins, context, processes, saved):
+    """The dispatcher is FATAL, with the reason, and once that is gone a resume builds it."""
+    running = upgraded(log, plugins, context, processes, crash_at=0, crash_until=str(log.store_directory / "repaired"))
+    running.wait_for_state("probe", "FATAL")
+    assert "could not be built in its new format" in running.row("probe").error
+    assert "crash at 0" in running.row("probe").error
+    assert len(saved("probe")["offsets"]) == 10
+    (log.store_directory / "repaired").touch()
+    running.wait_until(lambda: not shadow(log).exists())
+    request(log.store_directory, "resume", "probe")
+    running.group.wait_for("probe", log.put(1), TIMEOUT)
+    running.stop()
+    assert saved("probe")["offsets"] == log.offsets
+
+
 def test_a_view_that_is_declared_to_lie_elsewhere_is_built_again_on_an_operator_s_word(
     log, plugins, context, processes, saved
 ):

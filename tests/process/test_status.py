@@ -13,9 +13,9 @@ from reput.process.catalogue import select_dispatchers
 from reput.process.gaps import Gap, Gaps
 from reput.process.inline import InlineCell, InlineRing
 from reput.process.status import dispatcher_row, store_timestamp_at
-from reput.process.stopped_status import stopped_status
+from reput.process.stopped_status import as_run_last, stopped_status
 from reput.settings import load_settings
-from reput.store.dispatcher_cursors import keep_dispatcher_cursors
+from reput.store.dispatcher_cursors import keep_dispatcher_cursors, keep_dispatcher_plugins
 from reput.store.files import Files
 
 (INDEX,) = select_dispatchers(["index"], {})
@@ -68,6 +68,23 @@ def test_the_time_of_a_record_is_read_off_the_log(log):
     assert store_timestamp_at(log.store_directory, log.offsets[2]) == STORE_TIMESTAMP + 2
     assert store_timestamp_at(log.store_directory, 1 << 40) is None
     assert store_timestamp_at(log.store_directory / "nothing", 0) is None
+
+
+def test_without_a_configuration_those_that_ran_last_are_shown(log):
+    """By their own names, with the distribution of their plugins; a configuration decides over that."""
+    log.put(1)
+    keep_dispatcher_cursors(log.store_directory, {"consume_queue": 5, "hook": 7}, Files())
+    keep_dispatcher_plugins(log.store_directory, {"consume_queue": "consume_queue", "hook": "index"}, Files())
+
+    def rows(*assignments):
+        settings = as_run_last(log.store_directory, load_settings(None, assignments))
+        found = stopped_status(log.store_directory, settings).dispatchers
+        return [(row.name, row.plugin, row.distribution, row.durable_cursor) for row in found]
+
+    assert rows() == [("consume_queue", "consume_queue", "reput", 5), ("hook", "index", "reput", 7)]
+    assert rows("flushIntervalCommitLog=100") == rows()
+    assert rows("dispatchers=index") == [("index", "index", "reput", None)]
+    assert rows("messageIndexEnable=false") == [("consume_queue", "consume_queue", "reput", 5)]
 
 
 def test_dispatchers_that_cannot_be_asked_are_not_called_stopped(log, monkeypatch):

@@ -176,12 +176,13 @@ def plugins() -> Iterator[Finding]:
     """Each installed dispatcher is imported, in a process of its own."""
     from reput.process.catalogue import installed_dispatchers
     from reput.process.describe import describe
+    from reput.process.last_words import exception_line
 
     for entry in installed_dispatchers().values():
         answer = describe(entry, {})
         finding = f"distribution={entry.distribution} version={entry.version}"
         if answer.broken:
-            reason = answer.broken.rstrip().rpartition("\n")[2]
+            reason = exception_line(answer.broken)
             yield Finding(f"dispatcher {entry.name}", "problem", f"{reason} {finding}", "Repair or uninstall it.")
         else:
             yield Finding(f"dispatcher {entry.name}", "ok", finding)

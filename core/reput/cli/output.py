@@ -11,6 +11,7 @@ import msgspec
 
 from reput.cli.options import OutputFormat
 from reput.cli.rows import Body, record_row, record_text
+from reput.process.last_words import exception_line
 from reput_hooks import Record
 
 __all__ = [
@@ -97,14 +98,14 @@ def table_text(rows: Sequence[Row], columns: Sequence[str]) -> str:
 
 
 def cell_text(value: object) -> str:
-    """Return a cell for people; a hyphen for what is not known, of several lines the last, as tracebacks end."""
+    """Return a cell for people; a hyphen for what is not known, of a traceback what the exception says."""
     if value is None or value == "":
         return "-"
     if isinstance(value, float):
         return f"{value:.3f}"
     if isinstance(value, (list, tuple)):
         return ",".join(map(str, value)) or "-"
-    return str(value).rstrip().rpartition("\n")[2]
+    return exception_line(str(value))
 
 
 def write_line(line: str) -> None:

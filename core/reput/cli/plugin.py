@@ -13,6 +13,7 @@ import typer
 from reput.cli.failure import ANSWER_IS_NO
 from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, whole_number
 from reput.cli.output import Printer, cell_text, print_table, table_text, write_line
+from reput.process.last_words import exception_line
 
 if TYPE_CHECKING:
     from reput.process.catalogue import CatalogueEntry
@@ -66,7 +67,7 @@ def plugin_row(entry: CatalogueEntry, answer: Answer) -> dict[str, Any]:
     READY: it was loaded. OPTIONS: it was loaded and cannot run without options. BROKEN: it cannot be loaded.
     """
     described = answer.description or answer.offered
-    broken = answer.broken.rstrip().rpartition("\n")[2] if answer.broken else None
+    broken = exception_line(answer.broken) if answer.broken else None
     return {
         "name": entry.name,
         "plugin": entry.plugin,

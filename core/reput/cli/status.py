@@ -70,18 +70,20 @@ def status(
 ) -> int:
     """Show who writes the store, how far the log goes, how far each view is behind, and what was put and consumed.
 
-    A store that nobody has open shows what is on disk, with the state STOPPED. A store whose program cannot be asked,
+    A store that nobody has open shows what is on disk, with the state STOPPED, and of dispatchers those that ran last,
+    unless a configuration names others. A store whose program cannot be asked,
     as another user's, shows the state UNKNOWN and why. Exit code 1: the store takes no writes, a dispatcher is down or
     its state is unknown, or the log has known damage that nobody has accepted.
     """
     from reput.opened_store import ReadOnlyStore
+    from reput.process.stopped_status import as_run_last
 
     refuse_address(store)
-    settings = settings_of(store, config, assignments).settings
+    loaded = settings_of(store, config, assignments)
     printer = Printer(output_format, status_text)
     waiting = threading.Event()
     while True:
-        with ReadOnlyStore(store, settings) as opened:
+        with ReadOnlyStore(store, as_run_last(store, loaded)) as opened:
             row = to_builtins(opened.status())
         if watch and not printer.is_json and sys.stdout.isatty():
             sys.stdout.write(CLEAR_SCREEN)

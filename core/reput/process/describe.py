@@ -22,11 +22,12 @@ from reput.errors import ConfigError, DispatcherError
 from reput.process.catalogue import CatalogueEntry
 from reput.process.command import role_command
 from reput.process.description import PluginDescription, lies_elsewhere, portable_description
+from reput.process.last_words import exception_line
 from reput_hooks import API_VERSION
 
 __all__ = ["Answer", "DescribeProcess", "Question", "describe", "main"]
 
-CACHE_VERSION = 6
+CACHE_VERSION = 7
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -59,7 +60,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.refused is not None:
             raise ConfigError(self.refused, self.advice)
         if self.description is None:
-            raise DispatcherError((self.broken or "").rstrip().rpartition("\n")[2], "See `reput plugin list`.")
+            raise DispatcherError(exception_line(self.broken or ""), "See `reput plugin list`.")
         return self.description
 
 

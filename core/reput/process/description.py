@@ -40,6 +40,7 @@ class PluginDescription(msgspec.Struct, frozen=True):
     rebuilt_with: tuple[str, ...]
     batch_record_count_max: Annotated[int, Meta(ge=1)] | None
     batch_size_max: Annotated[int, Meta(ge=1)] | None
+    view_version: Annotated[int, Meta(ge=0)]
     view_elsewhere: bool
     options: tuple[OptionField, ...]
     schema: dict[str, Any] | None = None
@@ -65,6 +66,7 @@ def portable_description(description: DispatcherDescription, *, view_elsewhere: 
         rebuilt_with=description.rebuilt_with,
         batch_record_count_max=description.batch_record_count_max,
         batch_size_max=description.batch_size_max,
+        view_version=description.view_version,
         view_elsewhere=view_elsewhere,
         options=tuple(option_field(field) for field in fields),
         schema=None if description.options is None else options_schema(description.options),

@@ -160,6 +160,7 @@ class DispatcherLoop:
         self.durable_only = description.reads == "durable"
         self.positions_only = description.feeds == "positions"
         self.needs_properties = description.needs_properties
+        self.view_version = description.view_version
         self.log_feed = log_feed
         self.load_epochs = load_epochs
         self.flush_interval_s = flush_interval_s
@@ -373,9 +374,13 @@ class DispatcherLoop:
         self.cell.set_gap_bytes(self.gaps.size)
         self.look_for_damaged_lines()
         self.folders.prepare()
-        untouched = self.builds_anew and not any(self.folders.directory.iterdir())
-        self.dispatcher = self.create()
+        untouched = self.builds_anew and self.folders.is_empty()
         try:
+            if self.folders.is_stale(self.view_version):
+                raise RebuildNeeded(self.folders.format_changed(self.view_version))
+            if self.folders.is_empty():
+                self.folders.keep_version(self.view_version)
+            self.dispatcher = self.create()
             cursor = self.returned_cursor("start", self.dispatcher.start())
             if untouched and cursor is not None:
                 raise StartRefused(
@@ -462,6 +467,7 @@ class DispatcherLoop:
         self.replayed = None
         self.dead_letters.give_up_replay()
         self.folders.empty()
+        self.folders.keep_version(self.view_version)
         self.dispatcher = self.create()
         try:
             cursor = self.returned_cursor("start", self.dispatcher.start())

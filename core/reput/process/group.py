@@ -433,6 +433,11 @@ class ProcessGroup:
     # What dispatchers say.
 
     @property
+    def plugins(self) -> dict[str, str]:
+        """The plugin of each enabled dispatcher, by the dispatcher's name."""
+        return {name: member.entry.plugin for name, member in list(self.members.items())}
+
+    @property
     def needs_properties(self) -> bool:
         """Whether an enabled dispatcher wants the raw properties in its requests."""
         return any(

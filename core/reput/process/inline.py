@@ -292,6 +292,11 @@ class InlineGroup:
         self.thread = threading.Thread(target=self.run, name="reput-dispatchers", daemon=True)
 
     @property
+    def plugins(self) -> dict[str, str]:
+        """The plugin of each enabled dispatcher, by the dispatcher's name."""
+        return {name: member.entry.plugin for name, member in self.members.items()}
+
+    @property
     def needs_properties(self) -> bool:
         """Whether an enabled dispatcher wants the raw properties in its requests."""
         return any(member.description.needs_properties for member in self.members.values())

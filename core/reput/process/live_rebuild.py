@@ -61,6 +61,7 @@ class LiveRebuild:
     Args:
         names: those that are asked for; whatever declares to be rebuilt with one of them is added.
         force: send what is to be built elsewhere once more.
+        renews: those that do not run until they have a view in a new format; a group that ends waits for it.
         done: called once, with what was built or with why not.
 
     Attributes:
@@ -69,7 +70,9 @@ class LiveRebuild:
         finished: `done` was called, and nothing of the shadow is left.
     """
 
-    def __init__(self, group: Supervisor, names: Sequence[str], done: Done, *, force: bool = False) -> None:
+    def __init__(
+        self, group: Supervisor, names: Sequence[str], done: Done, *, force: bool = False, renews: Sequence[str] = ()
+    ) -> None:
         """Begin.
 
         Raises:
@@ -77,7 +80,8 @@ class LiveRebuild:
             ConfigError: the view of one lies elsewhere, and *force* is not set.
         """
         self.group = group
-        self.done = done
+        self.done = [done]
+        self.renews = frozenset(renews)
         self.step = Step.BUILDING
         self.finished = False
         self.started = time.monotonic()
@@ -170,8 +174,12 @@ class LiveRebuild:
     def look_at_building(self) -> None:
         """Stop the running dispatchers when the new views have come near."""
         for name, shadow in self.shadows.items():
-            if shadow.state in (State.FATAL, State.BROKEN) or (
-                shadow.state is State.RUNNING and shadow.cell.error is not None and not shadow.killed_for
+            # A group that ends starts nobody again.
+            given_up = shadow.state is State.BACKOFF and self.group.ending
+            if (
+                given_up
+                or shadow.state in (State.FATAL, State.BROKEN)
+                or (shadow.state is State.RUNNING and shadow.cell.error is not None and not shadow.killed_for)
             ):
                 self.fail(f"the view could not be built: view={name} error={last_words(shadow.cell.error)}")
                 return
@@ -254,6 +262,7 @@ class LiveRebuild:
         except ReputError as error:
             self.fail(str(error), error.advice)
             return
+        self.stopped |= self.renews
         # From here on the new views hold. What fails ends this process, and the next one goes on.
         self.folders.complete()
         for name, member in self.members.items():
@@ -346,4 +355,5 @@ class LiveRebuild:
             self.group.merger.say("WARNING", f"the shadow could not be removed: directory={self.folders.root}")
         self.finished = True
         assert self.outcome is not None
-        self.done(self.outcome)
+        for done in self.done:
+            done(self.outcome)

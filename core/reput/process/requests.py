@@ -304,8 +304,10 @@ class RequestDesk:
         """
         if self.group.ending:
             raise DispatcherError("the group is ending")
-        if self.group.rebuild is not None:
-            views = ",".join(self.group.rebuild.members)
+        present = self.group.rebuild
+        renewed = present is not None and set(request.names) <= present.renews
+        if present is not None and not renewed:
+            views = ",".join(present.members)
             raise DispatcherError(f"another rebuild is under way: views={views}", "Wait for its end.")
 
         def done(outcome: list[RebuiltView] | ReputError) -> None:
@@ -315,6 +317,10 @@ class RequestDesk:
             else:
                 report(result(request, outcome))
 
+        if present is not None:
+            # It is under way for its new format already.
+            present.done.append(done)
+            return
         self.group.rebuild = LiveRebuild(self.group, request.names, done, force=request.force)
         self.rebuild_client = client
         self.group.rebuild.begin()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 import reput
 from reput.errors import DamagedStore, GroupUnreachable, OffsetOutOfRange
 from reput.process.catalogue import installed_dispatchers
@@ -13,8 +15,8 @@ from reput.process.gaps import Gaps
 from reput.process.messages import GroupStatus, WriterRow
 from reput.process.states import State
 from reput.process.status import DispatcherRow
-from reput.settings import Settings
-from reput.store.dispatcher_cursors import read_dispatcher_cursors
+from reput.settings import LoadedSettings, Settings
+from reput.store.dispatcher_cursors import read_dispatcher_cursors, read_dispatcher_plugins
 from reput.store.epochs import read_epochs
 from reput.store.files import Clock
 from reput.store.identity import read_store_id
@@ -27,12 +29,29 @@ from reput.store.segments import Segments
 from reput.store.store_checkpoint import ahead_of_clock, read_checkpoint
 from reput.store.store_lock import StoreLock
 
-__all__ = ["UNKNOWN", "stopped_status"]
+__all__ = ["UNKNOWN", "as_run_last", "stopped_status"]
 
 # State of a dispatcher whose group runs and cannot be asked.
 UNKNOWN = "UNKNOWN"
 # Of a record or a blank, behind its size.
 MAGIC_SIZE = 4
+
+
+# Of the settings, what says which dispatchers run.
+CHOICE = frozenset({"dispatchers", "message_index_enable", "enable_consume_queue_ext"})
+
+
+def as_run_last(store_directory: Path, loaded: LoadedSettings) -> Settings:
+    """Return the settings with the dispatchers that the store had when it was open last, unless others were given.
+
+    Raises:
+        DamagedStore: the store's record cannot be read.
+    """
+    names = () if loaded.explicit & CHOICE else tuple(read_dispatcher_cursors(store_directory))
+    if not names:
+        return loaded.settings
+    plugins = read_dispatcher_plugins(store_directory) | loaded.settings.dispatcher_plugins
+    return msgspec.structs.replace(loaded.settings, dispatchers=names, dispatcher_plugins=plugins)
 
 
 def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:

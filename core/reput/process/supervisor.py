@@ -56,6 +56,7 @@ from reput.process.memory_limit import MemoryLimit
 from reput.process.messages import Notice, Reply, Setup
 from reput.process.order import enabled_predecessors, in_order, names_readers_wait_for
 from reput.process.reactor import Reactor
+from reput.process.renewals import Renewals
 from reput.process.requests import Clients, RequestDesk
 from reput.process.shadow_folders import ShadowFolders
 from reput.process.states import State
@@ -92,6 +93,7 @@ class Supervisor:
         self.merger = LogMerger(log_directory, self.settings.dispatcher_log_format, stderr)
         self.members: dict[str, Member] = {}
         self.rebuild: LiveRebuild | None = None
+        self.renewals = Renewals(self)
         # By the descriptor of the answer: one plugin may be asked by several at a time.
         self.describing: dict[int, tuple[DescribeProcess, Callable[[Answer], None], float]] = {}
         self.reactor = Reactor()
@@ -153,7 +155,7 @@ class Supervisor:
     def seconds_to_next(self) -> float:
         """Return how long nothing is due."""
         now, now_ns = time.monotonic(), time.monotonic_ns()
-        due = [POLL_S_MAX if self.rebuild is None else LOOK_S]
+        due = [LOOK_S if self.rebuild is not None or self.renewals.waiting else POLL_S_MAX]
         for member in self.everyone():
             if member.state is State.BACKOFF:
                 due.append(member.start_at - now)
@@ -308,6 +310,7 @@ class Supervisor:
             if self.rebuild.finished:
                 self.rebuild = None
                 self.go_on_draining()
+        self.renewals.begin()
 
     def describe(self, question: Question, done: Callable[[Answer], None]) -> None:
         """Ask a plugin what it declares, and whether it takes the options.
@@ -439,8 +442,9 @@ class Supervisor:
     # Processes.
 
     def start(self, member: Member) -> None:
-        """Fork the process of a dispatcher."""
-        assert member.description is not None
+        """Fork the process of a dispatcher, unless its view has to be built again first."""
+        if self.renewals.take(member):
+            return
         predecessors = self.predecessors(member)
         member.set_state(State.STARTING)
         try:
@@ -659,7 +663,7 @@ class Supervisor:
                 self.late_until = time.monotonic() + DRAIN_PATIENCE_S
             return
         if not self.ending:
-            if self.rebuild is not None:
+            if self.rebuild is not None and not self.rebuild.renews:
                 self.rebuild.cancel("the group is ending")
             self.ending = True
             for member in self.members.values():
@@ -672,7 +676,7 @@ class Supervisor:
 
     def go_on_draining(self) -> None:
         """Tell those to drain whose predecessors have ended; finish when all have."""
-        if not self.ending or self.finished or self.rebuild is not None:
+        if not self.ending or self.finished or self.rebuild is not None or self.renewals.waiting:
             # What a rebuild has left is removed first.
             return
         predecessors = enabled_predecessors(self.after())
@@ -693,6 +697,7 @@ class Supervisor:
             # Nobody has taken in anything that could be flushed; the owner ends the group by itself.
             return
         self.late.clear()
+        self.renewals.give_up()
         self.drain()
         for member in self.members.values():
             if member.pid is not None:
@@ -749,6 +754,7 @@ class Supervisor:
 
     def forget_member(self, member: Member) -> None:
         del self.members[member.name]
+        self.renewals.waiting.discard(member.name)
         self.late.discard(member.name)
         self.awaited.discard(member.name)
         member.cell.clear(None)

@@ -3,6 +3,9 @@
 A view is ``reput/views/NAME`` (the plugin's own folder, its cursor included) and the ``store_folders`` it declares in
 the store's root. Emptying both is not one step, and a cursor without its data, or old data without its cursor, would be
 taken for the truth. So the intent ``reput/views/NAME.emptying`` is written first, and a start that finds one goes on.
+
+A view whose plugin declares a ``view_version`` has it in ``.view_version`` in its own folder, a number as text. It is
+written before the plugin writes anything, and goes where the folder goes: without that file the version is 0.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from pathlib import Path
 from reput.errors import DispatcherError
 from reput_hooks import replace_durably
 
-__all__ = ["ViewFolders"]
+__all__ = ["VIEW_VERSION", "ViewFolders"]
+
+VIEW_VERSION = ".view_version"
 
 
 class ViewFolders:
@@ -40,6 +45,37 @@ class ViewFolders:
                 f"store_folders={','.join(self.store_folders)}"
             )
         return self.root / name
+
+    def is_empty(self) -> bool:
+        """Whether the plugin has written nothing to its own folder."""
+        try:
+            return all(name.startswith(VIEW_VERSION) for name in os.listdir(self.directory))
+        except FileNotFoundError:
+            return True
+
+    def version(self) -> int | None:
+        """Return the ``view_version`` that the view was written in; None: the file does not say any."""
+        try:
+            text = (self.directory / VIEW_VERSION).read_text("ascii", "replace")
+        except FileNotFoundError:
+            return 0
+        return int(text) if text.isdigit() else None
+
+    def is_stale(self, version: int) -> bool:
+        """Whether there is a view that was written in another format than *version*."""
+        return not self.is_empty() and self.version() != version
+
+    def format_changed(self, version: int) -> str:
+        """Return what is to be said of a stale view."""
+        return f"its format was changed: dispatcher={self.name} view_version={self.version()} declared={version}"
+
+    def keep_version(self, version: int) -> None:
+        """Note, in a view that is begun, in which format it will be written."""
+        path = self.directory / VIEW_VERSION
+        if version:
+            replace_durably(path, b"%d" % version)
+        else:
+            path.unlink(missing_ok=True)
 
     def prepare(self) -> None:
         """Have the plugin's own folder, and finish an emptying that a crash cut short."""

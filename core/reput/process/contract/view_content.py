@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from reput.process.view_folders import VIEW_VERSION
+
 __all__ = ["difference", "read_view"]
 
 SQLITE_HEAD = b"SQLite format 3\0"
@@ -30,7 +32,7 @@ def read_view(folders: Sequence[Path]) -> dict[str, object]:
         str(path.relative_to(folder.parent)): file_content(path)
         for folder in folders[1:] or folders
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.endswith((".draft", *SQLITE_SUFFIXES))
+        if path.is_file() and not path.name.endswith((".draft", *SQLITE_SUFFIXES)) and path.name != VIEW_VERSION
     }
 
 
