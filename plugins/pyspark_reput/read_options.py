@@ -48,7 +48,6 @@ OPTION_NAMES = (
     "timestampColumn",
     "brokerName",
     "reads",
-    "limitFile",
     "verifyCrc",
     "onCorruption",
     "batchRows",
@@ -65,9 +64,6 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         starting_timestamp, ending_timestamp: ms; they win over offsets.
         latest_if_no_record_is_later: what a starting time behind the last record means; else it is an error.
         max_bytes_per_trigger, max_offsets_per_trigger: bounds of one micro-batch; the second counts records.
-        limit_file: holds, as text, the commit-log offset beyond which a stream does not read. Whoever writes it vouches
-            that the log is durable up to there, and that a record begins there or the log ends; None: the stream finds
-            out itself how far it may read.
     """
 
     store: str
@@ -83,7 +79,6 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     min_partitions: int
     split_bytes: int
     reads: Literal["durable", "appended"]
-    limit_file: str | None
     pushdown: bool
 
 
@@ -135,7 +130,6 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         min_partitions=given.number("minPartitions", 1),
         split_bytes=given.size("splitBytes", 64 << 20),
         reads=given.choice("reads", Literal["durable", "appended"], "durable"),
-        limit_file=given.text("limitFile"),
         pushdown=given.flag("pushdown", False),
     )
 

@@ -12,7 +12,6 @@ A checkpoint of another store is refused, and one whose history the log has left
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -77,8 +76,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def end(self) -> int:
         """Return where the log ends for this stream."""
-        if self.options.limit_file is not None:
-            return int(Path(self.options.limit_file).read_text())
         return self.log().find_durable_end() if self.options.reads == "durable" else self.log().find_end()
 
     def offset(self, commit_log_offset: int) -> dict[str, Any]:

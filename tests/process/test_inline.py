@@ -530,6 +530,24 @@ def test_what_retention_took_is_a_gap_for_ever(log, plugins, context, inline, sa
     assert saved("probe")["offsets"] == [*log.offsets[:2], log.offsets[5]]
 
 
+def test_a_body_that_changed_on_disk_stops_a_plugin_until_it_is_accepted(log, plugins, context, inline, saved):
+    """A plugin that reads the log gets the records before it; it would else hand the body on."""
+    plugins.add("probe")
+    log.put(5)
+    with (log.store_directory / "commitlog" / f"{0:020d}").open("r+b") as segment:
+        segment.seek(log.offsets[2] + 89)
+        segment.write(b"\xff")
+    group = inline(context("probe"))
+    group.wait_for("probe", log.offsets[2], TIMEOUT)
+    while not (error := next(row.error for row in group.status() if row.name == "probe")):
+        wait_for_change(group)
+    assert error.startswith(f"a CRC does not fit: from={log.offsets[2]} until={log.offsets[3]}")
+    log.accept_damage(log.offsets[2], log.offsets[3])
+    group.wait_for("probe", log.end, TIMEOUT)
+    group.drain_and_stop()
+    assert saved("probe")["offsets"] == [*log.offsets[:2], *log.offsets[3:]]
+
+
 def test_damage_stops_a_dispatcher_until_it_is_accepted(log, plugins, context, inline, saved):
     """Unreadable bytes are never skipped in silence: the dispatcher says why it stands, and goes on when told to."""
     plugins.add("probe")

@@ -27,8 +27,8 @@ from written_log import WrittenLog
 pytestmark = pytest.mark.spark
 
 KILLS = int(os.environ.get("REPUT_SPARK_KILLS", "3"))
-# In turn: the JVM, whoever starts workers, the dispatcher, who decodes and writes, and who commits.
-VICTIMS = ("java", "pyspark.daemon", "dispatcher", "pyspark.worker", "python_streaming_sink_runner")
+# In turn: the JVM, whoever starts workers, the dispatcher, which commits, and who decodes and writes.
+VICTIMS = ("java", "pyspark.daemon", "dispatcher", "pyspark.worker")
 
 
 class Number:

@@ -84,6 +84,19 @@ def test_a_later_run_adds_what_was_appended(spark: Any, log: WrittenLog, tmp_pat
     assert offsets_in(lake) == log.offsets
 
 
+def test_repeated_exports_leave_one_file_of_each_topic_and_day(spark: Any, log: WrittenLog, tmp_path: Path):
+    """Days that are over are merged by every run, so that files do not become as many as runs."""
+    from deltalake import DeltaTable
+
+    lake = tmp_path / "lake"
+    for number in (*range(6, 60, 9), 60):
+        report = export(log.store, lake, until=[*log.offsets, log.end][number])
+        files = DeltaTable(lake).file_uris()
+        assert len(files) == len({path.rpartition("/")[0] for path in files})
+        assert report.table_version == DeltaTable(lake).version()
+    assert offsets_in(lake) == log.offsets
+
+
 def test_topics_can_be_chosen_and_stay_chosen(spark: Any, log: WrittenLog, tmp_path: Path):
     """A lake keeps to its first choice: other topics would leave holes that no reader could see."""
     lake = tmp_path / "lake"
@@ -178,9 +191,7 @@ def test_of_two_exporters_one_is_refused(spark: Any, log: WrittenLog, tmp_path: 
     with pytest.raises(DispatcherError, match="another exporter keeps this lake"):
         export(log.store, lake)
     assert offsets_in(lake) == log.offsets[:30]
-    from deltalake import DeltaTable
-
-    assert len(list(lake.rglob("*.parquet"))) == len(DeltaTable(lake).file_uris())
+    assert list(lake.rglob(f"*-{log.end:020d}-*.parquet")) == []
 
 
 def test_what_retention_deleted_is_data_loss(spark: Any, golden: Callable[[str], Path], tmp_path: Path):

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("deltalake")
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 import reput.table
 from reput.errors import ConfigError, DispatcherError, StoreError
@@ -22,7 +23,13 @@ from reput.table import LogTable, RowFormat, TableOptions
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake import Commit, Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
-from reput_plugins.spark_export.maintenance import Maintenance, dates_to_compact, worth_merging
+from reput_plugins.spark_export.maintenance import (
+    ALIKE_FILES_MAX,
+    COMMITS_BETWEEN_LOOKS,
+    Maintenance,
+    days_to_merge,
+    merged_size,
+)
 from reput_plugins.spark_export.parquet_files import WrittenFile, folder_name, lake_schema, write_range
 from spark.lakes import lake_rows, offsets_in
 from written_log import START_MS, WrittenLog
@@ -30,6 +37,7 @@ from written_log import START_MS, WrittenLog
 OPTIONS = TableOptions()
 SCHEMA = lake_schema(OPTIONS.row_format)
 DAY_MS = 86_400_000
+MIB = 1 << 20
 SETTINGS: dict[str, str | None] = {"reput.format": "1"}
 UNKNOWN_KEYS: Any = {"raise_if_key_not_exists": False}
 
@@ -269,7 +277,7 @@ def test_maintenance_merges_closed_days_and_keeps_every_row(export: Export):
     assert maintenance.run(lambda: None) > 0
     assert lake_rows(export.path).equals(before)
     assert len(DeltaTable(export.path).file_uris()) < count
-    assert dates_to_compact(DeltaTable(export.path), date(2026, 1, 1)) == []
+    assert days_to_merge(DeltaTable(export.path), date(2026, 1, 1)) == []
     assert export.committed() == export.log.end
     assert maintenance.run(lambda: None) == 0
 
@@ -278,11 +286,45 @@ def test_an_open_day_is_left_alone(export: Export):
     """Its files are small because they are new."""
     export.commit(0, 3)
     export.commit(3, 6)
-    assert dates_to_compact(DeltaTable(export.path), date(2023, 11, 15)) == []
-    assert dates_to_compact(DeltaTable(export.path), date(2023, 11, 16)) == ["2023-11-15"]
+    assert days_to_merge(DeltaTable(export.path), date(2023, 11, 15)) == []
+    assert days_to_merge(DeltaTable(export.path), date(2023, 11, 16)) == [("2023-11-15", 128 * MIB)]
 
 
-MIB = 1 << 20
+def test_transactions_leave_few_files_whatever_their_number(export: Export):
+    """Of a day that is on, files are merged after some transactions, and no row changes."""
+    clock = START_MS / 1000
+    maintenance = Maintenance(export.location, interval_ms=60_000, vacuum_hours=0, now=lambda: clock)
+    counts = []
+    for number in range(20):
+        export.commit(number, number + 1)
+        maintenance.after_commit(lambda: None)
+        counts.append(len(DeltaTable(export.path).file_uris()))
+    assert counts[-1] < 20
+    assert max(counts) <= 3 * (ALIKE_FILES_MAX + COMMITS_BETWEEN_LOOKS)
+    assert offsets_in(export.path) == export.log.offsets[:20]
+    assert export.committed() == export.offset(20)
+
+
+def test_a_lake_whose_files_are_not_to_be_merged_is_left_alone(export: Export):
+    """An interval of 0 says so."""
+    maintenance = Maintenance(export.location, interval_ms=0, vacuum_hours=0)
+    for number in range(20):
+        export.commit(number, number + 1)
+        assert maintenance.after_commit(lambda: None) == 0
+
+
+def test_files_that_cannot_be_merged_are_one_sentence(export: Export, monkeypatch: pytest.MonkeyPatch):
+    """With what to do, as for a commit; what was exported is there."""
+    export.commit(0, 3)
+    export.commit(3, 6)
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise DeltaError("no space left")
+
+    monkeypatch.setattr("deltalake.table.TableOptimizer.compact", refuse)
+    with pytest.raises(DispatcherError, match=r"the files of the lake cannot be merged: lake=.* error=no space left"):
+        Maintenance(export.location, interval_ms=1, vacuum_hours=0).run(lambda: None)
+    assert offsets_in(export.path) == export.log.offsets[:6]
 
 
 @pytest.mark.parametrize(
@@ -293,10 +335,26 @@ MIB = 1 << 20
         ([100 * MIB, MIB], True, True),
         ([100 * MIB, 100 * MIB], True, False),
         ([40 * MIB, 40 * MIB], True, True),
-        ([MIB] * 64, False, False),
-        ([MIB] * 65, False, True),
+        ([MIB // 4] * 4, False, False),
+        ([MIB] * 4, False, False),
+        ([100 * MIB] * 99, False, False),
     ],
 )
 def test_which_files_are_worth_merging(sizes: list[int], closed: bool, worth: bool):
     """No file of less than 8 MiB stays in a closed day if there is another to merge it with."""
-    assert worth_merging(sizes, closed) is worth
+    assert (merged_size(sizes, closed) is not None) is worth
+
+
+@pytest.mark.parametrize(
+    ("sizes", "merged"),
+    [
+        ([9000] * 5, MIB),
+        ([9000] * 5 + [MIB] * 5, MIB),
+        ([9000, MIB, MIB, MIB, MIB], 8 * MIB),
+        ([9000, 7 * MIB] + [30 * MIB] * 3, 128 * MIB),
+        ([600_000] * 5, 8 * MIB),
+    ],
+)
+def test_files_of_a_day_that_is_on_are_merged_with_those_of_their_size(sizes: list[int], merged: int):
+    """So a row is written again a few times, and not whenever some small files have come."""
+    assert merged_size(sizes, closed=False) == merged

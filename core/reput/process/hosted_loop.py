@@ -72,8 +72,9 @@ class HostedLoop:
                 context.settings,
                 needs_properties=description.needs_properties,
                 positions=description.feeds == "positions",
-                # What goes into a view once is not looked at again: a rebuild repeats no garbage in silence.
-                verify=builds_anew,
+                # What goes into a view once is not looked at again, so a rebuild repeats no garbage in silence, and a
+                # plugin that may hand bodies on gets none. Who gets positions alone reads the log itself.
+                verify=builds_anew or not (description.store_folders or description.feeds == "positions"),
             ),
             load_epochs=lambda: read_epochs(context.store_directory, context.store_id),
             count_from_first=context.target is not None,

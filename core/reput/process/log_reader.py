@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from reput.errors import OffsetOutOfRange
-from reput.store.record import decode_record
+from reput.errors import DamagedStore, OffsetOutOfRange
+from reput.store.record import body_crc, decode_record
 from reput.store.segments import Segments, disk_cannot_read
 from reput_hooks import DispatchRequest, Record
 
@@ -29,13 +29,17 @@ class CommitLogReader:
         """Return the record of *request*.
 
         Raises:
-            DamagedStore: there is no such record.
+            DamagedStore: there is no such record, or its body does not have its CRC.
             OffsetOutOfRange: the log does not hold it any more.
         """
-        return decode_record(self.read_bytes(request.commit_log_offset, request.record_size))
+        return whole_record(self.read_bytes(request.commit_log_offset, request.record_size), 0)
 
     def read_many(self, batch: Iterable[DispatchRequest]) -> list[Record]:
-        """Return the records of all requests of *batch*, in its order. Neighbours are read at once."""
+        """Return the records of all requests of *batch*, in its order. Neighbours are read at once.
+
+        Raises:
+            As `read`.
+        """
         records: list[Record] = []
         run: list[DispatchRequest] = []
         end = 0
@@ -52,7 +56,7 @@ class CommitLogReader:
         """Return the records of requests that lie one behind the other in one segment."""
         begin = run[0].commit_log_offset
         data = self.read_bytes(begin, run[-1].commit_log_offset + run[-1].record_size - begin)
-        return [decode_record(data, request.commit_log_offset - begin) for request in run]
+        return [whole_record(data, request.commit_log_offset - begin) for request in run]
 
     def read_bytes(self, commit_log_offset: int, size: int) -> bytes:
         """Return *size* bytes of one segment.
@@ -86,3 +90,20 @@ class CommitLogReader:
         if self.path is not None:
             os.close(self.descriptor)
             self.path = None
+
+
+def whole_record(data: bytes, at: int) -> Record:
+    """Return the record at ``data[at]``.
+
+    Raises:
+        DamagedStore: there is none, or its body does not have its CRC.
+    """
+    record = decode_record(data, at)
+    if record.body and body_crc(record.body) != record.body_crc:
+        begin = record.commit_log_offset
+        raise DamagedStore(
+            f"a CRC does not fit: from={begin} until={begin + record.record_size} topic={record.topic}",
+            f"See `reput check STORE`. Once the range is accepted with `reput repair STORE --accept "
+            f"{begin}..{begin + record.record_size}`, dispatchers pass it over.",
+        )
+    return record

@@ -1,13 +1,15 @@
 """SparkExport: the dispatcher that keeps a lake up to date while the store is written.
 
-It gets positions, not records: how far the log is durable. That is the limit of a streaming query, and `dispatch`
-returns when the table holds everything below it. The table is also the cursor: its transactions say up to where it
+It gets positions, not records: how far the log is durable. `dispatch` has Spark export up to there, as `export` does,
+and returns when the table holds everything below it. The table is also the cursor: its transactions say up to where it
 holds the log.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,6 +17,7 @@ from reput.store.epochs import read_epochs
 from reput.table import LogTable, table_options
 from reput.table.asked_names import require_topics
 from reput_hooks import CommitLogDispatcher, Cursor, DispatchBatch, DispatcherContext, replace_durably
+from reput_plugins.spark_export.export_job import run_job
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan
@@ -22,13 +25,13 @@ from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.options import SparkExportOptions
 from reput_plugins.spark_export.parquet_files import lake_schema
 from reput_plugins.spark_export.spark_session import spark_session
-from reput_plugins.spark_export.streaming_query import StreamingQuery
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["SparkExport"]
 
-# A batch is seen when it is a twentieth older than it had to be, and a large one does not cost hundreds of looks.
-LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.01, 0.25
-LOOK_GROWTH = 1.05
+WAIT_SECONDS = 0.25
 
 
 class SparkExport(CommitLogDispatcher):
@@ -49,7 +52,9 @@ class SparkExport(CommitLogDispatcher):
         )
         self.schema = lake_schema(self.table_options.row_format)
         self.running = contextlib.ExitStack()
-        self.query: StreamingQuery | None = None
+        self.session: SparkSession | None = None
+        self.committed_at: float | None = None
+        self.log = LogTable(context.store_directory, self.table_options)
         self.end: Cursor | None = None
         self.commits = context.counter("commits")
         self.removed_files = context.counter("removed_files")
@@ -66,7 +71,7 @@ class SparkExport(CommitLogDispatcher):
     def start(self) -> Cursor | None:
         """Return what the table holds, with the store time that was kept beside it."""
         lake = self.lake()
-        require_topics(LogTable(self.context.store_directory, self.table_options), self.topics or ())
+        require_topics(self.log, self.topics or ())
         self.end = lake.cursor(lake.create(self.schema, self.topics))
         if self.end is not None and self.cursor_file.exists():
             kept = msgspec.json.decode(self.cursor_file.read_bytes(), type=Cursor)
@@ -76,18 +81,21 @@ class SparkExport(CommitLogDispatcher):
         return self.end
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Let the query read up to the batch's end, and wait until the table holds it."""
-        target = batch.end.commit_log_offset
-        query = self.query or self.begin(batch.commit_log_offset)
-        query.set_limit(target)
+        """Have the table hold everything below the batch's end.
+
+        A small batch waits until the last transaction is old enough, so that transactions do not become many and small.
+        What came meanwhile goes with it; later batches find it there.
+        """
         lake = self.lake()
         table = lake.create(self.schema, self.topics)
         known = table.version()
-        look_seconds = LOOK_SECONDS_MIN
-        while (lake.committed(table) or 0) < target:
-            query.wait(look_seconds)
-            look_seconds = min(look_seconds * LOOK_GROWTH, LOOK_SECONDS_MAX)
-            self.context.alive()
+        done = max(lake.committed(table) or 0, batch.commit_log_offset)
+        end = batch.end.commit_log_offset
+        if done < end:
+            if end - done < self.options.commit_bytes:
+                self.wait_for_interval()
+                end = max(end, self.log.find_durable_end())
+            self.export(done, end)
             table.update_incremental()
         self.commits.value += table.version() - known
         for _, added in lake.commits_since(table, known):
@@ -100,31 +108,45 @@ class SparkExport(CommitLogDispatcher):
                     damaged.reason,
                 )
         self.end = batch.end
-        if self.maintenance.due():
-            self.removed_files.value += self.maintenance.run(self.context.alive)
+        self.removed_files.value += self.maintenance.after_commit(self.context.alive)
 
-    def begin(self, commit_log_offset: int) -> StreamingQuery:
-        """Start Spark and the query.
+    def wait_for_interval(self) -> None:
+        """Wait until the lake may grow again."""
+        if self.committed_at is None:
+            return
+        due = self.committed_at + self.options.interval_ms / 1000
+        while (left := due - time.monotonic()) > 0:
+            time.sleep(min(left, WAIT_SECONDS))
+            self.context.alive()
+
+    def export(self, begin: int, until: int) -> None:
+        """Export [begin, until) of the log, in as many transactions as it takes.
 
         Raises:
-            DispatcherError: Spark cannot be started; the sentence names what is missing.
+            DispatcherError: Spark cannot be started, or fails; the sentence names what is missing.
         """
         context, options = self.context, self.options
-        context.alive()
-        session = self.running.enter_context(spark_session(context.settings["spark_options"], f"reput {context.name}"))
-        context.alive()
         plan = SinkPlan(str(context.store_directory), self.location, options.name, self.table_options)
-        self.query = StreamingQuery(
-            session,
-            plan,
-            context.directory / "scratch",
-            commit_log_offset,
-            interval_ms=options.interval_ms,
-            batch_bytes_max=options.batch_bytes_max,
-            split_bytes=options.split_bytes,
-        )
-        self.running.callback(self.query.stop)
-        return self.query
+        while begin < until:
+            end = until
+            if until - begin > options.batch_bytes_max:
+                end = self.log.next_record(begin + options.batch_bytes_max, until)
+            run_job(self.spark(), plan, begin, end, self.is_at_work, split_bytes=options.split_bytes)
+            begin, self.committed_at = end, time.monotonic()
+
+    def is_at_work(self, done: int, total: int) -> None:
+        """Say so to the host, whatever part of a job is done."""
+        self.context.alive()
+
+    def spark(self) -> SparkSession:
+        """Return the Spark session, started if there is none."""
+        if self.session is None:
+            context = self.context
+            context.alive()
+            settings = context.settings["spark_options"]
+            self.session = self.running.enter_context(spark_session(settings, f"reput {context.name}"))
+            context.alive()
+        return self.session
 
     def flush(self) -> Cursor | None:
         """Keep the cursor. The table is durable already: each commit was forced to disk with its files."""
@@ -145,10 +167,10 @@ class SparkExport(CommitLogDispatcher):
         """Nothing: a lake keeps what was once sent."""
 
     def close(self) -> None:
-        """Stop the query and Spark."""
+        """Stop Spark."""
         self.stop_spark()
 
     def stop_spark(self) -> None:
-        """Stop the query and Spark; the next batch starts them again."""
-        self.query = None
+        """Stop Spark; the next batch starts it again."""
+        self.session = None
         self.running.close()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from reput.table import DamagedRange
     from reput_plugins.spark_export.lake_sink import SinkPlan
 
-__all__ = ["ExportReport", "export", "refuse_other_settings"]
+__all__ = ["ExportReport", "export", "refuse_other_settings", "run_job"]
 
 SPLIT_BYTES = 128 << 20
 # Below this a second task costs more than it saves.
@@ -105,6 +105,7 @@ def export(
     from reput_plugins.spark_export.lake import Lake
     from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.lake_sink import SinkPlan
+    from reput_plugins.spark_export.maintenance import VACUUM_HOURS, Maintenance
     from reput_plugins.spark_export.parquet_files import lake_schema
     from reput_plugins.spark_export.spark_session import spark_session
 
@@ -131,7 +132,7 @@ def export(
     if end <= begin:
         table = target.create(schema, chosen)
         return ExportReport(begin, begin, 0, 0, 0, time.monotonic() - began, table.version())
-    plan = SinkPlan(str(store_directory), location, name, options, run=uuid.uuid4().hex[:8])
+    plan = SinkPlan(str(store_directory), location, name, options)
     worthwhile = end - begin >= CLASS_ARCHIVE_BYTES
     with spark_session(settings or {}, f"reput export {plan.store}", make_class_archive=worthwhile) as session:
         # Not before Spark runs: what cannot be filled is not made.
@@ -141,6 +142,8 @@ def export(
     added = target.last_commit(table, end)
     if added is None:
         raise DispatcherError(f"the lake does not have what was written: lake={location.address} until={end}")
+    if Maintenance(location, interval_ms=0, vacuum_hours=VACUUM_HOURS).run(lambda: None):
+        table = location.table()
     return ExportReport(
         added.begin,
         added.until,
@@ -164,23 +167,32 @@ def refuse_other_settings(settings: Mapping[str, str]) -> None:
             raise ConfigError(f"an export takes settings of Spark's: setting={setting}", "Write --set spark.X=Y.")
 
 
-def run_job(session: SparkSession, plan: SinkPlan, begin: int, until: int, on_progress: Progress | None) -> None:
-    """Have Spark write and commit the records that begin in [begin, until)."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
+def run_job(
+    session: SparkSession,
+    plan: SinkPlan,
+    begin: int,
+    until: int,
+    on_progress: Progress | None,
+    *,
+    split_bytes: int = SPLIT_BYTES,
+) -> None:
+    """Have Spark write the records that begin in [begin, until), and commit them in one transaction.
 
-    from reput_plugins.spark_export.spark_errors import from_spark
+    Args:
+        on_progress: called now and then, on a thread of its own, with the bytes of the log that are done, and all.
+        split_bytes: of the log, that one task decodes at most.
+    """
+    from reput_plugins.spark_export.spark_errors import spark_errors
 
     done = threading.Event()
     watcher = threading.Thread(
         target=watch, args=(session, until - begin, on_progress, done), name=JOB_GROUP, daemon=True
     )
-    if on_progress is not None and not is_remote(session):
+    if on_progress is not None:
         watcher.start()
     try:
-        write_ranges(session, plan, begin, until)
-    except (PySparkException, Py4JError) as error:
-        raise from_spark(error) from error
+        with spark_errors():
+            write_ranges(session, msgspec.structs.replace(plan, run=uuid.uuid4().hex[:8]), begin, until, split_bytes)
     finally:
         done.set()
         if watcher.is_alive():
@@ -189,11 +201,18 @@ def run_job(session: SparkSession, plan: SinkPlan, begin: int, until: int, on_pr
 
 def watch(session: SparkSession, byte_count: int, on_progress: Progress, done: threading.Event) -> None:
     """Tell now and then how much is done. Runs on a thread of its own, because the job keeps the caller's."""
+    from py4j.protocol import Py4JError
+
     while not done.wait(PROGRESS_SECONDS):
-        on_progress(int(byte_count * done_part(session)), byte_count)
+        try:
+            part = done_part(session)
+        except (Py4JError, OSError):
+            # Spark's JVM is gone. The job meets that, too, and says it.
+            return
+        on_progress(int(byte_count * part), byte_count)
 
 
-def write_ranges(session: SparkSession, plan: SinkPlan, begin: int, until: int) -> None:
+def write_ranges(session: SparkSession, plan: SinkPlan, begin: int, until: int, split_bytes: int) -> None:
     """Have one task for each range write its files, and commit what they tell of.
 
     The ranges go to the workers with the function, and what they wrote comes back as the frame's rows: through a source
@@ -205,7 +224,7 @@ def write_ranges(session: SparkSession, plan: SinkPlan, begin: int, until: int) 
     if not is_remote(session):
         session.sparkContext.setJobGroup(JOB_GROUP, JOB_GROUP, interruptOnCancel=True)
     count_min = min(parallelism(session), max((until - begin) // TASK_BYTES_MIN, 1))
-    splits = LogTable(plan.store, plan.table).splits(begin, until, split_bytes=SPLIT_BYTES, split_count_min=count_min)
+    splits = LogTable(plan.store, plan.table).splits(begin, until, split_bytes=split_bytes, split_count_min=count_min)
     ranges = [(split.begin, split.until) for split in splits]
     chosen = session.range(0, len(ranges), 1, len(ranges))
     try:

@@ -1,7 +1,7 @@
 """follow: a lake kept up to date for as long as the caller likes, whoever writes the store meanwhile, or nobody.
 
-It is the streaming query of the dispatcher without a host: nobody restarts it, so what fails ends it with a sentence,
-and the next call goes on where the table ends. Stopping it at any moment loses and repeats nothing.
+It does what the dispatcher does, without a host: nobody restarts it, so what fails ends it with a sentence, and the
+next call goes on where the table ends. Stopping it at any moment loses and repeats nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reput.store.identity import require_store
-from reput_plugins.spark_export.export_job import refuse_other_settings
+from reput_plugins.spark_export.export_job import refuse_other_settings, run_job
 from reput_plugins.spark_export.requirements import require_packages
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FollowRow", "follow"]
 
+COMMIT_BYTES = 64 << 20
 BATCH_BYTES_MAX = 256 << 20
 SPLIT_BYTES = 64 << 20
 LOOK_SECONDS = 0.1
 COMPACT_INTERVAL_MS = 600_000
-VACUUM_HOURS = 168
 
 Progress = Callable[[int, int], None]
 
@@ -57,7 +57,7 @@ def follow(
     name: str = "export",
     settings: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
-    interval_ms: int = 1_000,
+    interval_ms: int = 10_000,
     fail_on_data_loss: bool = True,
     on_corruption: str = "fail",
     on_progress: Progress | None = None,
@@ -68,7 +68,7 @@ def follow(
 
     Args:
         topics, name, settings, storage_options, fail_on_data_loss, on_corruption: as for `export`.
-        interval_ms: the lake grows at most this often.
+        interval_ms: the lake grows at most this often, unless 64 MiB of the log wait for it.
         on_progress: called a few times a second with the bytes of the log that are done since the call, and all that
             are to be done as far as one knows.
 
@@ -89,11 +89,9 @@ def follow(
     from reput_plugins.spark_export.lake import Lake
     from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.lake_sink import SinkPlan
-    from reput_plugins.spark_export.maintenance import Maintenance
+    from reput_plugins.spark_export.maintenance import VACUUM_HOURS, Maintenance
     from reput_plugins.spark_export.parquet_files import lake_schema
-    from reput_plugins.spark_export.scratch_folder import scratch_folder
     from reput_plugins.spark_export.spark_session import spark_session
-    from reput_plugins.spark_export.streaming_query import StreamingQuery
 
     began = time.monotonic()
     store_directory, location = Path(store).absolute(), LakeLocation.of(lake, storage_options)
@@ -116,48 +114,37 @@ def follow(
     begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)
     plan = SinkPlan(str(store_directory), location, name, options)
     maintenance = Maintenance(location, interval_ms=COMPACT_INTERVAL_MS, vacuum_hours=VACUUM_HOURS)
-    with (
-        spark_session(settings or {}, f"reput export {plan.store}") as session,
-        scratch_folder() as scratch,
-    ):
+    with spark_session(settings or {}, f"reput export {plan.store}") as session:
         table = target.create(schema, chosen)
         version = table.version()
-        query = StreamingQuery(
-            session,
-            plan,
-            scratch / "query",
-            begin,
-            interval_ms=interval_ms,
-            batch_bytes_max=BATCH_BYTES_MAX,
-            split_bytes=SPLIT_BYTES,
-        )
-        try:
-            done, end = begin, begin
-            while True:
-                durable = log.find_durable_end()
-                if durable > end:
-                    end = durable
-                    query.set_limit(end)
-                query.wait(LOOK_SECONDS)
-                table.update_incremental()
-                for number, added in target.commits_since(table, version):
-                    done, now = added.until, time.monotonic()
-                    yield FollowRow(
-                        added.begin,
-                        added.until,
-                        added.records,
-                        added.files,
-                        added.bytes,
-                        round(now - began, 3),
-                        number,
-                        max(end - done, 0),
-                        added.damage,
-                    )
-                    began = now
-                version = table.version()
-                if on_progress is not None:
-                    on_progress(done - begin, end - begin)
-                if maintenance.due():
-                    maintenance.run(lambda: None)
-        finally:
-            query.stop()
+        done = end = begin
+        committed_at: float | None = None
+        while True:
+            end = max(end, log.find_durable_end())
+            now = time.monotonic()
+            is_time = committed_at is None or now - committed_at >= interval_ms / 1000
+            if on_progress is not None:
+                on_progress(done - begin, end - begin)
+            if end - done < (1 if is_time else COMMIT_BYTES):
+                time.sleep(LOOK_SECONDS)
+                continue
+            until = end if end - done <= BATCH_BYTES_MAX else log.next_record(done + BATCH_BYTES_MAX, end)
+            run_job(session, plan, done, until, None, split_bytes=SPLIT_BYTES)
+            done, committed_at = until, time.monotonic()
+            table.update_incremental()
+            for number, added in target.commits_since(table, version):
+                now = time.monotonic()
+                yield FollowRow(
+                    added.begin,
+                    added.until,
+                    added.records,
+                    added.files,
+                    added.bytes,
+                    round(now - began, 3),
+                    number,
+                    max(end - done, 0),
+                    added.damage,
+                )
+                began = now
+            version = table.version()
+            maintenance.after_commit(lambda: None)

@@ -1,24 +1,18 @@
-"""LakeSink: where Spark hands over the descriptors of ranges, and its workers write the files.
+"""What Spark's workers write of a lake, and what the driver commits.
 
-No message passes through the JVM. A row of the source is a range of the log; the worker that gets it decodes the range
-and writes Parquet files; what goes back to the driver is the names of the files, for one transaction.
+No message passes through the JVM. A worker gets ranges of the log, decodes them and writes Parquet files; what goes
+back to the driver is the names of the files, for one transaction.
 """
 
 from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
-from pyspark.sql.types import StructType
 
 from reput.errors import DispatcherError
 from reput.store.epochs import read_epochs
@@ -29,14 +23,11 @@ from reput_plugins.spark_export.lake import Lake, lake_errors
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.parquet_files import WrittenFile, lake_schema, write_range
 
-__all__ = ["PLAN_OPTION", "LakeSink", "SinkPlan"]
-
-# Spark shows no option with this word in its name: the settings of an object store may hold keys.
-PLAN_OPTION = "secretPlan"
+__all__ = ["SinkPlan", "WrittenRange", "commit_ranges", "remove_run", "write_chosen"]
 
 
 class SinkPlan(msgspec.Struct, frozen=True):
-    """What is exported, and into which lake. It reaches the workers as the one option of the sink.
+    """What is exported, and into which lake. It reaches the workers with their function.
 
     *run* is in the names of the files that are written for it.
     """
@@ -48,7 +39,7 @@ class SinkPlan(msgspec.Struct, frozen=True):
     run: str = ""
 
 
-class WrittenRange(WriterCommitMessage):
+class WrittenRange:
     """The files of one task: *ranges* are the (begin, until) it wrote, *damage* what it left out of them."""
 
     def __init__(
@@ -57,45 +48,6 @@ class WrittenRange(WriterCommitMessage):
         self.ranges = ranges
         self.files = files
         self.damage = damage
-
-
-class LakeSink(DataSource):
-    """``df.writeStream.format("reput_lake")`` of a frame of ranges."""
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self.plan = msgspec.json.decode(options[PLAN_OPTION], type=SinkPlan)
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return "reput_lake"
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> LakeStreamWriter:
-        """Return the writer of a stream. Nothing is ever overwritten: the lake only grows."""
-        return LakeStreamWriter(self.plan)
-
-
-class LakeStreamWriter(DataSourceStreamArrowWriter):
-    """Writes in the workers, commits beside the driver.
-
-    Spark may commit a micro-batch again after a restart; it is not added twice.
-    """
-
-    def __init__(self, plan: SinkPlan) -> None:
-        self.plan = plan
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRange:
-        """Write the ranges of one task."""
-        return write_ranges(self.plan, iterator)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Add the files of all tasks in one transaction."""
-        commit_ranges(self.plan, messages)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove the files of the tasks that came to an end."""
-        remove_files(self.plan, messages)
 
 
 @advice_noted()
@@ -125,14 +77,13 @@ def write_chosen(
 
 
 @advice_noted()
-def commit_ranges(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Add what *messages* tell of in one transaction, unless the lake has it.
+def commit_ranges(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
+    """Add what *written* tells of in one transaction, unless the lake has it.
 
     Raises:
         DispatcherError: the ranges do not lie one behind the other, or the lake refuses.
     """
-    written = [message for message in messages if isinstance(message, WrittenRange)]
-    ranges = sorted(found for message in written for found in message.ranges)
+    ranges = sorted(found for task in written for found in task.ranges)
     if not ranges:
         return
     for (_, end), (begin, _) in itertools.pairwise(ranges):
@@ -140,8 +91,8 @@ def commit_ranges(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]
             raise DispatcherError(f"a task did not write its range: written_until={end} next_begins={begin}")
     store = Path(plan.store)
     lake = Lake(plan.lake, plan.export_name, read_epochs(store, read_store_id(store)))
-    files = [file for message in written for file in message.files]
-    damage = sorted((found for message in written for found in message.damage), key=lambda found: found.begin)
+    files = [file for task in written for file in task.files]
+    damage = sorted((found for task in written for found in task.damage), key=lambda found: found.begin)
     schema, begin, until = lake_schema(plan.table.row_format), ranges[0][0], ranges[-1][1]
     try:
         with lake_errors(plan.lake.address):
@@ -149,10 +100,10 @@ def commit_ranges(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]
                 schema, begin, until, files, damage=damage, gap_allowed=not plan.table.fail_on_data_loss
             )
     except BaseException:
-        remove_files(plan, messages)
+        remove_files(plan, written)
         raise
     if added is None:
-        remove_files(plan, messages)
+        remove_files(plan, written)
 
 
 def remove_run(plan: SinkPlan) -> None:
@@ -162,15 +113,15 @@ def remove_run(plan: SinkPlan) -> None:
             path.unlink(missing_ok=True)
 
 
-def remove_files(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:
+def remove_files(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
     """Remove files that no transaction names.
 
     A commit that failed may have failed behind its transaction, so the table is asked. Where it does not tell, the
     files stay; nobody reads them, and maintenance removes them when they are old.
     """
-    written = [file.path for message in messages if isinstance(message, WrittenRange) for file in message.files]
+    paths = [file.path for task in written for file in task.files]
     try:
         named = plan.lake.file_names(plan.lake.table())
-        plan.lake.remove([path for path in written if path not in named])
+        plan.lake.remove([path for path in paths if path not in named])
     except (OSError, DispatcherError):
         return

@@ -22,10 +22,13 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         storage_options: settings of the Delta library for the object store, as ``AWS_REGION``.
         topics: names; None: every topic. A lake keeps to its first choice.
         name: tells exports of one store into one table apart.
-        interval_ms: the lake grows at most this often. Shorter makes more and smaller files.
+        interval_ms: the lake grows at most this often, unless *commit_bytes* of the log wait for it. Shorter makes more
+            and smaller files.
+        commit_bytes: so many bytes of the log are committed at once.
         batch_bytes_max: bytes of the log that one transaction holds at most.
         split_bytes: bytes of the log that one task decodes.
-        compact_interval_ms: how often small files are merged; 0: never.
+        compact_interval_ms: how often all days are looked through for small files to merge, and for orphans; in
+            between it is done where transactions have left many. 0: never.
         on_corruption: what bytes of the log mean that are no records, or a body that does not have its CRC: "fail", or
             "report": they are left out, logged, and named in the transaction.
         vacuum_hours: files that no transaction names are removed when they are older; 0: never.
@@ -36,6 +39,7 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     topics: tuple[str, ...] | None = None
     name: str = "export"
     interval_ms: Positive = 10_000
+    commit_bytes: Positive = 64 << 20
     batch_bytes_max: Positive = 256 << 20
     split_bytes: Positive = 64 << 20
     compact_interval_ms: Annotated[int, msgspec.Meta(ge=0)] = 600_000

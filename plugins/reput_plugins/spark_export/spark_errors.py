@@ -1,20 +1,79 @@
-"""Errors of reput's that went through Spark, which hands them on as text with a traceback of every process they passed.
+"""Errors of Spark's as errors of ours.
 
-The text is that of the first process, so the innermost error comes first.
+What a worker of ours raised went through Spark, which hands it on as text with a traceback of every process it passed.
+The text is that of the first process, so the innermost error comes first. A JVM that dies says nothing: the calls that
+were under way, and all later ones, fail in a way of their own each.
 """
 
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from reput.errors import DispatcherError, ReputError
 from reput.table.advice_notes import error_in
 
-__all__ = ["from_spark"]
+__all__ = ["dead_jvm", "from_spark", "spark_errors"]
 
 RAISED_IN_PYTHON = re.compile(
     r"^(?!Caused by|(?:org|java|scala)\.)([\w.]*(?:Error|Exception|Interrupt)(?:: .+)?)$", re.MULTILINE
 )
+# A connection may break a moment before the process is gone.
+JVM_END_SECONDS = 2
+# Source: Spark, SparkExitCode.OOM, and the JVM's own for -XX:+ExitOnOutOfMemoryError.
+OUT_OF_MEMORY = (52, 3)
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Have what fails in Spark meanwhile come out as one of our errors.
+
+    Raises:
+        DispatcherError: Spark could not do it, or its JVM has died.
+        ReputError: what a worker raised.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError, EOFError) as error:
+        # What Spark says of a failed task comes out of a JVM that lives, or ends itself.
+        dead = dead_jvm(0 if isinstance(error, PySparkException) else JVM_END_SECONDS)
+        if dead is not None:
+            raise dead from error
+        if isinstance(error, PySparkException | Py4JError):
+            raise from_spark(error) from error
+        raise
+
+
+def dead_jvm(seconds: float) -> DispatcherError | None:
+    """Return the error for the JVM that this process started if it ends within *seconds*; None if it runs elsewhere."""
+    from pyspark import SparkContext
+
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return None
+    try:
+        status = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    # A shell in between tells of a signal by a number above 128.
+    number = -status if status < 0 else status - 128
+    if number == signal.SIGKILL:
+        how = "signal=SIGKILL"
+        advice = "The system kills what takes too much memory, and says so in its own log (dmesg). Make room, or have "
+        advice += "fewer tasks at once with spark.master=local[1]. The next run goes on where this one stopped."
+    elif status in OUT_OF_MEMORY:
+        how = f"exit_status={status}"
+        advice = "Its heap was too small. Set spark.driver.memory to more, as --set spark.driver.memory=1g."
+    else:
+        how = f"exit_status={status}"
+        advice = "Somebody else ended it, or it crashed. The next run goes on where this one stopped."
+    return DispatcherError(f"Spark's JVM died in the middle of its work: pid={process.pid} {how}", advice)
 
 
 def from_spark(error: Exception) -> ReputError:

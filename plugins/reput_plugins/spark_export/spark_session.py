@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,13 @@ LOOPBACK = "127.0.0.1"
 LOG_LINES_SHOWN = 12
 # Writing a class archive is the longest part of it.
 EXIT_SECONDS_MAX = 120
-# A control plane compiles little and keeps little: the simplest compiler and collector start soonest.
-JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
+# A control plane compiles little and keeps little: the simplest compiler and collector start soonest. Young objects get
+# little room, because each part of it that was once used stays in memory.
+JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Xmn64m"
+# Spark refuses less than 450 MiB.
+DRIVER_MEMORY = "512m"
+# Each thread would else get an arena of its own, which keeps what it once needed.
+MALLOC_ARENAS = "2"
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 LOG4J = """\
 rootLogger.level = warn
@@ -47,12 +53,17 @@ appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
 
 @contextlib.contextmanager
 def spark_session(
-    settings: Mapping[str, str], app_name: str, *, make_class_archive: bool = False
+    settings: Mapping[str, str],
+    app_name: str,
+    *,
+    make_class_archive: bool = False,
+    driver_memory: str = DRIVER_MEMORY,
 ) -> Iterator[SparkSession]:
     """Lend a Spark session: the program's own if it has one, else one that is started here and stopped at the end.
 
     Args:
         settings: ``spark.*`` settings; ``spark.remote`` points to Spark Connect, ``spark.master`` to a cluster.
+        driver_memory: heap of a JVM that is started here, unless the settings say.
         make_class_archive: have the next start be faster, if there is no archive yet; ending takes some seconds then.
 
     Raises:
@@ -86,7 +97,8 @@ def spark_session(
     archive = ClassArchive(find_java(), Path(pyspark.__file__).parent, pyspark.__version__)
     with scratch_folder() as scratch:
         java_options = archive.options(make_class_archive)
-        with started(local_settings(settings, scratch, java_options), app_name, scratch) as session:
+        wanted = local_settings({"spark.driver.memory": driver_memory, **settings}, scratch, java_options)
+        with started(wanted, app_name, scratch) as session:
             yield session
         archive.keep()
 
@@ -113,7 +125,6 @@ def local_settings(settings: Mapping[str, str], scratch: Path, java_options: str
         "spark.master": "local[*]",
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
-        "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -157,6 +168,7 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterat
             "SPARK_HOME": _find_spark_home(),
             # Of a first JVM, which only writes the command line of the second.
             "SPARK_LAUNCHER_OPTS": f"{JVM_OPTIONS} {os.environ.get('SPARK_LAUNCHER_OPTS', '')}".strip(),
+            "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", MALLOC_ARENAS),
         }
         if settings["spark.master"].startswith("local"):
             variables["SPARK_LOCAL_IP"] = LOOPBACK
@@ -167,9 +179,10 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterat
             except Exception as error:
                 raise DispatcherError(f"Spark did not start: error={error} log={last_lines(log_path)}") from error
         try:
-            yield session
+            with without_tracebacks_of_py4j():
+                yield session
         finally:
-            session.stop()
+            stop_session(session, gateway)
     finally:
         # PySpark keeps its JVM for the life of the program; this program may go on without Spark.
         if gateway is not None:
@@ -179,10 +192,45 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterat
             signal.signal(signal.SIGINT, interrupted)
 
 
+def stop_session(session: SparkSession, gateway: Any) -> None:
+    """End the session; one whose JVM has died is only forgotten."""
+    if gateway.proc.poll() is None:
+        session.stop()
+        return
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context = session.sparkContext
+    # The first call gives up at the JVM, the second ends what this process has of it.
+    for _ in range(2):
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            context.stop()
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+@contextlib.contextmanager
+def without_tracebacks_of_py4j() -> Iterator[None]:
+    """Keep py4j from logging each call that a dead JVM does not answer: it raises, too."""
+    root = logging.getLogger()
+
+    def is_not_py4js(record: logging.LogRecord) -> bool:
+        return Path(record.pathname).parent.name != "py4j"
+
+    root.addFilter(is_not_py4js)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_not_py4js)
+
+
 def stop_jvm(gateway: Any) -> None:
     """End the JVM and see it gone."""
-    gateway.shutdown()
-    gateway.proc.stdin.close()
+    if gateway.proc.poll() is None:
+        gateway.shutdown()
+    with contextlib.suppress(BrokenPipeError):
+        gateway.proc.stdin.close()
     try:
         gateway.proc.wait(EXIT_SECONDS_MAX)
     except subprocess.TimeoutExpired:

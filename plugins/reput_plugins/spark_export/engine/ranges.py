@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from reput.errors import DispatcherError, ReputError
+from reput.errors import DispatcherError
 from reput.table.advice_notes import advice_noted
 from reput_plugins.spark_export.export_job import parallelism
 from reput_plugins.spark_export.requirements import require_packages
-from reput_plugins.spark_export.spark_errors import from_spark
+from reput_plugins.spark_export.spark_errors import spark_errors
 from reput_plugins.spark_export.spark_session import spark_session
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def engine_session(settings: Mapping[str, str], what: str) -> Iterator[SparkSess
         DispatcherError: Spark is not there, or does not start.
     """
     require_packages("pandas")
-    with spark_session(settings, f"reput {what}") as session:
+    # What the ranges hold comes to the driver through its JVM.
+    with spark_session(settings, f"reput {what}", driver_memory="1g") as session:
         yield session
 
 
@@ -88,14 +89,8 @@ def errors_of(what: str) -> Iterator[None]:
         DispatcherError: Spark could not do it.
         ReputError: what a worker raised.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        raised = from_spark(error)
-        if type(raised) is DispatcherError:
-            raise DispatcherError(f"Spark could not do it: work={what} error={raised}", raised.advice) from error
-        found: ReputError = raised
-        raise found from error
+        with spark_errors():
+            yield
+    except DispatcherError as error:
+        raise DispatcherError(f"Spark could not do it: work={what} error={error}", error.advice) from error

@@ -1,0 +1,124 @@
+"""What fails in Spark comes out as one sentence with advice: also a JVM that dies, which itself says nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from py4j.protocol import Py4JNetworkError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+import reput
+from command_line import REPUT
+from reput.errors import DispatcherError, ReputError
+from reput_plugins.spark_export.spark_errors import spark_errors
+
+SECONDS_MAX = 120
+
+
+class Gateway:
+    """Of a JVM that ends at once."""
+
+    def __init__(self, command: str) -> None:
+        self.proc = subprocess.Popen(["sh", "-c", command])
+
+
+def failing(error: Exception) -> None:
+    """Do something with Spark that fails."""
+    with spark_errors():
+        raise error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JNetworkError("Answer from Java side is empty"),
+        ConnectionRefusedError("no"),
+        EOFError(),
+        PySparkException("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize(
+    ("command", "how", "advice"),
+    [
+        ("kill -KILL $$", "signal=SIGKILL", "takes too much memory"),
+        ("exit 137", "signal=SIGKILL", "takes too much memory"),
+        ("exit 52", "exit_status=52", "spark.driver.memory"),
+        ("exit 134", "exit_status=134", "it crashed"),
+    ],
+)
+def test_a_jvm_that_died_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, command: str, how: str, advice: str
+):
+    """Whatever the call that met it says; the advice depends on how it ended."""
+    gateway = Gateway(command)
+    gateway.proc.wait()
+    monkeypatch.setattr(SparkContext, "_gateway", gateway)
+    with pytest.raises(
+        DispatcherError, match=f"^Spark's JVM died in the middle of its work: pid=[0-9]+ {how}$"
+    ) as raised:
+        failing(error)
+    assert advice in raised.value.advice
+
+
+def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch):
+    """A JVM that lives, or lies elsewhere, has nothing to do with a full disk; ours are not touched."""
+    monkeypatch.setattr("reput_plugins.spark_export.spark_errors.JVM_END_SECONDS", 0)
+    gateway = Gateway("exec sleep 60")
+    try:
+        for present in (gateway, None):
+            monkeypatch.setattr(SparkContext, "_gateway", present)
+            for error in (OSError(28, "full"), ReputError("ours"), KeyboardInterrupt()):
+                with pytest.raises(type(error)) as raised:
+                    failing(error)
+                assert raised.value is error
+            with pytest.raises(DispatcherError, match="Spark could not do the export: error=job aborted"):
+                failing(PySparkException("job aborted"))
+    finally:
+        gateway.proc.kill()
+        gateway.proc.wait()
+
+
+def jvm_below(pid: int) -> int | None:
+    """Return the JVM that runs Spark among the children of a process and theirs; None if there is none yet."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            try:
+                words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            found = int(child) if b"org.apache.spark.deploy.SparkSubmit" in words else jvm_below(int(child))
+            if found is not None:
+                return found
+    return None
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.processes
+def test_an_export_whose_jvm_is_killed_says_so_in_two_lines(tmp_path: Path):
+    """Without a traceback, with exit code 3; the next export goes on."""
+    with reput.open(tmp_path / "store", dispatchers=[], mode="inline") as store:
+        store.put_batch([reput.Message("orders", b"x" * 1000) for _ in range(20_000)])
+    command = [REPUT, "export", tmp_path / "store", tmp_path / "lake", "--set", "spark.master=local[1]"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        end = time.monotonic() + SECONDS_MAX
+        while (pid := jvm_below(running.pid)) is None or not (tmp_path / "lake").exists():
+            assert time.monotonic() < end
+            assert running.poll() is None
+        os.kill(pid, signal.SIGKILL)
+        out, error = running.communicate(timeout=SECONDS_MAX)
+    assert running.returncode == 3, out
+    first, second, *more = error.splitlines()
+    assert first.startswith(f"reput: Spark's JVM died in the middle of its work: pid={pid} signal=SIGKILL")
+    assert "The next run goes on where this one stopped." in second
+    assert more == []
