@@ -8,6 +8,7 @@ holds the log.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,7 @@ class SparkExport(CommitLogDispatcher):
         self.running = contextlib.ExitStack()
         self.session: SparkSession | None = None
         self.committed_at: float | None = None
+        self.closed = threading.Event()
         self.log = LogTable(context.store_directory, self.table_options)
         self.end: Cursor | None = None
         self.commits = context.counter("commits")
@@ -116,7 +118,7 @@ class SparkExport(CommitLogDispatcher):
             return
         due = self.committed_at + self.options.interval_ms / 1000
         while (left := due - time.monotonic()) > 0:
-            time.sleep(min(left, WAIT_SECONDS))
+            self.closed.wait(min(left, WAIT_SECONDS))
             self.context.alive()
 
     def export(self, begin: int, until: int) -> None:
@@ -168,6 +170,7 @@ class SparkExport(CommitLogDispatcher):
 
     def close(self) -> None:
         """Stop Spark."""
+        self.closed.set()
         self.stop_spark()
 
     def stop_spark(self) -> None:

@@ -6,6 +6,7 @@ next call goes on where the table ends. Stopping it at any moment loses and repe
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -119,6 +120,8 @@ def follow(
         version = table.version()
         done = end = begin
         committed_at: float | None = None
+        # Files tell nobody that they have grown.
+        nothing = threading.Event()
         while True:
             end = max(end, log.find_durable_end())
             now = time.monotonic()
@@ -126,7 +129,7 @@ def follow(
             if on_progress is not None:
                 on_progress(done - begin, end - begin)
             if end - done < (1 if is_time else COMMIT_BYTES):
-                time.sleep(LOOK_SECONDS)
+                nothing.wait(LOOK_SECONDS)
                 continue
             until = end if end - done <= BATCH_BYTES_MAX else log.next_record(done + BATCH_BYTES_MAX, end)
             run_job(session, plan, done, until, None, split_bytes=SPLIT_BYTES)
