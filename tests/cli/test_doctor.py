@@ -13,7 +13,7 @@ from reput.cli import findings, main
 from reput.cli.findings import Finding, machine_findings, store_findings
 from reput.errors import RingError
 from reput.process.catalogue import CatalogueEntry
-from reput.store.store_lock import StoreLock
+from reput.store.store_lock import LockState, StoreLock
 
 
 def test_every_warning_and_problem_comes_with_an_advice():
@@ -147,6 +147,14 @@ def test_whoever_holds_the_store_is_named(golden):
         assert findings.holder(store).finding != "nobody has it open; it was closed cleanly"
     finally:
         lock.close()
+
+
+def test_a_holder_that_cannot_be_seen_is_not_taken_for_none(golden, monkeypatch):
+    """As one in another container, or of a store whose lock this user may not open."""
+    store = golden("basic-4.9") / "store"
+    for state, found in ((LockState(True, None), "held by pid=unknown"), (LockState(None, None), "may not see")):
+        monkeypatch.setattr(StoreLock, "look", lambda *_, state=state: state)
+        assert found in findings.holder(store).finding
 
 
 def test_a_directory_that_is_no_store_is_refused(tmp_path, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -274,6 +275,29 @@ def test_a_sender_that_says_nothing_is_asked(store):
     (record,) = of_topic(store, "orders")
     assert record.prepared_transaction_offset == half.commit_log_offset
     assert [op.body for op in of_topic(store, OP_TOPIC)] == [b"1"]
+
+
+def test_a_checker_that_does_not_return_keeps_no_store_open(tmp_path, monkeypatch, caplog):
+    """Its answer does not count any more; the sender is asked again after the next opening."""
+    monkeypatch.setattr("reput.consume.transaction_service.CHECKER_PATIENCE_S", 0.01)
+    asked, go_on = threading.Event(), threading.Event()
+
+    def checker(half: Record) -> TransactionState:
+        asked.set()
+        go_on.wait(60)
+        return COMMIT
+
+    with open_inline(tmp_path / "store", transaction_time_out=1) as store:
+        store.transactions.on_check(GROUP, checker)
+        put_half(store)
+        assert asked.wait(60)
+        thread = store.transactions.thread
+    assert "a checker does not return" in caplog.text
+    go_on.set()
+    thread.join()
+    with open_inline(tmp_path / "store") as store:
+        assert store.transactions.status() == 1
+        assert of_topic(store, "orders") == []
 
 
 def test_a_late_commit_by_the_first_copy_delivers_once(store):

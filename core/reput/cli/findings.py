@@ -236,9 +236,12 @@ def permissions(store: Path) -> Finding:
 def holder(store: Path) -> Finding:
     from reput.store.store_lock import StoreLock
 
-    pid = StoreLock.holder(store)
-    if pid is not None:
-        return Finding("writer", "ok", f"held by pid={pid}")
+    lock = StoreLock.look(store)
+    if lock.held:
+        return Finding("writer", "ok", f"held by pid={lock.pid or 'unknown'}")
+    if lock.held is None:
+        advice = "Ask as the user who owns the store, or as root."
+        return Finding("writer", "warning", "this user may not see whether somebody has it open", advice)
     if (store / "abort").exists():
         advice = "Open it for writing once, and it is recovered; `reput check` says what was lost."
         return Finding("writer", "warning", "the last writer did not close it", advice)

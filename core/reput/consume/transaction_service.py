@@ -82,6 +82,8 @@ IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 HOUR_MS = 3_600_000
 # Until something is tried again that the store did not take.
 PAUSE_MS = 1_000
+# How long a close waits for a checker. Its sender is asked again after the next opening.
+CHECKER_PATIENCE_S = 10.0
 LOAD_TIMEOUT_S = 60.0
 
 
@@ -674,7 +676,9 @@ class TransactionService:
             self.stopping = True
             self.changed.notify_all()
         if self.thread is not threading.current_thread():
-            self.thread.join()
+            self.thread.join(CHECKER_PATIENCE_S)
+            if self.thread.is_alive():
+                logger.warning("a checker does not return, and the store closes: patience_s=%g", CHECKER_PATIENCE_S)
         try:
             if self.writer.read_only_reason is None:
                 self.kept = None
