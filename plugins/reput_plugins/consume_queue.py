@@ -69,7 +69,7 @@ class ConsumeQueueDispatcher(KeptView[ConsumeQueueBuilder, ConsumeQueueState]):
         self.unreadable_at: int | None = None
 
     def restore(self, kept: ConsumeQueueState) -> None:
-        self.builder.restore(kept.queues)
+        self.builder.restore(kept.queues, self.context.alive)
         self.ext_generation = kept.ext_generation
 
     def adopt(self) -> ConsumeQueueState | None:
@@ -88,7 +88,7 @@ class ConsumeQueueDispatcher(KeptView[ConsumeQueueBuilder, ConsumeQueueState]):
         return kept
 
     def begin_empty(self) -> None:
-        self.builder.restore({})
+        self.builder.restore({}, self.context.alive)
 
     def state_to_keep(self, cursor: Cursor) -> ConsumeQueueState:
         return ConsumeQueueState(cursor, self.builder.table_to_force(), self.ext_generation)

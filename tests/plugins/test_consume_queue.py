@@ -209,6 +209,10 @@ def test_a_large_flush_gives_signs_of_life_as_long_as_the_disk_answers(tmp_path)
     assert not dispatcher.prepare_flush()
     assert context.alive_count == 1
     assert dispatcher.flush() == first.end
+    # So does the start, however many queues there are to look at.
+    before = context.alive_count
+    ConsumeQueueDispatcher(context).start()
+    assert context.alive_count >= before + 50
     # Another one that is waited for says so from its own thread, and one at once from the dispatcher's.
     dispatcher.dispatch(second)
     assert dispatcher.prepare_flush()

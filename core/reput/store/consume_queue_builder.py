@@ -394,8 +394,10 @@ class ConsumeQueueBuilder:
             assert end is not None
             table.setdefault(topic, {})[queue_id] = end
 
-    def restore(self, table: QueueTable) -> None:
+    def restore(self, table: QueueTable, on_progress: Progress = untold) -> None:
         """Bring the files to *table*, which the caller keeps durably: what lies before or behind goes.
+
+        *on_progress* is called for each queue.
 
         Raises:
             DamagedStore: the files do not hold what *table* says, or what has no place in them any more.
@@ -414,6 +416,7 @@ class ConsumeQueueBuilder:
         self.dirty.clear()
         missing = {(topic, queue_id) for topic, queues in table.items() for queue_id in queues}
         for topic, queue_id, directory in queue_directories(self.directory):
+            on_progress()
             known = table.get(topic, {}).get(queue_id)
             if known is None:
                 self.remove_queue(directory)
