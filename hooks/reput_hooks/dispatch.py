@@ -194,6 +194,15 @@ class DispatchBatch:
         for part in self.parts:
             yield from part
 
+    def cursor_behind(self, request: DispatchRequest) -> Cursor:
+        """Return the cursor behind one record of the batch, for a view that was brought up to it and no further."""
+        return Cursor(
+            self.end.store_id,
+            self.end.epoch,
+            request.commit_log_offset + request.record_size,
+            request.store_timestamp,
+        )
+
     def columns(self) -> tuple[np.ndarray[Any, Any], list[tuple[str, int]], bytes]:
         """Return the whole batch as (rows, queues, texts), for work with numpy.
 

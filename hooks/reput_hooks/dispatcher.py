@@ -41,7 +41,18 @@ class RetryLater(Exception):
 
     From `dispatch`, when nothing was changed: the same batch comes again after a while. From `flush`: so does the
     flush. From anything else: the dispatcher is closed, and after a while another one is made and started.
+
+    Attributes:
+        until: from `dispatch` alone: the view was brought up to this cursor, and what lies behind comes again.
+            `DispatchBatch.cursor_behind` makes one. None: nothing was changed.
+        after: seconds until then, as a server says with ``Retry-After``; None: as the host has it, which waits longer
+            each time, up to five seconds.
     """
+
+    def __init__(self, *arguments: object, until: Cursor | None = None, after: float | None = None) -> None:
+        super().__init__(*arguments)
+        self.until = until
+        self.after = after
 
 
 class RebuildNeeded(Exception):
@@ -164,7 +175,8 @@ class CommitLogDispatcher:
         come again. When it returns, readers may see the batch.
 
         Raises:
-            RetryLater: nothing was changed; the same batch is to come again.
+            RetryLater: nothing was changed, and the same batch is to come again; or the view was brought up to
+                ``until``, and what lies behind is to come.
         """
         raise NotImplementedError
 

@@ -321,6 +321,87 @@ def test_a_dispatcher_runs_over_damaged_lines_of_its_own_small_files(log, plugin
     assert not letters.replay_is_due()
 
 
+PARTLY = """
+from reput_hooks import *
+
+class Partly(CommitLogDispatcher):
+    \"\"\"A server that takes two records and then wants a pause.\"\"\"
+
+    def __init__(self, context):
+        self.context, self.end = context, None
+
+    def start(self):
+        return None
+
+    def dispatch(self, batch):
+        for number, request in enumerate(batch):
+            if number == 2:
+                raise RetryLater("429 Too Many Requests", until=UNTIL, after=AFTER)
+            with open(self.context.store_directory / "taken", "a") as file:
+                file.write(f"{request.commit_log_offset}\\n")
+            self.end = last = batch.cursor_behind(request)
+        self.end = batch.end
+
+    def flush(self):
+        return self.end
+
+@hookimpl
+def reput_create_dispatcher(context):
+    return Partly(context)
+
+@hookimpl
+def reput_describe_dispatcher():
+    return DispatcherDescription(reads="appended")
+"""
+
+
+def test_a_batch_may_be_taken_in_part_by_part(log, plugins, context, inline):
+    """What was taken does not come again, progress and durable cursor follow, and the plugin says when to go on."""
+    plugins.add("partly", source=PARTLY.replace("UNTIL", "last").replace("AFTER", "0.0"))
+    log.put(5)
+    group = inline(context("partly"))
+    group.wait_for("partly", log.end, TIMEOUT)
+    (row,) = group.status()
+    assert (row.lag_messages, row.restart_count, row.error) == (0, 0, None)
+    group.drain_and_stop()
+    taken = (log.store_directory / "taken").read_text().split()
+    assert list(map(int, taken)) == log.offsets
+
+
+def test_a_part_that_was_taken_is_progress_while_the_rest_waits(log, plugins, context, inline):
+    """For as long as the plugin wishes."""
+    plugins.add("partly", source=PARTLY.replace("UNTIL", "last").replace("AFTER", "3600"))
+    log.put(5)
+    group = inline(context("partly"))
+    group.wait_for("partly", log.offsets[2], TIMEOUT)
+    (row,) = group.status()
+    assert (row.progress, row.error) == (log.offsets[2], "429 Too Many Requests")
+    while (group.durable_cursor("partly") or 0) < log.offsets[2]:
+        wait_for_change(group)
+    group.drain_and_stop()
+    assert group.durable_cursor("partly") == log.offsets[2]
+
+
+@pytest.mark.parametrize(
+    ("until", "after", "found"),
+    [
+        ("batch.end", "0", "a cursor in the batch, before its end"),
+        ("17", "0", "a cursor in the batch"),
+        ("Cursor(last.store_id, 1, last.commit_log_offset - 1, 0)", "0", "a cursor at which a record ends"),
+        ("Cursor('f' * 32, 1, last.commit_log_offset, 0)", "0", "a cursor in the batch"),
+        ("last", "-1", "seconds from 0 on"),
+        ("last", "'soon'", "seconds from 0 on"),
+    ],
+)
+def test_a_retry_that_makes_no_sense_is_refused(log, plugins, context, inline, until, after, found):
+    """It is a failure like any other, with what to write instead."""
+    plugins.add("partly", source=PARTLY.replace("UNTIL", until).replace("AFTER", after))
+    log.put(5)
+    group = inline(context("partly"))
+    wait_for_state(group, "partly", State.BACKOFF)
+    assert f"RetryLater takes {found}" in group.status()[0].error
+
+
 def test_dead_letters_are_replayed_in_batches(log, plugins, context, inline, events):
     """Thousands of them would exceed a time limit that each batch of the log keeps."""
     plugins.add("probe", 'reads="appended", batch_record_count_max=2')

@@ -9,6 +9,8 @@ from golden_sets import CLEAN_SETS
 from reput.errors import NotAStore
 from reput.settings import Settings
 from reput.store.check import check_store
+from reput.store.dispatcher_cursors import keep_dispatcher_cursors
+from reput.store.files import Files
 from reput.store.recovery import DamagedRange, DamageList
 from reput.store.repair import accept
 from reput.store.sealed_file import seal
@@ -275,3 +277,21 @@ def test_a_configuration_that_cannot_be_read_is_said(tmp_path):
     assert first.endswith("; its backup is read instead")
     assert f"path={torn} " in second
     assert second.endswith("; there is no backup that can be read")
+
+
+def test_views_of_plugins_are_said_not_to_be_checked(tmp_path):
+    """Only they know their formats. Those that ran last count, and those that are enabled now."""
+    opened = open_store(tmp_path / "store", clock=ManualClock())
+    opened.put(message_of_size(700))
+    drop(opened)
+    assert check_store(tmp_path / "store", Settings()).notes == []
+    keep_dispatcher_cursors(tmp_path / "store", {"index": None, "words": 700}, Files())
+    (note,) = (
+        note
+        for note in check_store(tmp_path / "store", Settings(dispatchers=("index", "orders_hook"))).notes
+        if "are not checked" in note
+    )
+    assert note == (
+        "the views of other dispatchers are not checked, only they know them: views=words,orders_hook; "
+        "`reput rebuild STORE VIEW` builds one again"
+    )

@@ -19,7 +19,9 @@ appended there, so each record comes from one or the other; what comes from both
 from __future__ import annotations
 
 import enum
+import itertools
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -266,14 +268,30 @@ class DispatcherLoop:
         self.cell.set_phase(Phase.IDLE)
 
     def wait_for_shortage(self, reason: RetryLater) -> float:
-        """Say what is waited for, and return for how many seconds: twice as long as the last time."""
-        self.shortage_delay = min(self.shortage_delay * 2, RETRY_MAX_S) or RETRY_MIN_S
+        """Say what is waited for, and return for how many seconds: as wished, or twice as long as the last time."""
+        if reason.after is None:
+            delay = self.shortage_delay = min(self.shortage_delay * 2, RETRY_MAX_S) or RETRY_MIN_S
+        else:
+            delay = self.wished_delay(reason.after)
         shortage = str(reason) or "RetryLater was raised without a reason"
         if shortage != self.shortage:
             self.logger.warning("waiting for what should pass: reason=%s", shortage)
         self.shortage = shortage
         self.cell.set_error(self.shortage)
-        return self.shortage_delay
+        return delay
+
+    def wished_delay(self, seconds: object) -> float:
+        """Return the pause that a plugin wishes for.
+
+        Raises:
+            DispatcherError: it is none.
+        """
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf:
+            return float(seconds)
+        raise DispatcherError(
+            f"RetryLater takes seconds from 0 on: dispatcher={self.name} after={seconds!r:.100}",
+            "Leave it out, and the host waits longer each time.",
+        )
 
     def end_shortage(self) -> None:
         """Nothing is waited for any more."""
@@ -719,19 +737,29 @@ class DispatcherLoop:
         try:
             dispatcher.dispatch(batch)
         except RetryLater as reason:
-            self.retry = Retry(batch, ordinal, self.now() + self.wait_for_shortage(reason))
+            rest = batch if reason.until is None else rest_of(batch, reason.until, self.name)
+            if reason.until is not None:
+                # It goes on, so the pauses begin anew.
+                self.shortage_delay = 0.0
+            self.retry = Retry(rest, ordinal, self.now() + self.wait_for_shortage(reason))
+            if reason.until is not None:
+                self.come_to(reason.until, None if ordinal is None else ordinal - len(rest))
             cell.set_phase(Phase.IDLE)
             return
         if self.retry is not None:
             self.retry = None
             self.end_shortage()
         self.batch_bound.took(size, self.now() - began)
-        self.cursor = batch.end
+        cell.add_batch()
+        self.come_to(batch.end, ordinal)
+        cell.set_phase(Phase.IDLE)
+
+    def come_to(self, cursor: Cursor, ordinal: int | None) -> None:
+        """Take up that the view is dispatched up to *cursor*, and say so."""
+        self.cursor = cursor
         self.ordinal = ordinal
         self.deletions_here = 0
-        cell.add_batch()
-        cell.set_progress(batch.end.commit_log_offset, ordinal)
-        cell.set_phase(Phase.IDLE)
+        self.cell.set_progress(cursor.commit_log_offset, ordinal)
         if not self.dirty:
             self.dirty = True
             self.flushed_at = self.now()
@@ -765,7 +793,7 @@ class DispatcherLoop:
             except RetryLater as reason:
                 self.logger.info("dead letters are replayed later: reason=%s", reason)
                 self.dead_letters.postpone_replay()
-                self.replay_at = self.now() + RETRY_MAX_S
+                self.replay_at = self.now() + (RETRY_MAX_S if reason.after is None else self.wished_delay(reason.after))
                 self.cell.set_phase(Phase.IDLE)
                 return
             self.dirty = True
@@ -937,6 +965,30 @@ class DispatcherLoop:
         self.deletions_here += 1
         self.dirty = True
         self.cell.set_phase(Phase.IDLE)
+
+
+def rest_of(batch: DispatchBatch, until: object, name: str) -> DispatchBatch:
+    """Return what of *batch* lies behind *until*, up to which a view was brought.
+
+    Raises:
+        DispatcherError: that is no place in it at which a record ends.
+    """
+    place = until.commit_log_offset if isinstance(until, Cursor) and until.store_id == batch.end.store_id else None
+    if place is None or not batch.commit_log_offset <= place < batch.end.commit_log_offset:
+        raise DispatcherError(
+            f"RetryLater takes a cursor in the batch, before its end: dispatcher={name} until={until!r:.200} "
+            f"begin={batch.commit_log_offset} end={batch.end.commit_log_offset}",
+            "Make it with `batch.cursor_behind(request)`; return if the whole batch was taken in.",
+        )
+    parts = [cut_columns(part, place, batch.end.commit_log_offset, len(part)).columns for part in batch.parts]
+    rest = DispatchBatch(place, batch.end, [part for part in parts if len(part)])
+    behind = itertools.takewhile(lambda request: request.commit_log_offset < place, batch)
+    if any(request.commit_log_offset + request.record_size > place for request in behind):
+        raise DispatcherError(
+            f"RetryLater takes a cursor at which a record ends: dispatcher={name} until={place}",
+            "Make it with `batch.cursor_behind(request)`.",
+        )
+    return rest
 
 
 def lacks_properties(columns: DispatchColumns) -> bool:

@@ -200,6 +200,7 @@ class StoreCheck:
             notes=[
                 *self.notes(log_end),
                 *absent_notes(views, cursors),
+                *unchecked_notes(views, self.store_directory, self.settings),
                 *configuration_notes(self.store_directory, self.settings),
             ],
         )
@@ -266,6 +267,18 @@ def absent_notes(views: Mapping[str, ViewReport], cursors: Mapping[str, int | No
         "it is built when the store is opened for writing"
         for name, report in views.items()
         if report.state == "absent" and name in cursors
+    ]
+
+
+def unchecked_notes(views: Mapping[str, ViewReport], store_directory: Path, settings: Settings) -> list[str]:
+    """Return a sentence about the views of plugins, whose formats are theirs."""
+    known = dict.fromkeys((*read_dispatcher_cursors(store_directory), *settings.dispatchers))
+    unchecked = [name for name in known if name not in views]
+    if not unchecked:
+        return []
+    return [
+        f"the views of other dispatchers are not checked, only they know them: views={','.join(unchecked)}; "
+        "`reput rebuild STORE VIEW` builds one again"
     ]
 
 
