@@ -255,6 +255,12 @@ class Reading:
         self.require_open()
         return self.reader.topics()
 
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the queue ids of one topic that has a consume queue, ascending."""
+        self.require_open()
+        require_text("topic", topic)
+        return self.reader.queue_ids(topic)
+
     def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
         self.require_open()
@@ -855,7 +861,7 @@ class Store(Reading):
     def put_nums(self, topic: str) -> int | None:
         """Return how many messages were put to *topic* since the store was opened, None if nobody ever put one."""
         require_text("topic", topic)
-        return self.writer.put_nums().get(topic, 0) if self.writer.queue_offsets.queues.get(topic) else None
+        return self.writer.put_nums_of(topic) if self.writer.queue_offsets.queues.get(topic) else None
 
     def statistics(self) -> StoreStatistics:
         """Return what was put and consumed since the store was opened; what is not known is None."""

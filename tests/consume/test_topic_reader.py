@@ -122,8 +122,8 @@ class Queue:
         self.answers = list(answers)
         self.asked: list[int] = []
 
-    def topics(self):
-        return {"t": [0]}
+    def queue_ids(self, topic):
+        return [0]
 
     def queue_range(self, topic, queue_id=0):
         raise AssertionError

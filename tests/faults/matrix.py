@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from faults.rows import row
@@ -60,6 +61,7 @@ def close_without_views(store: ScriptedStore) -> None:
     store.store.close(views_complete=False)
 
 
+HOUR_MS = 3_600_000
 KILL = "Process killed at each of its file calls"
 CUT = "Power cut at each of its file calls, any of what was not forced lost"
 
@@ -462,6 +464,47 @@ def jump_clock(root: Path) -> int:
     finally:
         store.abandon()
     return len(jumps)
+
+
+@row(
+    "Clock runs ahead for a moment",
+    "while retention looks: idle, with puts, at an opening",
+    "no segment goes, and the status says that the clocks have parted",
+)
+def run_ahead(root: Path) -> int:
+    count = 0
+    for hours in (2, 100, 10_000):
+        for moment in ("idle", "puts", "opening"):
+            store = ScriptedStore(root / f"{moment}-{hours}")
+            store.settings = msgspec.structs.replace(store.settings, delete_when=";".join(map(str, range(24))))
+            try:
+                opened(store)
+                append_roll_and_flush(store)
+                for path in (store.directory / "commitlog").iterdir():
+                    os.utime(path, (0, store.clock.ms / 1000))
+                if moment == "opening":
+                    store.clock.ms += hours * HOUR_MS
+                    store.kill_and_open()
+                else:
+                    store.store.log_clock.now_ms()
+                    store.clock.ms += hours * HOUR_MS
+                    store.put_many(4 if moment == "puts" else 0)
+                    assert "have parted" in (store.store.notice or "")
+                # By the wall clock, as a person sees it, they are old.
+                asked = store.store.retention.plan(asked=True)
+                assert [fate.goes for fate in asked[:1]] == [hours > store.settings.file_reserved_time]
+                for _ in range(6):
+                    store.clock.advance(1.0)
+                    assert not any(fate.goes for fate in store.store.retention.plan(asked=False))
+                store.clock.ms -= hours * HOUR_MS
+                assert not any(fate.goes for fate in store.store.retention.plan(asked=False))
+                assert "have parted" not in (store.store.notice or "")
+                store.verify()
+                store.settle()
+                count += 1
+            finally:
+                store.abandon()
+    return count
 
 
 @row("Last record torn", "at each of its bytes", "the log ends before it, and its queue offset is given again")

@@ -27,7 +27,7 @@ def use(path: str) -> None:
     with reput.open(path) as store:
         opened = time.monotonic()
         store.wait_for("consume_queue", store.appended, VIEW_WAIT_S)
-        for queue_id in store.topics()[TOPIC]:
+        for queue_id in store.queue_ids(TOPIC):
             _, following = store.queue_range(TOPIC, queue_id)
             found = store.get(TOPIC, queue_id, following - 1, 1).records
             if [record.queue_offset for record in found] != [following - 1]:

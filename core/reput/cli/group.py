@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -23,7 +24,7 @@ from reput.cli.output import print_table, write_line
 from reput.cli.stopped_store import administrate, look
 
 if TYPE_CHECKING:
-    from reput.consume.statistics import StoreStatistics
+    from reput.consume.statistics import GroupRow, StoreStatistics
 
 __all__ = ["register"]
 
@@ -84,6 +85,7 @@ def list_groups(
     from reput.opened_store import owners_statistics
 
     statistics = owners_statistics(store)
+    counted = rows_by_group(statistics)
     rows: list[dict[str, Any]] = []
     with look(store, config, assignments) as administration:
         for group, progress in administration.progress_of_groups().items():
@@ -96,19 +98,28 @@ def list_groups(
                     "retry_max_times": described.retry_max_times if described else None,
                     "topics": sorted({row.topic for row in progress}),
                     "lag": sum(row.lag for row in progress) if progress else None,
-                    **group_counts(group, statistics),
+                    **group_counts(counted(group)),
                 }
             )
     print_table(rows, LIST_COLUMNS, output_format)
     return 0 if rows else ANSWER_IS_NO
 
 
-def group_counts(group: str, statistics: StoreStatistics | None) -> dict[str, int | None]:
-    """Return what a group was given, and sent back, of all its topics together; None each: not known."""
+def rows_by_group(statistics: StoreStatistics | None) -> Callable[[str], Sequence[GroupRow] | None]:
+    """Return what gives the counts of a group, topic by topic; None: not known, or left out of a long answer."""
+    found: dict[str, list[GroupRow]] = {}
+    for row in statistics.groups if statistics is not None else ():
+        found.setdefault(row.group, []).append(row)
+    others = None if statistics is None or statistics.groups_left_out else ()
+    return lambda group: found.get(group, others)
+
+
+def group_counts(rows: Sequence[GroupRow] | None) -> dict[str, int | None]:
+    """Return what a group was given, and sent back, of all its topics together, which *rows* count one by one; None
+    each: not known."""
     names = ("get_nums", "get_size", "send_back_nums", "dead_letter_nums")
-    if statistics is None:
+    if rows is None:
         return dict.fromkeys((*names, "latency_max_ms"))
-    rows = [row for row in statistics.groups if row.group == group]
     counts: dict[str, int | None] = {name: sum(getattr(row, name) for row in rows) for name in names}
     latencies = [row.latency_max_ms for row in rows if row.latency_max_ms is not None]
     return counts | {"latency_max_ms": max(latencies, default=None)}

@@ -28,7 +28,7 @@ def look(store: Path, config: Path | None, assignments: list[str] | None) -> Ite
     settings = settings_of(store, config, assignments).settings
     with ReadOnlyStore(store, settings) as opened:
         managers = ConfigManagers(store, settings)
-        topics = Topics(managers.topics, settings, lambda topic: opened.topics().get(topic, []), persist=False)
+        topics = Topics(managers.topics, settings, opened.queue_ids, persist=False)
         yield Administration(opened, managers, topics, SubscriptionGroups(managers.groups, settings, persist=False))
 
 

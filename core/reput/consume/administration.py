@@ -305,7 +305,7 @@ class StoppedStore:
             self.store_lock = StoreLock(directory)
             undo.callback(self.store_lock.close)
             managers = ConfigManagers(directory, settings)
-            topics = Topics(managers.topics, settings, lambda topic: reader.topics().get(topic, []))
+            topics = Topics(managers.topics, settings, reader.queue_ids)
             self.administration = Administration(store, managers, topics, SubscriptionGroups(managers.groups, settings))
             undo.pop_all()
 

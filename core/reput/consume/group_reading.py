@@ -64,12 +64,11 @@ class GroupReading:
 
     # What a TopicReader asks.
 
-    def topics(self) -> dict[str, list[int]]:
-        """Return the queues of the topic that consumers are given."""
-        topic = self.subscription.topic
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the queues of a topic that consumers are given."""
         config = self.topic_table.find(topic)
-        queue_ids = self.store.reader.topics().get(topic, [])
-        return {topic: [queue_id for queue_id in queue_ids if config and queue_id < config.read_queue_nums]}
+        queue_ids = self.store.reader.queue_ids(topic)
+        return [queue_id for queue_id in queue_ids if config and queue_id < config.read_queue_nums]
 
     def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""

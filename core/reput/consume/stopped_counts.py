@@ -86,7 +86,7 @@ def waiting_delays(store_directory: Path, reader: MessageReader, closed_at: int 
         if not read_epochs(store_directory, store_id).holds(cursor):
             kept = None
     waiting = {}
-    for queue_id in reader.topics().get(SCHEDULE_TOPIC, []):
+    for queue_id in reader.queue_ids(SCHEDULE_TOPIC):
         level = queue_id + 1
         low, high = reader.queue_range(SCHEDULE_TOPIC, queue_id)
         following = max(low, manager.query_offset(level) or 0, kept.queue_offsets.get(level, 0) if kept else 0)
@@ -102,7 +102,7 @@ def half_messages(reader: MessageReader, offsets: ConsumerOffsetManager) -> int:
     """Return how many transactions nobody has settled."""
     pending = set()
     settled = set()
-    for queue_id in reader.topics().get(HALF_TOPIC, []):
+    for queue_id in reader.queue_ids(HALF_TOPIC):
         op_progress = offsets.query_offset(TRANSACTION_GROUP, OP_TOPIC, queue_id)
         done: set[int] = set()
         for op in queue_records(reader, OP_TOPIC, queue_id, op_progress):

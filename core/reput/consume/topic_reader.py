@@ -42,8 +42,8 @@ def check_beginning(name: str, value: object) -> None:
 class MessageSource(Protocol):
     """What messages are read from: a store that was opened, for reading only or not."""
 
-    def topics(self) -> dict[str, list[int]]:
-        """Return the queue ids of every topic that has a consume queue."""
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the queues of a topic, ascending."""
 
     def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
@@ -85,7 +85,7 @@ class TopicReader:
         Raises:
             DamagedStore: the next record of a queue is not what the queue says of it; those before it were given.
         """
-        queues = [self.queue(source, queue_id) for queue_id in source.topics().get(self.topic, [])]
+        queues = [self.queue(source, queue_id) for queue_id in source.queue_ids(self.topic)]
         waiting = [queue for queue in queues if queue.fill()]
         while waiting:
             queue = min(waiting, key=lambda candidate: candidate.records[0].commit_log_offset)

@@ -513,18 +513,23 @@ def queue_directories(directory: Path) -> Iterator[tuple[str, int, Path]]:
     if not directory.is_dir():
         return
     for topic in sorted(os.listdir(directory)):
-        if not (directory / topic).is_dir():
-            continue
-        for name in sorted(names_in(directory / topic)):
-            if name.isascii() and name.removeprefix("-").isdigit() and (directory / topic / name).is_dir():
-                yield topic, int(name), directory / topic / name
+        if (directory / topic).is_dir():
+            for queue_id, queue_directory in queues_of_topic(directory / topic):
+                yield topic, queue_id, queue_directory
+
+
+def queues_of_topic(directory: Path) -> Iterator[tuple[int, Path]]:
+    """Yield (queue id, directory) of each queue below a topic's directory; none if there is no such directory."""
+    for name in sorted(names_in(directory)):
+        if name.isascii() and name.removeprefix("-").isdigit() and (directory / name).is_dir():
+            yield int(name), directory / name
 
 
 def names_in(directory: Path) -> list[str]:
     """Return the names in *directory*; none if it is gone, as the deletion of a topic may take it at any moment."""
     try:
         return os.listdir(directory)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

@@ -28,7 +28,12 @@ from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange, StoreError
 from reput.filter import MessageFilter, TagMessageFilter, parse_tags
 from reput.settings import Settings
 from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue, Unit, holds_unit_of, is_garbage
-from reput.store.consume_queue_builder import ConsumeQueueBuilder, queue_directories, shown_queue_file_size
+from reput.store.consume_queue_builder import (
+    ConsumeQueueBuilder,
+    queue_directories,
+    queues_of_topic,
+    shown_queue_file_size,
+)
 from reput.store.consume_queue_ext import ConsumeQueueExt, is_address
 from reput.store.file_name import file_name
 from reput.store.index_file import Index, key_hash, tags_hash
@@ -376,6 +381,14 @@ class MessageReader:
             if deletions.get(topic, -1) < progress:
                 found.setdefault(topic, []).append(queue_id)
         return {topic: sorted(queue_ids) for topic, queue_ids in found.items()}
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of the consume queues of one topic, ascending; no other topic is looked at."""
+        if ConsumeQueueBuilder.refusal(topic) is not None:
+            return []
+        if self.deletions().get(topic, -1) >= self.view_progress("consume_queue"):
+            return []
+        return sorted(queue_id for queue_id, _ in queues_of_topic(self.directory / "consumequeue" / topic))
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""

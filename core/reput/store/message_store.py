@@ -698,6 +698,10 @@ class MessageStore:
         """What whoever runs the store should know, though it takes messages; None: there is nothing."""
         return ahead_of_clock(self.store_timestamp, self.clock.now_ms()) or self.log_clock.notice()
 
+    def put_nums_of(self, topic: str) -> int:
+        """Return how many messages the queues of *topic* were given since the store was opened."""
+        return self.queue_offsets.total(topic) - self.put_before.get(topic, 0)
+
     def put_nums(self) -> dict[str, int]:
         """Return by topic how many messages its queues were given since the store was opened, where there were any."""
         before = self.put_before
