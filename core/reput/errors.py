@@ -122,10 +122,8 @@ class OffsetOutOfRange(StoreError, ValueError):
 class RequestRefused(ReputError):
     """A consumer's or administrator's request is one that RocketMQ refuses; `response_code` is its number for why."""
 
-    advice = "See `reput topic list STORE` and `reput group list STORE` for what is there, and what it allows."
-
     def __init__(self, response_code: int, text: str, advice: str = "") -> None:
-        super().__init__(text, advice)
+        super().__init__(text, advice or getattr(response_code, "advice", ""))
         self.response_code = response_code
 
     def __reduce__(self) -> tuple[Any, ...]:

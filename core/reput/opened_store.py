@@ -29,6 +29,7 @@ from reput.consume.cut_offsets import bring_back_offsets
 from reput.consume.schedule_service import HALF_TOPIC, DelayLevelRow, ScheduleService
 from reput.consume.topics import is_system_topic
 from reput.errors import ConfigError, DamagedStore, DispatcherError, MessageIllegal, ReputError
+from reput.filter.tags import parse_plain_tags
 from reput.process.configuration import Configuration
 from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
@@ -213,6 +214,7 @@ class Reading:
         require_whole("count_max", count_max)
         if tags is not None:
             require_text("tags", tags)
+            parse_plain_tags(tags)
         with self.read_lock:
             return self.reader.get_message(topic, queue_id, queue_offset, count_max, tags=tags)
 

@@ -18,7 +18,7 @@ from reput.consume.consumer_group import ConsumerGroup
 from reput.consume.pull_service import PullRequest
 from reput.consume.subscription import subscribe
 from reput.errors import ConfigError, OffsetOutOfRange, RequestRefused, StoreClosed
-from reput.filter import FilterSyntaxError, parse
+from reput.filter import FilterSyntaxError, parse, parse_tags
 from reput.opened_store import GoneDirectory
 from reput.store.config_json import parse_config
 from reput.store.topic_config_manager import TopicConfig
@@ -762,3 +762,28 @@ def test_messages_are_spread_over_the_queues_that_a_topic_is_described_with(stor
         consumer.close()
     store.delete_topic("orders")
     assert [store.put(reput.Message("orders", b"")).queue_id for _ in range(2)] == [0, 0]
+
+
+def test_an_expression_is_not_taken_for_a_tag(store):
+    """It would select nothing, for ever; compiled, or as tags on purpose, it is taken."""
+    with pytest.raises(FilterSyntaxError, match=r"reput\.filter\.parse.* filter='price > 5'"):
+        store.consumer("billing", "orders", "price > 5")
+    with pytest.raises(FilterSyntaxError, match=r"reput\.filter\.parse_tags"):
+        store.get("orders", tags="a, b")
+    put(store, "odd", properties={"TAGS": "price > 5"})
+    with store.consumer("billing", "orders", parse_tags("price > 5")) as consumer:
+        assert bodies_of(consumer, 1) == ["odd"]
+
+
+def test_a_refusal_says_what_to_do_about_itself(store):
+    """Not where to look for something else."""
+    put(store, "a")
+    with store.consumer("billing", "orders") as consumer:
+        record = consumer.receive(WAIT_S)
+        consumer.acknowledge(record)
+        with pytest.raises(RequestRefused) as raised:
+            consumer.acknowledge(record)
+    assert raised.value.advice.startswith("It was acknowledged or sent back before")
+    with pytest.raises(RequestRefused) as raised:
+        store.consumer("a b", "orders")
+    assert raised.value.advice == "Correct the value that is named."

@@ -81,7 +81,7 @@ class StoppedClock(Clock):
 
 def test_a_pull_that_finds_something_does_not_wait(store, hold_service):
     """Nor one whose offset is wrong: its consumer has to know."""
-    store.wait_for("consume_queue", store.put(reput.Message("orders", b"a")).next_commit_log_offset, WAIT_S)
+    store.wait_for("consume_queue", store.put(reput.Message("orders", b"a", queue_id=0)).next_commit_log_offset, WAIT_S)
     assert [record.body for record in hold_service.pull(request(), WAIT_S, Answer()).records] == [b"a"]
     assert hold_service.pull(request(queue_offset=9), WAIT_S, Answer()).code == ResponseCode.PULL_OFFSET_MOVED
     assert hold_service.held_count == 0
@@ -103,7 +103,7 @@ def test_several_pulls_of_a_queue_are_woken_by_one_put(store, hold_service):
     answers = [Answer() for _ in range(3)]
     for answer in answers:
         hold_service.pull(request(), WAIT_S, answer)
-    store.put(reput.Message("orders", b"a"))
+    store.put(reput.Message("orders", b"a", queue_id=0))
     assert {answer.wait().records[0].body for answer in answers} == {b"a"}
 
 
@@ -113,8 +113,8 @@ def test_a_message_that_is_not_wanted_wakes_nobody(store, hold_service, wanted):
     answer = Answer()
     hold_service.pull(request(wanted=wanted), WAIT_S, answer)
     for number in range(5):
-        store.put(reput.Message("orders", b"%d" % number, tags="TagB", properties={"price": "1"}))
-    store.put(reput.Message("orders", b"wanted", tags="TagA", properties={"price": "9"}))
+        store.put(reput.Message("orders", b"%d" % number, queue_id=0, tags="TagB", properties={"price": "1"}))
+    store.put(reput.Message("orders", b"wanted", queue_id=0, tags="TagA", properties={"price": "9"}))
     result = answer.wait()
     assert [record.body for record in result.records] == [b"wanted"]
     assert result.next_begin_offset == 6
@@ -173,7 +173,7 @@ def test_what_was_not_wanted_is_not_looked_at_twice(store, hold_service):
     answer = Answer()
     hold_service.pull(request(wanted="TagA"), WAIT_S, answer)
     (held,) = hold_service.held["orders", 0]
-    store.put(reput.Message("orders", b"a", tags="TagB"))
+    store.put(reput.Message("orders", b"a", queue_id=0, tags="TagB"))
     wait_until(lambda: held.next_offset == 1)
     clock.seconds += WAIT_S
     hold_service.look_again(("orders", 0))
@@ -186,7 +186,7 @@ def test_a_message_between_the_look_and_the_waiting_is_not_missed(store, hold_se
     """However the two fall together."""
     for number in range(200):
         answer = Answer()
-        thread = threading.Thread(target=store.put, args=(reput.Message("orders", b"%d" % number),))
+        thread = threading.Thread(target=store.put, args=(reput.Message("orders", b"%d" % number, queue_id=0),))
         thread.start()
         result = hold_service.pull(request(queue_offset=number), WAIT_S, answer) or answer.wait()
         assert [record.body for record in result.records] == [b"%d" % number]
@@ -208,14 +208,14 @@ def test_a_view_that_goes_back_before_it_is_read_keeps_nobody_waiting(store, hol
     monkeypatch.setattr(hold_service.pull_service, "pull_again", read_later)
     answer = Answer()
     hold_service.pull(request(), WAIT_S, answer)
-    store.put(reput.Message("orders", b"a"))
+    store.put(reput.Message("orders", b"a", queue_id=0))
     assert [record.body for record in answer.wait().records] == [b"a"]
     assert went_back
 
 
 def test_what_was_put_and_is_not_there_is_looked_for_once_or_until_its_view_is_there(store, hold_service, monkeypatch):
     """A message without a unit keeps nobody busy; a view that went back again does not stop the looking."""
-    store.put(reput.Message("orders", b"a"))
+    store.put(reput.Message("orders", b"a", queue_id=0))
     store.wait_for("consume_queue", store.appended, WAIT_S)
     looked = []
     monkeypatch.setattr(hold_service, "look_again", looked.append)
@@ -236,7 +236,7 @@ def test_whoever_waits_is_refused_once_he_may_not_read_any_more(store, hold_serv
     answer = Answer()
     hold_service.pull(request(), WAIT_S, answer)
     store.services.topics.create_or_update(TopicConfig(topic_name="orders", perm=2))
-    store.put(reput.Message("orders", b"a"))
+    store.put(reput.Message("orders", b"a", queue_id=0))
     with pytest.raises(RequestRefused) as refused:
         answer.wait()
     assert refused.value.response_code == ResponseCode.NO_PERMISSION
@@ -334,7 +334,7 @@ def test_an_answer_that_fails_keeps_nobody_waiting(store, hold_service, caplog):
     answer = Answer()
     hold_service.pull(request(), WAIT_S, fail)
     hold_service.pull(request(), WAIT_S, answer)
-    store.put(reput.Message("orders", b"a"))
+    store.put(reput.Message("orders", b"a", queue_id=0))
     assert answer.wait().records[0].body == b"a"
     assert "cannot be answered" in caplog.text
 
@@ -349,7 +349,7 @@ def test_a_disk_that_fails_is_told_to_whoever_waits(store, hold_service, monkeyp
 
     with monkeypatch.context() as broken:
         broken.setattr(store.reader, "get_message", fail)
-        store.put(reput.Message("orders", b"a"))
+        store.put(reput.Message("orders", b"a", queue_id=0))
         with pytest.raises(OSError, match="Input/output"):
             answer.wait()
     again = Answer()

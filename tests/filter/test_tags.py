@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput.filter import FilterSyntaxError, parse_tags
+from reput.filter import FilterSyntaxError, parse_plain_tags, parse_tags
 from reput.filter.string_hash import string_hash
 from rocketmq_vectors import store_vectors
 
@@ -104,3 +104,17 @@ def test_any_text_is_a_subscription_or_separators(expression):
     else:
         wanted = parse_tags(expression)
         assert pickle.loads(pickle.dumps(wanted)) == wanted
+
+
+@pytest.mark.parametrize("text", ["price > 5", "a or b", "a,b", "a | b", "a|b", "type = 'x'", "a && b", "(a)"])
+def test_what_looks_like_an_expression_is_not_taken_for_tags(text):
+    """As tags it would select nothing, for ever; the error says how it is meant."""
+    with pytest.raises(FilterSyntaxError, match=r"reput\.filter\.parse") as raised:
+        parse_plain_tags(text)
+    assert raised.value.position > 0 or text[0] == "("
+
+
+@pytest.mark.parametrize("text", ["", "*", "paid", " paid ", "a || b", "a||b", "||a", "ß-1_x.y/z:β%", "支付 || 已付"])
+def test_plain_tags_are_what_rocketmq_takes_them_for(text):
+    """Blanks around a tag, and separators too many, change nothing."""
+    assert parse_plain_tags(text) == parse_tags(text)

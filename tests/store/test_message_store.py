@@ -321,6 +321,10 @@ def test_topics_up_to_their_limits_are_stored(store):
         ({"tags": "a\x02b"}, "separator"),
         ({"tags": "a\x02b", "keys": "k"}, "separator"),
         ({"keys": ["a", "b\x02"]}, "separator"),
+        ({"tags": "a || b"}, "no consumer can select a message with these tags: tags='a || b'"),
+        ({"tags": " a"}, "no consumer can select"),
+        ({"tags": "a", "keys": ["k", "a b"]}, "stored as several keys: key='a b'"),
+        ({"keys": ("a b",), "delay_level": 1}, "stored as several keys: key='a b'"),
         ({"flag": 1 << 31}, "flag"),
         ({"flag": "x"}, "flag"),
         ({"queue_id": -1}, "queue_id"),
@@ -346,6 +350,16 @@ def test_a_message_that_breaks_a_limit_is_refused(store, fields, words):
         store.put_batch([Message("orders", b"good"), Message("orders", b"", **fields)])
     assert store.appended == 0
     assert store.put(Message("orders", b"x")).queue_offset == 0
+
+
+def test_what_others_have_sent_keeps_its_tags_and_keys(store):
+    """It was stored, or sent, elsewhere; a text of keys is several keys anyway."""
+    store.put(MessageExtBrokerInner("orders", b"", tags="a || b", keys=["a b"]))
+    store.put(Message("orders", b"", keys="a b"))
+    assert [(record.tags, record.keys) for record in records(store.directory)] == [
+        ("a || b", ["a", "b"]),
+        (None, ["a", "b"]),
+    ]
 
 
 def test_tags_that_were_met_before_change_nothing(tmp_path):

@@ -67,7 +67,7 @@ def consume(
     """
     from reput.consume import GroupReading, TopicReader, first_queue_offset, subscribe
     from reput.consume.topics import may_be_topic
-    from reput.filter import parse, parse_tags
+    from reput.filter import parse, parse_plain_tags
     from reput.opened_store import ReadOnlyStore
 
     refuse_address(store)
@@ -80,7 +80,7 @@ def consume(
             f"--group and --follow exclude each other, for with a group nobody else writes the store: --group={group}"
         )
     beginning = parse_beginning(start)
-    tag_filter = parse_tags(tags) if tags is not None else None
+    tag_filter = parse_plain_tags(tags) if tags is not None else None
     sql_filter = parse(sql) if sql is not None else None
     settings = settings_of(store, config, assignments).settings
     with ExitStack() as stack:

@@ -35,6 +35,7 @@ from reput.consume.subscription import Filter, Subscription, subscribe
 from reput.consume.topic_reader import Beginning, check_beginning
 from reput.consume.topics import RETRY_PREFIX, check_consumed_topic
 from reput.errors import ConfigError, OffsetOutOfRange, RequestRefused, StoreClosed
+from reput.filter import parse_plain_tags
 from reput.store.message import PutMessageResult
 from reput_hooks import Record
 
@@ -77,6 +78,8 @@ class Consumer:
         check_beginning("begin", begin)
         for topic in topics:
             check_consumed_topic(topic)
+        if isinstance(wanted, str):
+            wanted = parse_plain_tags(wanted)
         self.shared = shared
         self.group = shared.group
         self.in_flight_max = in_flight_max
@@ -346,6 +349,7 @@ class Consumer:
             ResponseCode.SYSTEM_ERROR,
             f"the message is not in flight here: group={self.group!r} topic={record.topic!r} "
             f"queue_id={record.queue_id} queue_offset={record.queue_offset}",
+            "It was acknowledged or sent back before, or its queue went to another consumer, which gets it again.",
         )
 
     def commit(self) -> None:

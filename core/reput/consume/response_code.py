@@ -35,3 +35,20 @@ class ResponseCode(enum.IntEnum):
     FILTER_DATA_NOT_LATEST = 28
     INVALID_PARAMETER = 29
     ILLEGAL_OPERATION = 604
+
+    @property
+    def advice(self) -> str:
+        """What to do about a refusal with this number, where the refusal itself says nothing better."""
+        return ADVICE.get(self, "")
+
+
+ADVICE = {
+    ResponseCode.NO_PERMISSION: "See `reput topic list STORE` and `reput group list STORE` for what each allows.",
+    ResponseCode.TOPIC_NOT_EXIST: "See `reput topic list STORE` for the topics that there are.",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "See `reput group list STORE` for the groups that there are.",
+    ResponseCode.SUBSCRIPTION_NOT_EXIST: "Subscribe first: make a consumer of the group for the topic.",
+    ResponseCode.SUBSCRIPTION_NOT_LATEST: "Register the newer subscription first; consumers do so by themselves.",
+    ResponseCode.FILTER_DATA_NOT_EXIST: "Register the filter first; consumers do so by themselves.",
+    ResponseCode.FILTER_DATA_NOT_LATEST: "Register the newer filter first; consumers do so by themselves.",
+    ResponseCode.INVALID_PARAMETER: "Correct the value that is named.",
+}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from reput.filter.errors import FilterEvaluationError, FilterSyntaxError
     from reput.filter.message_filter import ExpressionMessageFilter, MessageFilter, RetryMessageFilter, TagMessageFilter
     from reput.filter.sql_filter import SqlFilter, parse
-    from reput.filter.tags import SUBSCRIBE_ALL, TagFilter, parse_tags
+    from reput.filter.tags import SUBSCRIBE_ALL, TagFilter, parse_plain_tags, parse_tags
 
 # Where each public name lives.
 HOMES = {
@@ -46,6 +46,7 @@ HOMES = {
     "TagFilter": "reput.filter.tags",
     "TagMessageFilter": "reput.filter.message_filter",
     "parse": "reput.filter.sql_filter",
+    "parse_plain_tags": "reput.filter.tags",
     "parse_tags": "reput.filter.tags",
 }
 
@@ -64,6 +65,7 @@ __all__ = [
     "TagFilter",
     "TagMessageFilter",
     "parse",
+    "parse_plain_tags",
     "parse_tags",
 ]
 

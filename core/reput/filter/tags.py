@@ -10,17 +10,20 @@ Source: RocketMQ FilterAPI.buildSubscriptionData and DefaultMessageFilter.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from reput.filter.errors import FilterSyntaxError, quoted
 from reput.filter.string_hash import string_hash
 
-__all__ = ["SUBSCRIBE_ALL", "TagFilter", "parse_tags"]
+__all__ = ["SUBSCRIBE_ALL", "TagFilter", "can_be_selected", "parse_plain_tags", "parse_tags"]
 
 SUBSCRIBE_ALL = "*"
 _SEPARATOR = "||"
 # Java's trim: every character up to and including the space.
 _BLANKS = "".join(map(chr, range(0x21)))
+# What an expression has and hardly any tag: a blank inside, an operator, a bracket or a quote.
+_OF_EXPRESSIONS = re.compile(r"(?<=[^|\s])\s+(?=[^|\s])|[<>=(),'\"&]|(?<!\|)\|(?!\|)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +70,27 @@ def parse_tags(expression: str) -> TagFilter:
         raise FilterSyntaxError("a subscription consists of separators alone", 0, f"expression={quoted(expression)}")
     tags = frozenset(tag for piece in pieces if (tag := piece.strip(_BLANKS)))
     return TagFilter(expression, tags, frozenset(map(string_hash, tags)))
+
+
+def parse_plain_tags(expression: str) -> TagFilter:
+    """Return the filter for tags that a person wrote; what is no list of tags is not taken for one.
+
+    `parse_tags` takes everything that RocketMQ takes, ``price > 5`` for a tag included.
+
+    Raises:
+        FilterSyntaxError: *expression* looks like SQL92, or lists tags with another separator.
+    """
+    strange = _OF_EXPRESSIONS.search(expression)
+    if strange is not None:
+        raise FilterSyntaxError(
+            "this is no list of tags like 'a || b'; compile SQL92 with reput.filter.parse, or give it as --sql, and "
+            "tags that are spelled so with reput.filter.parse_tags",
+            strange.start(),
+            f"filter={quoted(expression)}",
+        )
+    return parse_tags(expression)
+
+
+def can_be_selected(tag: str) -> bool:
+    """Tell whether any subscription names *tag*: it would be split at ``||``, and trimmed."""
+    return _SEPARATOR not in tag and tag == tag.strip(_BLANKS)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from reput.errors import MessageIllegal
+from reput.filter.tags import can_be_selected
 from reput.store.properties import PROPERTIES_SIZE_MAX
 from reput.store.record import CRC_NAME, CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE, encode_message_id
 
@@ -196,7 +197,31 @@ def message_properties(message: Message) -> tuple[bytes, str | None, str | None,
         raise MessageIllegal(
             f"properties are too long: properties_size={len(data)} properties_size_max={PROPERTIES_SIZE_MAX}"
         )
+    if type(message) is Message:
+        require_findable(message.tags, message.keys)
     return data, tags, keys, uniq_key
+
+
+def require_findable(tags: str | None, keys: Sequence[str] | None) -> None:
+    """Refuse tags that no subscription can name, and a key that would be stored as several.
+
+    Messages that were stored or sent by others keep what they have: see `MessageExtBrokerInner`.
+
+    Raises:
+        MessageIllegal: one is given.
+    """
+    if tags and not can_be_selected(tags):
+        raise MessageIllegal(
+            f"no consumer can select a message with these tags: tags={tags!r}",
+            "A message has one tag, without blanks around it and without '||'; put the rest into keys or properties.",
+        )
+    if keys is not None and not isinstance(keys, str):
+        for key in keys:
+            if " " in key:
+                raise MessageIllegal(
+                    f"a key has a blank, and would be stored as several keys: key={key!r}",
+                    "Give each word as a key of its own, or replace the blank.",
+                )
 
 
 def refuse_separator(properties: Mapping[str, str]) -> None:

@@ -826,7 +826,11 @@ class MessageStore:
                 texts, keys_size = tags.text, -1 if data else 0
                 after_body = b"".join((topic.field, pack_properties_size(len(data)), data))
             else:
-                text = " ".join(keys) if type(keys) is list or type(keys) is tuple else keys
+                listed = type(keys) is list or type(keys) is tuple
+                text = " ".join(keys) if listed else keys
+                if listed and text.count(" ") >= len(keys):
+                    # A key has a blank in it, which is refused there.
+                    return self.prepare_any(message, queue_id)
                 # What is printable has no separator, no zero byte and no lone surrogate in it.
                 if type(text) is not str or not text.isprintable() or not 0 < len(text) <= PLAIN_KEYS_MAX:
                     return self.prepare_any(message, queue_id)
