@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,7 +12,9 @@ import pytest
 from reput.errors import ConfigError, DispatcherError
 from reput.process.catalogue import installed_dispatchers, select_dispatchers
 from reput.process.describe import describe
+from reput.process.description import portable_description
 from reput.process.plugin import convert_options, load_plugin
+from reput_hooks import DispatcherDescription
 
 pytestmark = pytest.mark.processes
 
@@ -95,6 +99,23 @@ def test_wrong_options_are_refused_by_name(plugin, options, text):
     """Before anything runs; the field is named."""
     with pytest.raises(ConfigError, match=text):
         describe(plugin(), options).declared()
+
+
+class Place(msgspec.Struct):
+    """Options with a default that JSON does not know."""
+
+    path: Path = Path("/lake")
+    pattern: re.Pattern[str] = re.compile("x")
+
+
+def test_options_that_json_does_not_know_are_described_all_the_same():
+    """By what Python calls them, without a schema."""
+    found = portable_description(DispatcherDescription(options=Place))
+    assert found.schema is None
+    assert [(option.name, option.default) for option in found.options] == [
+        ("path", "PosixPath('/lake')"),
+        ("pattern", "re.compile('x')"),
+    ]
 
 
 class Checked(msgspec.Struct):

@@ -14,6 +14,8 @@ from reput.errors import ConfigError, DispatcherError, WaitTimeout
 from reput.process.dead_letters import DeadLetters
 from reput.process.inline import InlineGroup
 from reput.process.states import State
+from reput.store.dispatcher_cursors import keep_dispatcher_cursors
+from reput.store.files import Files
 from reput.store.topic_deletions import TopicDeletion, TopicDeletions
 
 TIMEOUT = 60.0
@@ -176,6 +178,21 @@ def test_a_view_elsewhere_is_not_emptied_when_the_log_s_history_parts(log, plugi
     wait_for_state(group, "probe", State.FATAL)
     assert "the view lies elsewhere, and is not built again without an operator's word" in group.status()[0].error
     assert len(events("probe", "dispatch")) == 1
+
+
+def test_a_view_elsewhere_whose_cursor_is_gone_does_not_begin_anew_by_itself(log, plugins, context, inline, events):
+    """Somebody has removed its folder. The store knows that it had come further, and nothing is sent out again."""
+    plugins.add("probe", 'reads="appended", view_elsewhere=True')
+    log.put(10)
+    keep_dispatcher_cursors(log.store_directory, {"probe": log.offsets[5]}, Files())
+    group = inline(context("probe"))
+    wait_for_state(group, "probe", State.FATAL)
+    assert f"all would be sent again: dispatcher=probe came_to={log.offsets[5]}" in group.status()[0].error
+    assert events("probe", "dispatch") == []
+    group.drain_and_stop()
+    keep_dispatcher_cursors(log.store_directory, {"probe": 0}, Files())
+    group = inline(context("probe"))
+    group.wait_for("probe", log.end, TIMEOUT)
 
 
 def test_a_successor_stays_behind_its_predecessor(log, plugins, context, inline, events):

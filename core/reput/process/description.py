@@ -26,7 +26,7 @@ class PluginDescription(msgspec.Struct, frozen=True):
 
     Attributes:
         options: the fields of the plugin's struct.
-        schema: the JSON schema of that struct; None: there is none.
+        schema: the JSON schema of that struct; None: there is no struct, or none of JSON's.
         view_elsewhere: with the options that were given.
     """
 
@@ -73,9 +73,15 @@ def portable_description(description: DispatcherDescription, *, view_elsewhere: 
     )
 
 
-def options_schema(options: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON schema of an options struct; of a type that JSON does not know, what Python calls it."""
-    return msgspec.json.schema(options, schema_hook=lambda kind: {"description": str(kind)})
+def options_schema(options: type[msgspec.Struct]) -> dict[str, Any] | None:
+    """Return the JSON schema of an options struct; of a type that JSON does not know, what Python calls it.
+
+    None: it has a default that JSON does not know, as a path. The fields say what there is.
+    """
+    try:
+        return msgspec.json.schema(options, schema_hook=lambda kind: {"description": str(kind)})
+    except TypeError:
+        return None
 
 
 def option_field(field: msgspec.structs.FieldInfo) -> OptionField:

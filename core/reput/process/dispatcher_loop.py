@@ -119,6 +119,7 @@ class DispatcherLoop:
         dispatch_time_max_s: that limit of one batch, by which batches grow and shrink.
         first_batch: bound of the first batch, after one that took too long; None: nothing did.
         view_elsewhere: it is built again on an operator's word alone.
+        came_to: commit-log offset that such a view is known to have come to before; None: none is.
         now: monotonic seconds.
 
     Attributes:
@@ -146,6 +147,7 @@ class DispatcherLoop:
         dispatch_time_max_s: float,
         first_batch: BatchSize | None = None,
         view_elsewhere: bool = False,
+        came_to: int | None = None,
         count_from_first: bool = False,
         builds_anew: bool = False,
         now: Callable[[], float] = time.monotonic,
@@ -168,6 +170,7 @@ class DispatcherLoop:
         self.flush_interval_s = flush_interval_s
         self.flush_time_max_s = flush_time_max_s
         self.view_elsewhere = view_elsewhere
+        self.came_to = came_to
         self.batch_bound = BatchBound(description, dispatch_time_max_s, first_batch)
         self.count_from_first = count_from_first
         self.builds_anew = builds_anew
@@ -392,19 +395,25 @@ class DispatcherLoop:
         self.cell.set_gap_bytes(self.gaps.size)
         self.look_for_damaged_lines()
         self.folders.prepare()
-        untouched = self.builds_anew and self.folders.is_empty()
+        is_empty = self.folders.is_empty()
         try:
             if self.folders.is_stale(self.view_version):
                 raise RebuildNeeded(self.folders.format_changed(self.view_version))
-            if self.folders.is_empty():
+            if is_empty:
                 self.folders.keep_version(self.view_version)
             self.dispatcher = self.create()
             cursor = self.returned_cursor("start", self.dispatcher.start())
-            if untouched and cursor is not None:
+            if is_empty and self.builds_anew and cursor is not None:
                 raise StartRefused(
                     "the dispatcher keeps its view elsewhere, where it cannot be built anew; with another place in its "
                     f"options it begins with the log: dispatcher={self.name} "
                     f"commit_log_offset={cursor.commit_log_offset}",
+                )
+            if is_empty and cursor is None and (self.came_to or 0) > (self.header.commit_log_offset_min or 0):
+                raise StartRefused(
+                    "the view lies elsewhere and its folder is empty, so all would be sent again: "
+                    f"dispatcher={self.name} came_to={self.came_to}",
+                    f"Bring back its folder, or `reput rebuild STORE {self.name} --force`.",
                 )
             self.settle(self.dispatcher, cursor)
         except RebuildNeeded as error:

@@ -16,6 +16,7 @@ from reput.process.group_context import GroupContext
 from reput.process.log_feed import LogFeed
 from reput.process.plugin import Plugin
 from reput.process.view_folders import ViewFolders
+from reput.store.dispatcher_cursors import read_dispatcher_cursors
 from reput.store.epochs import read_epochs
 from reput_hooks import CommitLogDispatcher, DispatcherDescription
 
@@ -58,6 +59,7 @@ class HostedLoop:
         self.folders = ViewFolders(root, plugin.name, description.store_folders)
         self.dead_letters = DeadLetters(root, plugin.name)
         self.host_context: HostContext | None = None
+        elsewhere = lies_elsewhere(description, options)
         self.loop = DispatcherLoop(
             name=plugin.name,
             description=description,
@@ -86,7 +88,8 @@ class HostedLoop:
             flush_time_max_s=context.settings.dispatcher_flush_time_max / 1000,
             dispatch_time_max_s=context.settings.dispatcher_dispatch_time_max / 1000,
             first_batch=first_batch,
-            view_elsewhere=lies_elsewhere(description, options),
+            view_elsewhere=elsewhere,
+            came_to=read_dispatcher_cursors(root).get(plugin.name) if elsewhere and context.target is None else None,
             now=now,
         )
 
