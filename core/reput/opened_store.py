@@ -425,7 +425,14 @@ class Store(Reading):
             lambda: self.writer.deleted_at,
             self.writer.opened_at,
             self.met_damages.note,
+            self.queue_end_at,
         )
+
+    def queue_end_at(self, topic: str, queue_id: int, progress: int) -> int:
+        """Return where a queue ends whose view has come to *progress*, 0 where that is not all that was put."""
+        following = self.writer.queue_offsets.next_offset(topic, queue_id)
+        # Asked last: what was put meanwhile may not be in the view yet.
+        return following if progress >= self.writer.appended else 0
 
     def start_group(self, mode: Mode) -> None:
         """Start the dispatchers, behind the log as it is now, and tell them of all that follows."""
@@ -1046,7 +1053,9 @@ class ReadOnlyStore(Reading):
             from reput.store.segments import Segments
 
             self.end = find_log_end(directory, Segments(directory / "commitlog"))
-        self.reader = MessageReader(directory, settings, self.readable_up_to, self.generation)
+        self.reader = MessageReader(
+            directory, settings, self.readable_up_to, self.generation, at_rest=self.observed is None
+        )
         self.closing = threading.Event()
         self.closed = False
 

@@ -299,3 +299,45 @@ def test_a_first_file_that_was_cut_short_does_not_hide_the_next(queue, size):
     )
     assert queue.queue.cut_short(UNITS_PER_FILE) is None
     assert queue.queue.cut_short(5 * UNITS_PER_FILE) is None
+
+
+@pytest.mark.parametrize("count", [6, 8, 13, 16])
+@pytest.mark.parametrize("damaged", [(2,), (3,), (4,), (5,), (2, 3, 4), (7,), (8,), (11, 12), (14,)])
+def test_a_damaged_unit_before_the_end_is_not_the_end(queue, count, damaged):
+    """The units behind it still count, in the same file or in the next."""
+    damaged = tuple(place for place in damaged if place < count - 1)
+    for begin in range(0, count, UNITS_PER_FILE):
+        places = range(begin, min(begin + UNITS_PER_FILE, count))
+        queue.write(begin, [(1 << 62, RECORD_SIZE, 7) if place in damaged else unit(place) for place in places])
+    assert queue.end(count * RECORD_SIZE) == count
+
+
+@pytest.mark.parametrize("damaged", range(1, 15))
+def test_a_reader_that_follows_a_queue_is_not_stopped_by_a_damaged_unit(queue, damaged):
+    """Whether it comes upon it at once or leaps over it."""
+    for step in (1, 15):
+        queue.queue.forget()
+        for begin in (0, UNITS_PER_FILE):
+            places = range(begin, begin + UNITS_PER_FILE)
+            queue.write(begin, [(0, 0, 0) if place == damaged else unit(place) for place in places])
+        for count in range(1, 17, step):
+            assert queue.end(count * RECORD_SIZE) == (damaged if count == damaged + 1 else count)
+
+
+@pytest.mark.parametrize("damaged", range(UNITS_PER_FILE))
+@pytest.mark.parametrize("offset", [0, -1, 1 << 62])
+def test_a_damaged_unit_does_not_hide_where_a_queue_begins(queue, damaged, offset):
+    """Of a queue whose first records are gone, no message that is there counts as gone."""
+    units = [unit(number) for number in range(UNITS_PER_FILE)]
+    units[damaged] = (offset, RECORD_SIZE, 7)
+    queue.write(0, units)
+    for first in range(UNITS_PER_FILE):
+        assert queue.queue.min(first * RECORD_SIZE, UNITS_PER_FILE) <= (first + 1 if first == damaged else first)
+
+
+def test_an_end_that_others_know_holds(queue):
+    """What stands there is for whoever reads it."""
+    queue.write(0, [unit(0), unit(1)])
+    assert queue.queue.end(1000, queue.agrees, lambda end, progress: end + 2) == 4
+    queue.write(0, [unit(0), unit(1), unit(2), unit(3), unit(4)])
+    assert queue.queue.end(1100, queue.agrees, lambda end, progress: end) == 5

@@ -458,6 +458,9 @@ class ScheduleService:
         """Return queue offset, deliver time and unit of the next messages that a level's queue shows.
 
         What retention took before its time is passed over.
+
+        Raises:
+            DamagedStore: the queue's file is missing, or was cut short.
         """
         low, high = queue.range()
         at = level.queue_offset
@@ -472,6 +475,8 @@ class ScheduleService:
         if at >= high:
             return []
         units = queue.units.units(at, min(BATCH, high - at))
+        if not units:
+            queue.refuse_missing_file(at)
         return [(at + number, self.deliver_timestamp(queue, unit), unit) for number, unit in enumerate(units)]
 
     def deliver_timestamp(self, queue: QueueReader, unit: Unit) -> int:

@@ -13,7 +13,9 @@ begin with 0, and for queue offsets that the log has lost.
 
 A reader may stand beside the builder, in another process, or come upon a store that nobody has open. It never asks a
 file how long it is: a unit counts only if its record ends at or before the builder's progress. Units ascend, and behind
-the last one there are zeros - or, in a store that a RocketMQ left, old units that point behind the log's end.
+the last one there are zeros - or, in a store that a RocketMQ left, old units that point behind the log's end. So the
+end lies behind the last unit that counts and that the log agrees with. A unit before it that does not is damage, never
+the end.
 
 Source: RocketMQ store, ConsumeQueue.CQ_STORE_UNIT_SIZE, getIndexBuffer, getMinOffsetInQueue and correctMinOffset.
 """
@@ -40,6 +42,9 @@ PRE_BLANK_SIZE = 0x7FFFFFFF
 FORWARD_COUNT = 4
 # Units that are read at once where pre-blank ones are passed over.
 BLANK_COUNT = 4096
+# Units behind a place where the queue seems to end, or before one where it seems to begin, that are looked at for some
+# that contradict: a page of a disk holds 204.
+LOOK_COUNT = 1024
 
 # No segment of RocketMQ's default size holds more.
 RECORD_SIZE_MAX = 1 << 30
@@ -122,8 +127,16 @@ class ConsumeQueue:
 
     # The end.
 
-    def end(self, progress: int, agrees: Callable[[int, Unit], bool]) -> int:
-        """Return the queue offset behind the last unit whose record ends at or before *progress*; 0 without one."""
+    def end(
+        self,
+        progress: int,
+        agrees: Callable[[int, Unit], bool],
+        goes_on: Callable[[int, int], int] = lambda end, progress: end,
+    ) -> int:
+        """Return the queue offset behind the last unit whose record ends at or before *progress*; 0 without one.
+
+        *goes_on* is asked, for an end that was found and the progress, where the queue ends as others know it.
+        """
         if progress == self.known_progress:
             return self.known_end
         self.looked_at = (0, b"")
@@ -132,7 +145,7 @@ class ConsumeQueue:
             units = list(UNIT.iter_unpack(data))
             if units and units[0] == self.known_last:
                 self.looked_at = (self.known_end - 1, data)
-                end, last = self.forward(self.known_end, units, progress)
+                end, last = self.forward(self.known_end, units, progress, agrees)
             else:
                 # Truncated, and grown again to something else.
                 end, last = self.search_end(progress, agrees)
@@ -140,16 +153,24 @@ class ConsumeQueue:
             end, last = self.search_end(progress, agrees)
         if last is not None and last is not self.known_last and not agrees(end - 1, last):
             end, last = self.search_end(progress, agrees)
+        known_elsewhere = goes_on(end, progress)
+        if known_elsewhere > end:
+            end, last = known_elsewhere, self.unit(known_elsewhere - 1)
+            self.looked_at = (0, b"")
         self.known_end, self.known_last, self.known_progress = end, last, progress
         return end
 
-    def forward(self, end: int, units: list[Unit], progress: int) -> tuple[int, Unit | None]:
+    def forward(
+        self, end: int, units: list[Unit], progress: int, agrees: Callable[[int, Unit], bool]
+    ) -> tuple[int, Unit | None]:
         """Go on from *end* while units count; *units* begin with the one before. Return the end and its last unit."""
         last = units[0]
-        for unit in units[1:]:
-            if not counts(unit, progress):
+        for number in range(1, len(units)):
+            if not counts(units[number], progress):
+                if self.is_gap(end, units[number + 1 :], progress):
+                    return self.search_end(progress, agrees)
                 return end, last
-            last = unit
+            last = units[number]
             end += 1
         step = FORWARD_COUNT
         # Far behind: twice as far each time, and then halfway back.
@@ -165,21 +186,56 @@ class ConsumeQueue:
                 low, last = middle + 1, found
             else:
                 high = middle
+        if self.agreeing_behind(low, progress, agrees) is not None:
+            return self.search_end(progress, agrees)
         return low, last
+
+    def is_gap(self, queue_offset: int, following: list[Unit], progress: int) -> bool:
+        """Tell whether units go on behind this place, whose own unit does not count; *following* were read with it."""
+        for unit in following:
+            if unit[1] > 0 and counts(unit, progress):
+                return True
+        if following:
+            return False
+        # It was the last that was read, in its file or at all.
+        further = self.unit(queue_offset + 1)
+        return further is not None and counts(further, progress)
+
+    def agreeing_behind(self, queue_offset: int, progress: int, agrees: Callable[[int, Unit], bool]) -> int | None:
+        """Return a place from this one on, in the same file and not far, whose unit counts and agrees; None: none does.
+
+        It proves that the queue does not end before it.
+        """
+        data = self.unit_bytes(queue_offset, LOOK_COUNT)
+        if data.strip(b"\0"):
+            for place, unit in enumerate(UNIT.iter_unpack(data), queue_offset):
+                if counts(unit, progress) and agrees(place, unit):
+                    return place
+        return None
 
     def search_end(self, progress: int, agrees: Callable[[int, Unit], bool]) -> tuple[int, Unit | None]:
         """Find the end from the files: the newest one with a unit that counts, and in it by bisection.
 
         Behind the end a RocketMQ may have left units, which point at other records or none. What never was a unit is
-        kept as `garbage`.
+        kept as `garbage`. A bisection that was led astray by a damaged unit is found out by those behind it.
         """
         self.files.forget(self.prefix)
         self.known_log_min = -1
         self.garbage = None
         self.looked_at = (0, b"")
         for begin in reversed(self.begins()):
-            first = begin // UNIT_SIZE
-            low, high = first, first + self.file_size // UNIT_SIZE
+            end, last = self.search_file(begin // UNIT_SIZE, progress, agrees)
+            if last is not None:
+                return end, last
+        return 0, None
+
+    def search_file(self, first: int, progress: int, agrees: Callable[[int, Unit], bool]) -> tuple[int, Unit | None]:
+        """Return the end that the units of one file show, which begins with *first*, and the last unit before it."""
+        limit = first + self.file_size // UNIT_SIZE
+        found: int | None = first - 1
+        low = first
+        while found is not None:
+            low, high = found + 1, limit
             while low < high:
                 middle = (low + high) // 2
                 unit = self.unit(middle)
@@ -191,10 +247,11 @@ class ConsumeQueue:
                     high = middle
                     if unit is None or is_garbage(unit):
                         self.suspect(middle)
-            while low > first and (unit := self.unit(low - 1)) is not None:
-                if unit[1] != PRE_BLANK_SIZE:
-                    return low, unit
-                low -= 1
+            found = self.agreeing_behind(low, progress, agrees) if low < limit else None
+        while low > first and (unit := self.unit(low - 1)) is not None:
+            if unit[1] != PRE_BLANK_SIZE:
+                return low, unit
+            low -= 1
         return 0, None
 
     def garbage_behind(self, end: int) -> tuple[int, str] | None:
@@ -257,18 +314,34 @@ class ConsumeQueue:
             self.known_log_min = commit_log_offset_min
         return min(self.known_min, end)
 
-    def search_min(self, commit_log_offset_min: int, low: int, end: int) -> int | None:
-        """Find the first unit from *low* on, and below *end*, whose record is still in the log; None if none is."""
-        high = end
-        while low < high:
-            middle = (low + high) // 2
-            real = self.first_real(middle, high)
-            if real is None or self.points_behind(real, commit_log_offset_min):
-                high = middle
-            else:
-                low = real + 1
+    def search_min(self, commit_log_offset_min: int, first: int, end: int) -> int | None:
+        """Find the first unit from *first* on, and below *end*, whose record is still in the log; None if none is."""
+        found: int | None = end
+        low = first
+        while found is not None:
+            low, high = first, found
+            while low < high:
+                middle = (low + high) // 2
+                real = self.first_real(middle, high)
+                if real is None or self.points_behind(real, commit_log_offset_min):
+                    high = middle
+                else:
+                    low = real + 1
+            found = self.kept_before(low, first, commit_log_offset_min)
         # Pre-blank units lead to the first real one.
         return self.first_real(low, end)
+
+    def kept_before(self, queue_offset: int, first: int, commit_log_offset_min: int) -> int | None:
+        """Return a place not far before this one whose unit's record is still in the log; None: none is.
+
+        It proves that a damaged unit has led the bisection astray.
+        """
+        per_file = self.file_size // UNIT_SIZE
+        begin = max(first, queue_offset - LOOK_COUNT, (queue_offset - 1) // per_file * per_file)
+        for place, unit in enumerate(self.units(begin, queue_offset - begin), begin):
+            if 0 < unit[1] < PRE_BLANK_SIZE and unit[0] >= commit_log_offset_min:
+                return place
+        return None
 
     def first_real(self, queue_offset: int, end: int) -> int | None:
         """Return the first queue offset below *end*, from *queue_offset* on, of a unit that is no pre-blank."""
@@ -291,9 +364,9 @@ class ConsumeQueue:
         return None
 
     def points_behind(self, queue_offset: int, commit_log_offset_min: int) -> bool:
-        """Tell whether the record of this unit is still in the log."""
+        """Tell whether the record of this unit is still in the log. What never was a unit is not passed over as old."""
         unit = self.unit(queue_offset)
-        return unit is not None and unit[0] >= commit_log_offset_min
+        return unit is not None and (unit[0] >= commit_log_offset_min or is_garbage(unit))
 
 
 def counts(unit: Unit, progress: int) -> bool:

@@ -27,7 +27,17 @@ from isal.isal_zlib import crc32
 from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange, StoreError
 from reput.filter import MessageFilter, TagMessageFilter, parse_tags
 from reput.settings import Settings
-from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue, Unit, holds_unit_of, is_garbage
+from reput.store.consume_queue import (
+    NO_UNIT,
+    PRE_BLANK_SIZE,
+    UNIT,
+    UNIT_SIZE,
+    ConsumeQueue,
+    Unit,
+    counts,
+    holds_unit_of,
+    is_garbage,
+)
 from reput.store.consume_queue_builder import (
     ConsumeQueueBuilder,
     queue_directories,
@@ -41,6 +51,7 @@ from reput.store.index_tags import shown_index_tags
 from reput.store.nearest_offset import QueueFile, nearest_offset
 from reput.store.open_files import DirectoryStamp, OpenFiles
 from reput.store.properties import filled_properties
+from reput.store.queue_proof import QueueProof
 from reput.store.record import (
     BORN_HOST_V6_FLAG,
     MESSAGE_MAGIC_CODE,
@@ -55,6 +66,7 @@ from reput.store.record import (
 from reput.store.segments import Segments
 from reput.store.tags_code_search import find_tags_codes
 from reput.store.topic_deletions import LastDeletions
+from reput.store.unit_damage import log_damage, require_reason
 from reput_hooks import Record
 
 __all__ = [
@@ -71,6 +83,9 @@ TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 RUN_SIZE_MAX = 1 << 20
 # A commit-log offset that no unit has, whatever is in it.
 NOWHERE = -(1 << 64)
+ZERO_UNIT = bytes(UNIT_SIZE)
+# The byte of a commit-log offset that differs most from one record to the next.
+LIVELY_BYTE_AT = 6
 UNIT_COUNT_MAX = 800
 # Of a tags code that is a hash, and neither the address of an ext unit nor a time.
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
@@ -258,6 +273,8 @@ class MessageReader:
         deletions: Callable[[], Mapping[str, int]] | None = None,
         own_from: int = 1 << 63,
         on_damage: Callable[[DamagedStore], None] = lambda error: None,
+        queue_end_at: Callable[[str, int, int], int] | None = None,
+        at_rest: bool = False,
     ) -> None:
         """Read the store in *store_directory*.
 
@@ -271,6 +288,10 @@ class MessageReader:
             own_from: commit-log offset from which on this very process has put all records. Bodies of others, which
                 have come from a disk, are compared with their CRC.
             on_damage: is told of each error that names a damaged place of the log, before it is raised.
+            queue_end_at: gives where a queue (topic, queue id) ends that is built up to a commit-log offset, 0 where
+                that is not known; beside the store's writer, in whose process it is once all was built. None: the
+                view's cursor is asked instead.
+            at_rest: nobody builds the queues, so what stands behind the end of one is not there for a moment only.
         """
         self.directory = store_directory
         self.settings = settings
@@ -281,6 +302,9 @@ class MessageReader:
         self.log_begin = log_begin
         self.own_from = own_from
         self.on_damage = on_damage
+        self.queue_end_at = queue_end_at
+        self.at_rest = at_rest
+        self.proof = QueueProof(store_directory)
         self.deletions = deletions or LastDeletions(store_directory)
         # What `log_begin` said when the segments were listed.
         self.known_log_begin = -1
@@ -456,10 +480,17 @@ class MessageReader:
             data = queue.units.counted_unit_bytes(at, wanted)
             if not data:
                 if not taken:
-                    queue.refuse_cut_short(at)
+                    queue.refuse_missing_file(at)
                     status = GetMessageStatus.OFFSET_FOUND_NULL
                     at += file_units - at % file_units
                 break
+            if codes is not None and (zero_at := find_zero_unit(data)) >= 0:
+                # It has no tag, but is not passed over for that.
+                data = data[: zero_at * UNIT_SIZE]
+                if not data:
+                    queue.read([(at, NO_UNIT)], [], [])
+                    at += 1
+                    continue
             numbers = None if codes is None else find_tags_codes(data, codes)
             if limits is None and record_filter is None and (numbers is not None or message_filter is None):
                 # Nothing has to be asked of any unit that is passed over.
@@ -753,8 +784,27 @@ class QueueReader:
             self.units.forget()
         if progress <= deleted_at:
             return 0, 0
-        end = self.units.end(progress, self.agrees)
+        end = self.units.end(progress, self.agrees, self.goes_on)
         return self.units.min(self.log_min, end), end
+
+    def goes_on(self, end: int, progress: int) -> int:
+        """Return where the queue ends that seems to end at *end*: there, or behind units that are damaged."""
+        reader = self.reader
+        if reader.queue_end_at is not None:
+            if reader.queue_end_at(self.topic, self.queue_id, progress) <= end:
+                return end
+        else:
+            known = reader.proof.kept_end(self.topic, self.queue_id, progress)
+            behind = self.units.unit(end) or NO_UNIT
+            # A builder may just have come further than its progress says.
+            is_odd = behind != NO_UNIT and (reader.at_rest or counts(behind, progress) or is_garbage(behind))
+            if not is_odd and (known is None or known.end <= end * UNIT_SIZE):
+                return end
+        begin = max(self.log_min, self.deleted_at)
+        last = self.units.unit(end - 1) if end else None
+        if last is not None and counts(last, progress) and self.agrees(end - 1, last):
+            begin = max(begin, last[0] + last[1])
+        return reader.proof.end(self.topic, self.queue_id, end, begin, progress, reader.at_rest)
 
     def garbled(self, queue_offset: int, what: str) -> DamagedStore:
         """Return the error that says that the queue goes on with what is no unit."""
@@ -771,25 +821,33 @@ class QueueReader:
         if unit[0] < self.log_min:
             return True
         try:
-            data = self.reader.read_log(unit[0], unit[1])
+            data = self.record_bytes(unit[0], unit[1])
             if not self.is_record(data, 0, queue_offset, unit):
                 return False
             self.reader.agreed = (self, queue_offset, unit, data)
             return True
-        except (DamagedStore, OffsetOutOfRange):
+        except OffsetOutOfRange:
             return False
 
-    def is_record(self, data: bytes, at: int, queue_offset: int, unit: Unit) -> bool:
-        """Tell whether ``data[at:]`` begins with the record of a unit.
+    def record_bytes(self, commit_log_offset: int, size: int) -> bytes:
+        """Return the bytes that a unit names; of one whose size is no usual one, only if the record itself says so.
 
         Raises:
-            DamagedStore: it begins with no record at all.
+            OffsetOutOfRange: the log does not hold them all, or the record there has another size.
         """
+        if size > RUN_SIZE_MAX:
+            own_size = int.from_bytes(self.reader.read_log(commit_log_offset, 4), "big")
+            if own_size != size:
+                raise OffsetOutOfRange(
+                    f"the record has another size: commit_log_offset={commit_log_offset} size={size} found={own_size}"
+                )
+        return self.reader.read_log(commit_log_offset, size)
+
+    def is_record(self, data: bytes, at: int, queue_offset: int, unit: Unit) -> bool:
+        """Tell whether ``data[at:]`` begins with the record of a unit."""
         try:
             size, magic_code, queue_id, own_queue_offset, commit_log_offset, sys_flag = HEAD.unpack_from(data, at)
-            if commit_log_offset != unit[0] or magic_code not in MAGIC_CODES:
-                return self.pass_over("the log has no record where the queue says", queue_offset, unit[0], unit[1])
-            if size != unit[1]:
+            if commit_log_offset != unit[0] or magic_code not in MAGIC_CODES or size != unit[1]:
                 return False
             if queue_id == self.queue_id and own_queue_offset == queue_offset:
                 body_at = at + BODY_AT[sys_flag >> 4 & 3]
@@ -797,25 +855,10 @@ class QueueReader:
                 topic_field = self.topic_fields[magic_code == MESSAGE_MAGIC_CODE_V2]
                 if body_size >= 0 and data.startswith(topic_field, body_at + body_size):
                     return True
-        except StructError:
+            record = decode_record(data[at : at + size])
+        except (StructError, DamagedStore):
             return False
-        return holds_unit_of(decode_record(data[at : at + size]), self.topic, self.queue_id, queue_offset)
-
-    def pass_over(self, what: str, queue_offset: int, commit_log_offset: int, record_size: int) -> bool:
-        """Return False if an operator has accepted the damage that a read came upon.
-
-        Raises:
-            DamagedStore: nobody has.
-        """
-        if self.reader.is_accepted(commit_log_offset):
-            return False
-        raise DamagedStore.at(
-            commit_log_offset,
-            record_size,
-            f"{what}: topic={self.topic} queue_id={self.queue_id} queue_offset={queue_offset} "
-            f"commit_log_offset={commit_log_offset}",
-            "See `reput check STORE`; the messages behind it can be read.",
-        )
+        return holds_unit_of(record, self.topic, self.queue_id, queue_offset)
 
     def passes_over_body(self, record: bytes) -> bool:
         """Return False for a record whose body does not have its CRC, if an operator has accepted that.
@@ -824,7 +867,9 @@ class QueueReader:
             DamagedStore: nobody has.
         """
         _, _, _, queue_offset, commit_log_offset, _ = HEAD.unpack_from(record)
-        return self.pass_over(NOT_ITS_CRC, queue_offset, commit_log_offset, len(record))
+        if self.reader.is_accepted(commit_log_offset):
+            return False
+        raise log_damage(self, NOT_ITS_CRC, queue_offset, commit_log_offset, len(record))
 
     def may_be_wanted(self, unit: Unit, message_filter: MessageFilter) -> bool:
         """Ask a filter with what the queue knows of a message. What the ext files have lost counts as unknown."""
@@ -839,16 +884,19 @@ class QueueReader:
     def read(self, chosen: Sequence[Place], places: list[Place], body_ends: list[int]) -> list[bytes]:
         """Return the bytes of the records of units.
 
-        Neighbours are read at once. Records that the log no longer has, or never had, are missing.
+        Neighbours are read at once. Records that the log no longer has are missing.
 
         Args:
             places, body_ends: of neighbours that were all checked as a whole and have hosts of IPv4, the places, and
                 where in each one's bytes its body ends, are appended to them.
 
         Raises:
-            DamagedStore: one of *chosen* is no unit.
+            DamagedStore: one of *chosen* leads to no record of this queue, and neither retention, nor the deletion of
+                the topic, nor an operator has accounted for that.
         """
         records: list[bytes] = []
+        missing: list[Place] = []
+        checked = len(places)
         log_min = self.log_min
         run: list[Place] = []
         begin = end = NOWHERE
@@ -856,19 +904,25 @@ class QueueReader:
             offset, size, _ = place[1]
             if offset != end or end + size - begin > RUN_SIZE_MAX:
                 if run:
-                    self.read_run(run, begin, end, records, places, body_ends)
+                    missing += self.read_run(run, begin, end, records, places, body_ends)
                     run = []
                 # A pre-blank unit comes here for its size.
                 if offset < log_min or size == PRE_BLANK_SIZE:
+                    if size != PRE_BLANK_SIZE:
+                        missing.append(place)
                     end = NOWHERE
                     continue
                 begin = offset
             run.append(place)
             end = offset + size
         if run:
-            self.read_run(run, begin, end, records, places, body_ends)
-        if len(records) < len(chosen):
-            self.refuse_garbage(chosen)
+            missing += self.read_run(run, begin, end, records, places, body_ends)
+        if missing and require_reason(self, missing):
+            del places[checked:], body_ends[checked:]
+            low, high = self.range()
+            units = ((queue_offset, self.units.unit(queue_offset)) for queue_offset, _ in chosen)
+            there = [(place, unit) for place, unit in units if unit is not None and low <= place < high]
+            return self.read(there, places, body_ends)
         return records
 
     def refuse_cut_short(self, queue_offset: int) -> None:
@@ -880,6 +934,18 @@ class QueueReader:
         reason = self.units.cut_short(queue_offset)
         if reason is not None:
             raise self.garbled(queue_offset, reason)
+
+    def refuse_missing_file(self, queue_offset: int) -> None:
+        """Look why there are no bytes where a unit within the queue's bounds should be.
+
+        Raises:
+            DamagedStore: its file was cut short, or is missing, and the queue has not lost it to retention.
+        """
+        self.refuse_cut_short(queue_offset)
+        self.forget()
+        low, high = self.range()
+        if low <= queue_offset < high and self.units.unit_file_size(queue_offset) is None:
+            raise self.garbled(queue_offset, f"its file is missing: path={self.units.unit_file(queue_offset)}")
 
     def refuse_garbage(self, chosen: Sequence[tuple[int, Unit]]) -> None:
         """Look among units whose records were not all found for one that was never written.
@@ -899,22 +965,27 @@ class QueueReader:
         records: list[bytes],
         places: list[Place],
         body_ends: list[int],
-    ) -> None:
-        """Append the bytes of records that lie one behind the other in [begin, end), and what `read` promises."""
+    ) -> list[Place]:
+        """Append the bytes of records that lie one behind the other in [begin, end), and what `read` promises.
+
+        Return the places that lead to none.
+        """
+        missing: list[Place] = []
         agreed = self.reader.agreed
         try:
             if agreed is not None and len(run) == 1 and agreed[:3] == (self, *run[0]):
                 # Who follows a queue wants the record by which its end was found.
                 data = agreed[3]
             else:
-                data = self.reader.read_log(begin, end - begin)
+                data = self.record_bytes(begin, end - begin) if end > begin else b""
         except OffsetOutOfRange:
             # Two segments, or the log was trimmed just now.
-            if len(run) > 1:
-                for place in run:
-                    first, size, _ = place[1]
-                    self.read_run([place], first, first + size, records, places, body_ends)
-            return
+            if len(run) == 1:
+                return run
+            for place in run:
+                first, size, _ = place[1]
+                missing += self.read_run([place], first, first + size, records, places, body_ends)
+            return missing
         unpack_head, unpack_tail = HEAD_V4.unpack_from, self.unpack_tail
         own_queue_id, own_topic_field = self.queue_id, self.topic_fields[0]
         head_size = HEAD_V4.size
@@ -951,6 +1022,8 @@ class QueueReader:
             # Of another kind, or another's.
             if self.is_record(data, at, queue_offset, unit):
                 append(data[at:following])
+            else:
+                missing.append((queue_offset, unit))
             at = following
         if begin < self.reader.own_from:
             taken = records[before:]
@@ -958,6 +1031,7 @@ class QueueReader:
         if len(ends) == len(run) == len(records) - before:
             places += run
             body_ends += ends
+        return missing
 
     def written_files(self, end: int) -> list[QueueFile]:
         """Return the files that hold units before *end*, and when each was written last."""
@@ -1017,6 +1091,15 @@ def choose(data: bytes, queue_offset: int, numbers: list[int] | None, count_max:
     places = [(queue_offset + number, unpack(data, number * UNIT_SIZE)) for number in chosen]
     passed = chosen[-1] + 1 if len(numbers) >= count_max else len(data) // UNIT_SIZE
     return places, queue_offset + passed
+
+
+def find_zero_unit(units: bytes) -> int:
+    """Return the number of the first of these units that was never written, -1 if all were."""
+    lively = units[LIVELY_BYTE_AT::UNIT_SIZE]
+    number = lively.find(0)
+    while number >= 0 and not units.startswith(ZERO_UNIT, number * UNIT_SIZE):
+        number = lively.find(0, number + 1)
+    return number
 
 
 def body_fits(record: bytes) -> bool:
