@@ -48,7 +48,7 @@ from reput.store.met_damage import MetDamages, known_damage
 from reput.store.publisher import Publisher
 from reput.store.recorded_settings import changed_settings, meaning_of, read_recorded
 from reput.store.retention_plan import SegmentFate
-from reput.store.shortages import tell_store_error
+from reput.store.shortages import go_back, store_error, tell_read_error, tell_store_error
 from reput.store.store_checkpoint import write_checkpoint
 from reput.store.topic_config_manager import TopicConfigManager
 from reput_hooks import Record
@@ -139,6 +139,8 @@ def open(
         StoreLocked: another process writes the store, and went on with it for *lock_timeout*.
         StoreFull: the disk has no room for the store's own files.
         DamagedStore: the log is damaged, and nobody has decided about that yet.
+        StoreError: the system refuses something else: a file cannot be read, or there are too few descriptors, threads
+            or too little memory.
     """
     directory = require_path("path", path)
     if not os.fspath(path):
@@ -159,14 +161,18 @@ def open(
             f"a store that is only read keeps its settings: change_settings={','.join(changes)}",
             "Leave change_settings out, or open the store for writing.",
         )
-    read = partial(load_settings, config_path, recorded=read_recorded(directory), changes=changes, **settings)
+    with tell_read_error(f"the store cannot be opened: store={directory}"):
+        recorded = read_recorded(directory)
+    read = partial(load_settings, config_path, recorded=recorded, changes=changes, **settings)
     loaded = read()
     if read_only:
         from reput.process.stopped_status import as_run_last
 
-        return ReadOnlyStore(directory, as_run_last(directory, loaded))
+        with tell_read_error(f"the store cannot be opened: store={directory}"):
+            return ReadOnlyStore(directory, as_run_last(directory, loaded))
     configuration = Configuration(loaded.settings, lambda: read().settings)
-    return Store(directory, loaded.settings, mode, configuration, hooks, changes, lock_timeout)
+    with tell_store_error(f"the store cannot be opened: store={directory}"):
+        return Store(directory, loaded.settings, mode, configuration, hooks, changes, lock_timeout)
 
 
 class Reading:
@@ -215,8 +221,11 @@ class Reading:
         if tags is not None:
             require_text("tags", tags)
             parse_plain_tags(tags)
-        with self.read_lock:
-            return self.reader.get_message(topic, queue_id, queue_offset, count_max, tags=tags)
+        try:
+            with self.read_lock:
+                return self.reader.get_message(topic, queue_id, queue_offset, count_max, tags=tags)
+        except OSError as error:
+            raise store_error(f"the queue cannot be read: topic={topic} queue_id={queue_id}", error) from error
 
     def query(
         self,
@@ -246,7 +255,7 @@ class Reading:
         require_whole("count_max", count_max)
         require_whole("begin", begin, None)
         require_whole("end", end, None)
-        with self.read_lock:
+        with self.read_lock, tell_read_error(f"the index cannot be read: topic={topic}"):
             if tags is not None:
                 return self.reader.query_tags(topic, tags, count_max, begin, end).records
             assert key is not None
@@ -255,20 +264,22 @@ class Reading:
     def topics(self) -> dict[str, list[int]]:
         """Return the queue ids of every topic that has a consume queue."""
         self.require_open()
-        return self.reader.topics()
+        with tell_read_error("the queues cannot be listed"):
+            return self.reader.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the queue ids of one topic that has a consume queue, ascending."""
         self.require_open()
         require_text("topic", topic)
-        return self.reader.queue_ids(topic)
+        with tell_read_error(f"the queues cannot be listed: topic={topic}"):
+            return self.reader.queue_ids(topic)
 
     def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
         self.require_open()
         require_text("topic", topic)
         require_whole("queue_id", queue_id)
-        with self.read_lock:
+        with self.read_lock, tell_read_error(f"the queue cannot be read: topic={topic} queue_id={queue_id}"):
             return self.reader.queue_range(topic, queue_id)
 
     def records(self, commit_log_offset: int = 0, *, follow: bool = False) -> Iterator[Record]:
@@ -283,7 +294,12 @@ class Reading:
         """
         self.require_open()
         require_whole("commit_log_offset", commit_log_offset)
-        return self.walk_records(commit_log_offset, follow)
+        return self.told_records(commit_log_offset, follow)
+
+    def told_records(self, commit_log_offset: int, follow: bool) -> Iterator[Record]:
+        """Yield what `records` promises, with its errors."""
+        with tell_read_error(f"the log cannot be read: store={self.directory}"):
+            yield from self.walk_records(commit_log_offset, follow)
 
     def walk_records(self, commit_log_offset: int, follow: bool) -> Iterator[Record]:
         """Yield what `records` promises."""
@@ -359,17 +375,20 @@ class Store(Reading):
         self.transacting: TransactionService | None = None
         try:
             self.start_group(mode)
-        except BaseException:
-            self.writer.give_back()
+        except BaseException as error:
+            go_back(error, self.writer.give_back)
             raise
         try:
             # Of those that are new it is known from now on that they have nothing yet.
             self.keep_cursors(dict.fromkeys(self.settings.dispatchers))
             self.start_services()
-        except BaseException:
-            self.group.drain_and_stop()
-            self.writer.give_back(views_complete=self.views_complete())
-            self.close_ring()
+        except BaseException as error:
+            go_back(
+                error,
+                self.group.drain_and_stop,
+                lambda: self.writer.give_back(views_complete=self.views_complete()),
+                self.close_ring,
+            )
             raise
         opened_here.add(self)
 
@@ -453,8 +472,8 @@ class Store(Reading):
             self.publisher = self.group.publisher()
         try:
             self.group.start()
-        except BaseException:
-            self.close_ring()
+        except BaseException as error:
+            go_back(error, self.close_ring)
             raise
         self.attach_publisher()
 
@@ -1046,13 +1065,14 @@ class ReadOnlyStore(Reading):
         self.directory = directory
         self.settings = settings
         self.read_lock = threading.Lock()
-        self.observed = connect_observer(directory)
         self.end = 0
-        if self.observed is None:
-            from reput.store.log_end import find_log_end
-            from reput.store.segments import Segments
+        with tell_read_error(f"the store cannot be opened: store={directory}"):
+            self.observed = connect_observer(directory)
+            if self.observed is None:
+                from reput.store.log_end import find_log_end
+                from reput.store.segments import Segments
 
-            self.end = find_log_end(directory, Segments(directory / "commitlog"))
+                self.end = find_log_end(directory, Segments(directory / "commitlog"))
         self.reader = MessageReader(
             directory, settings, self.readable_up_to, self.generation, at_rest=self.observed is None
         )
@@ -1083,8 +1103,13 @@ class ReadOnlyStore(Reading):
         return True
 
     def status(self) -> GroupStatus:
-        """Return what is known of the store and of whoever writes it."""
-        status = self.group_status()
+        """Return what is known of the store and of whoever writes it.
+
+        Raises:
+            StoreError: one of the files that say so cannot be read.
+        """
+        with tell_read_error(f"the status cannot be read: store={self.directory}"):
+            status = self.group_status()
         if status.started is not None:
             statistics = self.statistics()
             return status if statistics is None else with_statistics(status, statistics)

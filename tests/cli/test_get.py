@@ -65,14 +65,17 @@ def test_a_queue_file_of_garbage_is_an_error_that_says_so(queue, capsys):
 
 
 def test_what_lies_before_garbage_is_there(queue, capsys):
-    """Only what is asked for behind it is an error."""
+    """It is printed, and then the error says where the garbage begins."""
     store, files = queue
     count = files[0].stat().st_size // 20
     files[0].write_bytes(files[0].read_bytes()[:200] + b"\xff" * (count * 20 - 200))
     for path in files[1:]:
         path.unlink()
-    assert main(["get", str(store), "Meadow_orders-12", "0", "8", "--count", "20", "--format", "json"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert main(["get", str(store), "Meadow_orders-12", "0", "8", "--count", "20", "--format", "json"]) == 3
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == 2
+    assert "queue_offset=10: no unit stands there" in printed.err
+    assert main(["get", str(store), "Meadow_orders-12", "0", "8", "--count", "2"]) == 0
     assert main(["get", str(store), "Meadow_orders-12", "0", "10"]) == 3
 
 

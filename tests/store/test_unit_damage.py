@@ -149,5 +149,5 @@ def test_a_unit_that_points_before_the_logs_first_byte_is_named(written):
     overwrite(written, 20, (100, size, code))
     with reput.open(written, read_only=True, **SIZES) as opened:
         assert opened.queue_range("orders", 0)[0] < 20
-        with pytest.raises(DamagedStore, match=r"queue_offset=20: the unit points before the log's first byte"):
+        with pytest.raises(DamagedStore, match=r"queue_offset=20: the unit points before the queue's first message"):
             opened.get("orders", 0, 20, 1)

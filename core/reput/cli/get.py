@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +21,11 @@ from reput.cli.options import (
     whole_number,
 )
 from reput.cli.output import RecordPrinter
+from reput.errors import DamagedStore
+
+if TYPE_CHECKING:
+    from reput.opened_store import ReadOnlyStore
+    from reput_hooks import Record
 
 __all__ = ["EXAMPLE", "get"]
 
@@ -43,16 +49,34 @@ def get(
 ) -> int:
     """Print messages of a queue, from a queue offset on.
 
-    Exit code 1: there is none.
+    Exit code 1: there is none. Where one of them is damaged, those before it are printed, and the exit code is 3.
     """
     from reput.cli.behind import note_if_behind
     from reput.opened_store import ReadOnlyStore
 
-    with ReadOnlyStore(store, settings_of(store, config, assignments).settings) as opened:
-        found = opened.get(topic, queue_id, queue_offset, count)
-        if not found.records:
-            note_if_behind(opened, "consume_queue")
     printer = RecordPrinter(output_format, body)
-    for record in found.records:
-        printer.record(record)
-    return 0 if found.records else ANSWER_IS_NO
+    is_found = False
+    with ReadOnlyStore(store, settings_of(store, config, assignments).settings) as opened:
+        for record in messages(opened, topic, queue_id, queue_offset, count):
+            printer.record(record)
+            is_found = True
+        if not is_found:
+            note_if_behind(opened, "consume_queue")
+    return 0 if is_found else ANSWER_IS_NO
+
+
+def messages(store: ReadOnlyStore, topic: str, queue_id: int, queue_offset: int, count: int) -> Iterator[Record]:
+    """Yield up to *count* messages of a queue.
+
+    Raises:
+        DamagedStore: the next one is damaged; those before it were yielded.
+    """
+    try:
+        found = store.get(topic, queue_id, queue_offset, count)
+    except DamagedStore:
+        for _ in range(count):
+            found = store.get(topic, queue_id, queue_offset, 1)
+            yield from found
+            queue_offset = found.next_queue_offset
+    else:
+        yield from found

@@ -34,6 +34,7 @@ from reput.filter import (
 from reput.settings import Settings
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.message_reader import GetMessageResult, GetMessageStatus, MessageReader, Records, TransferLimits
+from reput.store.shortages import store_error
 from reput.store.topic_config_manager import PERM_READ
 
 __all__ = ["PullRequest", "PullResult", "PullService", "ReadableStore"]
@@ -177,7 +178,12 @@ class PullService:
         return self.answer(request, queue_offset, found)
 
     def get(self, request: PullRequest, message_filter: MessageFilter | None, queue_offset: int) -> GetMessageResult:
-        """Read a queue within the limits of one transfer."""
+        """Read a queue within the limits of one transfer.
+
+        Raises:
+            DamagedStore: the bytes of a record, or of the queue, are none.
+            StoreError: the system cannot read them.
+        """
         limits: TransferLimits | None = None
         if not request.trusted:
             limits = self.limits
@@ -188,16 +194,20 @@ class PullService:
                     bytes_in_memory=min(limits.bytes_in_memory, bytes_max),
                     bytes_on_disk=min(limits.bytes_on_disk, bytes_max),
                 )
-        with self.store.read_lock:
-            return self.store.reader.get_message(
-                request.topic,
-                request.queue_id,
-                queue_offset,
-                # To RocketMQ one message always fits, whatever the number.
-                max(request.count_max, 1),
-                message_filter=message_filter,
-                limits=limits,
-            )
+        try:
+            with self.store.read_lock:
+                return self.store.reader.get_message(
+                    request.topic,
+                    request.queue_id,
+                    queue_offset,
+                    # To RocketMQ one message always fits, whatever the number.
+                    max(request.count_max, 1),
+                    message_filter=message_filter,
+                    limits=limits,
+                )
+        except OSError as error:
+            what = f"the queue cannot be read: topic={request.topic} queue_id={request.queue_id}"
+            raise store_error(what, error) from error
 
     def answer(self, request: PullRequest, queue_offset: int, found: GetMessageResult) -> PullResult:
         """Return what a pull comes to where *found* was read for it."""

@@ -324,13 +324,17 @@ class InlineGroup:
             self.load(member)
         self.order = in_order({name: member.description.after for name, member in self.members.items()})
         self.take_lock()
-        for name in ShadowFolders(self.context.view_directory).settle():
-            if name in self.members:
-                self.members[name].cell.raise_generation()
-        # Before the thread comes to run: a group that is drained at once takes in what is there, too.
-        for name in self.order:
-            self.start_when_due(self.members[name])
-        self.thread.start()
+        try:
+            for name in ShadowFolders(self.context.view_directory).settle():
+                if name in self.members:
+                    self.members[name].cell.raise_generation()
+            # Before the thread comes to run: a group that is drained at once takes in what is there, too.
+            for name in self.order:
+                self.start_when_due(self.members[name])
+            self.thread.start()
+        except BaseException:
+            self.lock.release()
+            raise
 
     def load(self, member: Member) -> None:
         """Import one plugin; BROKEN if that fails."""

@@ -798,7 +798,10 @@ class QueueReader:
             behind = self.units.unit(end) or NO_UNIT
             # A builder may just have come further than its progress says.
             is_odd = behind != NO_UNIT and (reader.at_rest or counts(behind, progress) or is_garbage(behind))
-            if not is_odd and (known is None or known.end <= end * UNIT_SIZE):
+            # Of a topic that was deleted since, the view may not have come so far.
+            is_odd &= not (counts(behind, progress) and behind[0] < self.deleted_at)
+            is_short = known is not None and known.end > end * UNIT_SIZE and known.last >= self.deleted_at
+            if not is_odd and not is_short:
                 return end
         begin = max(self.log_min, self.deleted_at)
         last = self.units.unit(end - 1) if end else None
@@ -897,7 +900,7 @@ class QueueReader:
         records: list[bytes] = []
         missing: list[Place] = []
         checked = len(places)
-        log_min = self.log_min
+        log_min = max(self.log_min, self.deleted_at)
         run: list[Place] = []
         begin = end = NOWHERE
         for place in chosen:

@@ -44,6 +44,7 @@ class OpenFiles:
 
         Raises:
             FileNotFoundError: there is no such file.
+            OSError: the system cannot read it; the error names it.
         """
         if type(path) is not str:
             path = str(path)
@@ -58,7 +59,11 @@ class OpenFiles:
                     self.close_file(next(iter(self.descriptors)))
             else:
                 self.descriptors.move_to_end(path)
-            return os.pread(descriptor, size, at)
+            try:
+                return os.pread(descriptor, size, at)
+            except OSError as error:
+                error.filename = path
+                raise
 
     def close_file(self, path: str) -> None:
         """Close one; under the lock."""

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
 from reput.errors import StoreError, StoreFull, StoreReadOnly
 from reput_hooks import RetryLater
 
-__all__ = ["NO_ROOM", "retry_on_shortage", "tell_store_error"]
+__all__ = ["NO_ROOM", "go_back", "retry_on_shortage", "store_error", "tell_read_error", "tell_store_error"]
 
 NOT_ALLOWED = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 SHORTAGES = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 MAY_NOT_WRITE = "Open it with read_only=True, or mend its owner, mode or mount; verbs that only read work as it is."
+NO_MEMORY = "Give the program more memory: see `ulimit -v` and the limit of its container."
+ADVICE = {
+    errno.EMFILE: "Raise the limit of open files: ulimit -n.",
+    errno.ENFILE: "Raise the system's limit of open files: sysctl fs.file-max.",
+    errno.ENOMEM: NO_MEMORY,
+    errno.EAGAIN: "Raise the limit of processes and threads: ulimit -u, or that of the container.",
+    errno.EIO: "The disk may be failing: see the system's log (dmesg), and `reput check STORE`.",
+    errno.EACCES: "See its owner and mode; run as a user who may read it.",
+}
+# What Python says where the system starts no thread; it has no class of its own.
+NO_THREAD = "can't start new thread"
+# What the dynamic loader says where numpy, for one, does not fit into the address space any more.
+NO_ROOM_FOR_LIBRARY = "failed to map segment"
 
 
 class retry_on_shortage:
@@ -41,6 +54,15 @@ class retry_on_shortage:
             raise RetryLater(f"{self.what}: error={error.strerror} path={error.filename}") from error
 
 
+def store_error(what: str, error: OSError) -> StoreError:
+    """Return the error that says *what* could not be done, why, and with which file."""
+    where = "" if error.filename is None else f" path={error.filename}"
+    text = f"{what}: error={error.strerror or error}{where}"
+    if error.errno in NO_ROOM:
+        return StoreFull(text, "Make room on the disk; nothing that was stored is lost.")
+    return StoreError(text, ADVICE.get(error.errno or 0, ""))
+
+
 @contextmanager
 def tell_store_error(what: str) -> Iterator[None]:
     """Turn an error of the system into one of the store that says *what* could not be done, and with which file.
@@ -48,14 +70,41 @@ def tell_store_error(what: str) -> Iterator[None]:
     Raises:
         StoreFull: the disk has no room.
         StoreReadOnly: this user may not write there, or nobody may.
-        StoreError: anything else that the system refused.
+        StoreError: anything else that the system refused, a thread or memory included.
     """
     try:
         yield
     except OSError as error:
-        text = f"{what}: error={error.strerror} path={error.filename}"
-        if error.errno in NO_ROOM:
-            raise StoreFull(text, "Make room on the disk; nothing that was stored is lost.") from error
         if error.errno in NOT_ALLOWED:
-            raise StoreReadOnly(text, MAY_NOT_WRITE) from None
-        raise StoreError(text) from error
+            raise StoreReadOnly(f"{what}: error={error.strerror} path={error.filename}", MAY_NOT_WRITE) from None
+        raise store_error(what, error) from error
+    except MemoryError as error:
+        raise StoreError(f"{what}: error=there is no memory for it", NO_MEMORY) from error
+    except (RuntimeError, ImportError) as error:
+        if NO_THREAD in str(error):
+            raise StoreError(f"{what}: error=the system starts no thread", ADVICE[errno.EAGAIN]) from error
+        if NO_ROOM_FOR_LIBRARY in str(error):
+            raise StoreError(f"{what}: error=there is no memory for a library", NO_MEMORY) from error
+        raise
+
+
+@contextmanager
+def tell_read_error(what: str) -> Iterator[None]:
+    """Turn an error of the system into one of the store that says *what* could not be read, and which file.
+
+    Raises:
+        StoreError: the system cannot, or this user may not.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise store_error(what, error) from error
+
+
+def go_back(error: BaseException, *actions: Callable[[], object]) -> None:
+    """Undo what was done before *error*; what goes wrong with that is added to it, and does not take its place."""
+    for action in actions:
+        try:
+            action()
+        except Exception as further:
+            error.add_note(f"Then, on the way back: {type(further).__name__}: {further}")

@@ -37,9 +37,9 @@ def damage_of_unit(queue: QueueReader, queue_offset: int, unit: Unit) -> Damaged
     log_end = queue.units.known_progress
     if commit_log_offset + size > log_end:
         return queue.garbled(queue_offset, f"the unit points behind the log's end: {stands} log_end={log_end}")
-    if commit_log_offset < queue.log_min:
+    if commit_log_offset < max(queue.log_min, queue.deleted_at):
         return queue.garbled(
-            queue_offset, f"the unit points before the log's first byte, those before it do not: {stands}"
+            queue_offset, f"the unit points before the queue's first message, those before it do not: {stands}"
         )
     try:
         own_size, magic_code, own_offset = HEAD.unpack(queue.reader.read_log(commit_log_offset, HEAD.size))
