@@ -19,7 +19,7 @@ from reput.store.message import Message
 
 __all__ = ["VERSIONS", "java_command"]
 
-VERSIONS = ("4.9.7", "5.3.3")
+VERSIONS = ("4.9.7", "5.3.3", "5.5.0")
 SOURCES = Path(__file__).with_name("java")
 BUILD_SECONDS_MAX = 600
 # What Maven says when it cannot reach a repository, as opposed to when it cannot compile.

@@ -19,7 +19,7 @@ from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -68,6 +68,9 @@ from reput.store.tags_code_search import find_tags_codes
 from reput.store.topic_deletions import LastDeletions
 from reput.store.unit_damage import log_damage, require_reason
 from reput_hooks import Record
+
+if TYPE_CHECKING:
+    from reput.store.batch_queue_reader import BatchQueueReader
 
 __all__ = [
     "BoundaryType",
@@ -313,6 +316,7 @@ class MessageReader:
         self.log_stamp = DirectoryStamp(store_directory / "commitlog")
         self.queues: dict[tuple[str, int], QueueReader] = {}
         self.queues_stamp = DirectoryStamp(store_directory / "consumequeue")
+        self.batch_queues = store_directory / "batchconsumequeue"
         self.index = Index(store_directory / "index", settings.max_hash_slot_num, settings.max_index_num, self.files)
         self.file_sizes: tuple[int, int] | None = None
         # Queue, queue offset, unit and bytes of the newest record, if the present get has compared it with its unit.
@@ -404,7 +408,9 @@ class MessageReader:
         for topic, queue_id, _ in queue_directories(self.directory / "consumequeue"):
             if deletions.get(topic, -1) < progress:
                 found.setdefault(topic, []).append(queue_id)
-        return {topic: sorted(queue_ids) for topic, queue_ids in found.items()}
+        for topic, queue_id, _ in queue_directories(self.batch_queues):
+            found.setdefault(topic, []).append(queue_id)
+        return {topic: sorted(set(queue_ids)) for topic, queue_ids in found.items()}
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of the consume queues of one topic, ascending; no other topic is looked at."""
@@ -412,11 +418,24 @@ class MessageReader:
             return []
         if self.deletions().get(topic, -1) >= self.view_progress("consume_queue"):
             return []
-        return sorted(queue_id for queue_id, _ in queues_of_topic(self.directory / "consumequeue" / topic))
+        directories = (self.directory / "consumequeue" / topic, self.batch_queues / topic)
+        return sorted({queue_id for directory in directories for queue_id, _ in queues_of_topic(directory)})
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last."""
-        return self.queue(topic, queue_id).range()
+        low, high = self.queue(topic, queue_id).range()
+        if high == 0 and (batches := self.batch_queue(topic, queue_id)) is not None:
+            return batches.range()
+        return low, high
+
+    def batch_queue(self, topic: str, queue_id: int) -> BatchQueueReader | None:
+        """Return the batch consume queue that RocketMQ 5 keeps in place of this queue, None if there is none."""
+        if not os.path.isdir(f"{self.batch_queues}/{topic}/{queue_id}"):
+            return None
+        # Here, because hardly any store has one.
+        from reput.store.batch_queue_reader import BatchQueueReader
+
+        return BatchQueueReader(self, topic, queue_id)
 
     def get_message(
         self,
@@ -442,6 +461,9 @@ class MessageReader:
         """
         queue = self.queue(topic, queue_id)
         low, high = queue.range()
+        if high == 0 and (batches := self.batch_queue(topic, queue_id)) is not None:
+            tag_filter = None if tags is None else TagMessageFilter(parse_tags(tags))
+            return batches.get_message(queue_offset, count_max, tag_filter or message_filter, limits)
         log_min = queue.log_min
         status = empty_status(queue_offset, low, high)
         if status is not None and queue_offset >= high and (garbage := queue.units.garbage_behind(high)) is not None:
@@ -555,6 +577,8 @@ class MessageReader:
         """
         queue = self.queue(topic, queue_id)
         low, high = queue.range()
+        if high == 0 and (batches := self.batch_queue(topic, queue_id)) is not None:
+            return batches.offset_by_time(timestamp, boundary)
         if boundary is BoundaryType.NEAREST:
             return nearest_offset(queue.written_files(high), timestamp, low, queue.known_store_timestamp)
         first, end = low, high

@@ -51,6 +51,7 @@ __all__ = [
     "INNER_NUM",
     "MESSAGE_MAGIC_CODE",
     "MESSAGE_MAGIC_CODE_V2",
+    "NEED_UNWRAP_FLAG",
     "RECORD_SIZE_MIN",
     "STORE_HOST_V6_FLAG",
     "TOPIC_SIZE_MAX_V1",
@@ -81,6 +82,7 @@ TRANSACTION_COMMIT_TYPE = 0x8
 TRANSACTION_ROLLBACK_TYPE = 0xC
 BORN_HOST_V6_FLAG = 0x10
 STORE_HOST_V6_FLAG = 0x20
+NEED_UNWRAP_FLAG = 0x40
 INNER_BATCH_FLAG = 0x80
 # The property that says how many messages are under one record, in the batch queues of RocketMQ 5.
 INNER_NUM = "INNER_NUM"
