@@ -52,6 +52,9 @@ def test_without_any_source_rocketmq_s_defaults_hold():
         ("mapperFileSizeBatchConsumeQueue", "mapper_file_size_batch_consume_queue"),
         ("dLegerGroup", "d_leger_group"),
         ("useABSLock", "use_abs_lock"),
+        # Of RocketMQ 5.5.
+        ("commitLogRecoverMaxNum", "commit_log_recover_max_num"),
+        ("minLiteTTl", "min_lite_t_tl"),
     ],
 )
 def test_names_have_two_spellings(rocketmq: str, field: str):

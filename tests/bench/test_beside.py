@@ -28,7 +28,7 @@ FAKE = """\
 case "$*" in
     "build --version 4.9.7") echo "no such artifact" >&2; exit 1 ;;
     build*) ;;
-    *"--version 5.3.3"*) cat "$(dirname "$0")/recorded" ;;
+    *"--version 5.3.3"* | *"--version 5.5.0"*) cat "$(dirname "$0")/recorded" ;;
     *) exit 2 ;;
 esac
 """
@@ -36,7 +36,7 @@ esac
 
 @pytest.fixture
 def peer(tmp_path: Path) -> Path:
-    """Return the folder of a program that stands for RocketMQ 5.3.3, and cannot be built for 4.9.7."""
+    """Return the folder of a program that stands for RocketMQ 5.3.3 and 5.5.0, and cannot be built for 4.9.7."""
     folder = tmp_path / "peer"
     folder.mkdir()
     (folder / "recorded").write_text(RECORDED)
@@ -55,11 +55,11 @@ def test_both_are_measured_in_turns(peer, tmp_path, capsys):
     said = capsys.readouterr()
     rows = {row["what"]: row for row in map(json.loads, said.out.splitlines())}
     in_order = rows["32 at a time, in order"]
-    assert in_order["peers"] == {"5.3.3": 1_250_000}
+    assert in_order["peers"] == {"5.3.3": 1_250_000, "5.5.0": 1_250_000}
     assert in_order["ratio"] == pytest.approx(in_order["figure"] / 1_250_000)
-    assert rows["by key, p50"]["peers"] == {"5.3.3": 4.4}
+    assert rows["by key, p50"]["peers"] == {"5.3.3": 4.4, "5.5.0": 4.4}
     assert "version=4.9.7 exit_code=1 said='no such artifact'" in said.err
-    assert [line.who for line in read_lines(out)[1:]] == ["reput", "5.3.3"]
+    assert [line.who for line in read_lines(out)[1:]] == ["reput", "5.3.3", "5.5.0"]
     assert list(scratch.iterdir()) == []
     # The table can be made again from what was kept.
     assert main(["bench", "beside", "--from", str(out)]) == 0

@@ -17,7 +17,7 @@ from interop.put_questions import put_question
 from reput.settings import Settings
 from reput.store.message import Message
 
-__all__ = ["VERSIONS", "java_command"]
+__all__ = ["VERSIONS", "enters_tags", "java_command"]
 
 VERSIONS = ("4.9.7", "5.3.3", "5.5.0")
 SOURCES = Path(__file__).with_name("java")
@@ -48,6 +48,11 @@ QUESTIONS = (
     {"do": "get", "topic": "orders", "queueId": 0, "queueOffset": 0, "count": 1},
     {"do": "query", "topic": "orders", "key": "k", "count": 1, "begin": 0, "end": 1},
 )
+
+
+def enters_tags(version: str) -> bool:
+    """Tell whether this version's index has the tags of messages."""
+    return version >= "5.4"
 
 
 def java_command(version: str, home: Path) -> list[str]:

@@ -31,6 +31,8 @@ def java_settings(settings: Settings) -> dict[str, object]:
         "mappedFileSizeConsumeQueue": settings.mapped_file_size_consume_queue,
         "maxHashSlotNum": settings.max_hash_slot_num,
         "maxIndexNum": settings.max_index_num,
+        # After a kill RocketMQ 5.5 looks back over ten segments, which hold a handful of messages here.
+        "commitLogRecoverMaxNum": 2**31 - 1,
     }
 
 

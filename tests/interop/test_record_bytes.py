@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from interop.java_program import enters_tags
 from interop.put_questions import batch_question, put_question
 from interop.rocketmq_store import RocketMQStore
 from reput.opened_store import Store
@@ -97,7 +98,7 @@ def data_bytes(root: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def assert_same_bytes(tmp_path, rocketmq):
+def assert_same_bytes(tmp_path, rocketmq, version):
     """Return a function that has both write the same, and compares the records as text, then all files as bytes."""
 
     def compare(
@@ -109,6 +110,7 @@ def assert_same_bytes(tmp_path, rocketmq):
         **java_settings: object,
     ) -> None:
         ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+        settings = msgspec.structs.replace(settings, index_tags=enters_tags(version))
         put_by_reput(ours, settings, messages, start_ms)
         theirs.mkdir()
         put_by_rocketmq(rocketmq(theirs, settings, **java_settings), settings, theirs_instead or messages, start_ms)

@@ -124,7 +124,9 @@ def test_what_one_left_waiting_the_other_delivers_and_settles_once(tmp_path, roc
     wait_until(lambda: broker.bodies() == expected)
     broker.store.kill()
 
-    with reput.open(directory, mode="inline", message_delay_level="2h 2h 2h", **FILE_SIZES) as store:
+    with reput.open(
+        directory, mode="inline", change_settings=["message_delay_level"], message_delay_level="2h 2h 2h", **FILE_SIZES
+    ) as store:
         wait_until(lambda: store.statistics().waiting_delays == {2: 1})
         assert store.transactions.status() == 0
         assert bodies_of(store) == expected

@@ -14,7 +14,13 @@ from reput.store.files import Clock, Files
 from reput.store.index_file import HEADER
 from reput.store.message import Message
 from reput.store.publisher import NobodyListens
-from reput.store.store_checkpoint import StoreCheckpoint, decode_checkpoint, read_checkpoint, write_checkpoint
+from reput.store.store_checkpoint import (
+    StoreCheckpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from small_store import START_MS, ManualClock, UnforcedFiles, open_store
 
 LIMIT_S = 60.0
@@ -158,3 +164,13 @@ def test_a_clock_that_was_set_back_is_told_while_it_is_behind_the_log(tmp_path, 
     clock.ms -= 3_600_000
     open_store(tmp_path, clock=clock, files=UnforcedFiles()).close(views_complete=True)
     assert "ahead of this machine's clock, and every message gets it" in caplog.text
+
+
+def test_the_sixth_number_is_read_and_leaves_it_to_the_times(golden):
+    """RocketMQ 5.5 wrote it; after a crash of reput it goes by the times, as older versions do."""
+    store = golden("direct-5.5") / "store"
+    assert read_checkpoint(store).logics_physical_offset == 87728
+    before = (store / "checkpoint").read_bytes()
+    assert encode_checkpoint(decode_checkpoint(before)) == before
+    write_checkpoint(store, 9_000, 0, Files())
+    assert read_checkpoint(store) == StoreCheckpoint(physic_msg_timestamp=9_000)

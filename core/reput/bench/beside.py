@@ -1,7 +1,7 @@
 """reput and RocketMQ beside each other: the same work, on the same machine, in turns.
 
-    round 1   append    reput │ RocketMQ 4.9.7 │ RocketMQ 5.3.3
-              read      RocketMQ 5.3.3 │ reput │ RocketMQ 4.9.7        whoever begins changes
+    round 1   append    reput │ RocketMQ 4.9.7 │ RocketMQ 5.3.3 │ RocketMQ 5.5.0
+              read      RocketMQ 5.5.0 │ reput │ RocketMQ 4.9.7 │ RocketMQ 5.3.3        whoever begins changes
               …
     round 2   append    …
 
@@ -151,7 +151,7 @@ def measure_beside(
     versions: Sequence[str] = VERSIONS,
     parts: Sequence[str] = USUAL_PARTS,
     rounds: int = 2,
-    minutes: float = 15.0,
+    minutes: float = 20.0,
     quick: bool = False,
     directory: Path | None = None,
     say: Callable[[str], None] = lambda sentence: None,

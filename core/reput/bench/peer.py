@@ -17,7 +17,7 @@ from reput.bench.turns import Command, Turn, run_turn
 
 __all__ = ["PEER_COMMANDS", "PEER_FIGURES", "VERSIONS", "Peer", "PeerFigure"]
 
-VERSIONS = ("4.9.7", "5.3.3")
+VERSIONS = ("4.9.7", "5.3.3", "5.5.0")
 BUILD_TIMEOUT_S = 600.0
 
 

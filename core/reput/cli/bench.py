@@ -89,7 +89,7 @@ def beside(
     versions: Annotated[
         list[str] | None,
         typer.Option(
-            "--version", metavar="V", help="A version of RocketMQ; may be repeated. By default 4.9.7 and 5.3.3."
+            "--version", metavar="V", help="A version of RocketMQ; may be repeated. By default 4.9.7, 5.3.3 and 5.5.0."
         ),
     ] = None,
     only: Annotated[
@@ -101,7 +101,7 @@ def beside(
     ] = 2,
     minutes: Annotated[
         int, typer.Option("--minutes", metavar="M", parser=whole_number(1), help="Nothing begins after that.")
-    ] = 15,
+    ] = 20,
     quick: Annotated[bool, typer.Option("--quick", help="Do so little that the figures mean nothing.")] = False,
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="Where all that was measured is kept, a JSON object a line.")

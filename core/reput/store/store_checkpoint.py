@@ -6,6 +6,8 @@
     16     8  index_msg_timestamp    the index is, in files that are full
     24     8  master_flushed_offset  5.x, kept as found
     32     8  confirm_phy_offset     5.x, kept as found
+    40     8  logics_physical_offset 5.5, the consume queues are on disk up to the record at this offset; 0: the second
+                                     number says so, as for all versions before
                                      4096 bytes in all, the rest zero
 
 Source: RocketMQ store, StoreCheckpoint.
@@ -34,17 +36,18 @@ __all__ = [
 CHECKPOINT_SIZE = 4096
 # Clocks of two machines, or of one before and after it was set right, differ by as much without its mattering.
 CLOCK_DIFFERENCE_MAX_MS = 60_000
-FIELDS = Struct(">qqqqq")
+FIELDS = Struct(">qqqqqq")
 
 
 class StoreCheckpoint(msgspec.Struct, frozen=True):
-    """The five numbers."""
+    """The six numbers."""
 
     physic_msg_timestamp: int = 0
     logics_msg_timestamp: int = 0
     index_msg_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
+    logics_physical_offset: int = 0
 
 
 def ahead_of_clock(store_timestamp: int, now_ms: int) -> str | None:
@@ -106,6 +109,8 @@ def write_checkpoint(
         physic_msg_timestamp=log_timestamp,
         logics_msg_timestamp=queue_timestamp,
         index_msg_timestamp=headers[covered - 1].end_timestamp if covered else 0,
+        # What RocketMQ 5.5 left there would have it pass over what it is to dispatch again by the times.
+        logics_physical_offset=0,
     )
     if checkpoint != found or not (store_directory / "checkpoint").exists():
         files.replace(store_directory / "checkpoint", encode_checkpoint(checkpoint))
