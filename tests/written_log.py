@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 import ipaddress
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 from reput.store.properties import filled_properties
 from reput.store.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN, encode_host, encode_record
 from reput_hooks import Record
 
-__all__ = ["HOST", "START_MS", "WrittenLog", "row_of_line", "row_of_record"]
+__all__ = ["HOST", "START_MS", "WrittenLog", "inner_batch_body", "row_of_line", "row_of_record"]
 
 HOST = encode_host("127.0.0.1", 10911)
 START_MS = 1_700_000_000_000
@@ -74,6 +75,18 @@ class WrittenLog:
             segment = bytes(self.data[at : at + self.segment_size])
             (directory / f"{self.begin + at:020d}").write_bytes(segment.ljust(self.segment_size, b"\0"))
         return self.store
+
+
+def inner_batch_body(first: int, count: int) -> bytes:
+    """Return the body of a batch of *count* messages, ``m0`` for 0 and so on, as RocketMQ 5's client sends it."""
+    pieces = []
+    for number in range(first, first + count):
+        body = b"m%d" % number
+        properties = b"TAGS\x01t%d\x02KEYS\x01k%d\x02" % (number % 2, number)
+        size = 22 + len(body) + len(properties)
+        pieces.append(Struct(">iiiii").pack(size, 0, 0, number, len(body)) + body)
+        pieces.append(Struct(">h").pack(len(properties)) + properties)
+    return b"".join(pieces)
 
 
 def row_of_line(line: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 
 import reput
 from interop.file_sizes import FILE_SIZES
+from interop.java_program import OLDER_VERSIONS
 from interop.ledger import (
     Ledger,
     assert_read_by_reput,
@@ -21,11 +22,13 @@ from interop.ledger import (
 from interop.put_questions import batch_question, put_question
 from reput.settings import Settings
 from reput.store.message import Message
+from written_log import inner_batch_body
 
 pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
 
 SETTINGS = Settings(**FILE_SIZES)
 PREPARED, COMMIT, ROLLBACK = 0x4, 0x8, 0xC
+INNER_BATCH = 0xC0
 
 
 @pytest.mark.parametrize("end", ["shutdown", "kill"])
@@ -82,6 +85,7 @@ def test_transactions_batches_and_repeats_keep_their_places(tmp_path, rocketmq):
     opened.shutdown()
 
 
+@pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 def test_messages_dispatched_to_several_queues_are_found_in_each(tmp_path, rocketmq):
     """Light message queues: one record, a unit in its own queue and one in each that its property names."""
     directory = tmp_path / "store"
@@ -143,6 +147,7 @@ def test_long_topics_and_record_crcs_are_read_by_both(tmp_path, rocketmq):
     opened.shutdown()
 
 
+@pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 def test_a_topic_that_rocketmq_deleted_and_made_again_is_its_new_life(tmp_path, rocketmq):
     """Killed, with its queues or without: reput gives each place to the record that has it now, and RocketMQ agrees."""
     directory = tmp_path / "store"
@@ -172,3 +177,57 @@ def test_a_topic_that_rocketmq_deleted_and_made_again_is_its_new_life(tmp_path, 
     opened = rocketmq(directory, SETTINGS)
     assert [len(opened.read_queue("orders", queue_id)) for queue_id in (0, 1, 2)] == [5, 1, 1]
     opened.shutdown()
+
+
+@pytest.mark.parametrize("version", ["5.5.0"], indirect=True)
+def test_messages_are_found_by_their_tags_whoever_put_them(tmp_path, rocketmq):
+    """RocketMQ enters tags from 5.4 on, and reput goes on with them in such a store."""
+    directory = tmp_path / "store"
+    directory.mkdir()
+    opened = rocketmq(directory, SETTINGS)
+    for number in range(40):
+        message = Message(
+            "orders", b"theirs %d" % number, tags="paid" if number % 2 else "größer 😀", keys=f"k{number}"
+        )
+        assert opened.ask(**put_question(message, SETTINGS, 1))["status"] == "PUT_OK"
+    opened.shutdown()
+    expected = [b"theirs %d" % number for number in range(1, 40, 2)]
+    with reput.open(directory, mode="inline", **FILE_SIZES) as store:
+        assert [record.body for record in store.query("orders", tags="paid")] == expected
+        assert len(store.query("orders", tags="größer 😀")) == 20
+        store.put_batch([Message("orders", b"ours %d" % number, tags="paid") for number in range(20)])
+        expected += [b"ours %d" % number for number in range(20)]
+        store.wait_for("index", store.appended, timeout=60)
+        assert [record.body for record in store.query("orders", tags="paid")] == expected
+    opened = rocketmq(directory, SETTINGS)
+    # By tag it looks for the hash of this key.
+    assert [record.body for record in opened.query("orders", "T#paid")] == expected
+    opened.kill()
+
+
+@pytest.mark.parametrize("version", ["5.5.0"], indirect=True)
+def test_batch_queues_are_read_and_left_as_they_are(tmp_path, rocketmq):
+    """Each message of a batch is one for reput's consumers, and RocketMQ finds its queue where it left it."""
+    directory = tmp_path / "store"
+    directory.mkdir()
+    opened = rocketmq(directory, SETTINGS)
+    base = 0
+    for count in (3, 1, 12, 5):
+        message = Message("batches", inner_batch_body(base, count), properties={"INNER_NUM": str(count)})
+        base += count
+        # reput itself refuses to put such a message.
+        assert opened.ask(**put_question(message, SETTINGS, 1, sysFlag=INNER_BATCH))["status"] == "PUT_OK"
+    assert opened.queues()["batches", 0] == (0, base)
+    opened.shutdown()
+    with reput.open(directory, mode="inline", **FILE_SIZES) as store:
+        assert store.queue_range("batches") == (0, base)
+        assert [record.body for record in store.get("batches", 0, 0, 99)] == [b"m%d" % number for number in range(base)]
+        with store.consumer("billing", "batches") as consumer:
+            for number in range(base):
+                received = consumer.receive(timeout=60)
+                assert (received.queue_offset, received.body) == (number, b"m%d" % number)
+                consumer.acknowledge(received)
+        store.put(Message("orders", b"ours"))
+    opened = rocketmq(directory, SETTINGS)
+    assert opened.queues() == {("batches", 0): (0, base), ("orders", 0): (0, 1)}
+    opened.kill()

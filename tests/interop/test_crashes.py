@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import reput
+from interop.java_program import OLDER_VERSIONS
 from interop.ledger import (
     Ledger,
     assert_read_by_reput,
@@ -69,6 +70,7 @@ def test_a_killed_reput_leaves_a_checkpoint_by_which_rocketmq_finds_every_key(tm
     opened.shutdown()
 
 
+@pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 def test_keys_that_rocketmq_loses_in_a_crash_are_found_by_reput(tmp_path, rocketmq):
     """Killed and started again, RocketMQ has dropped its last index file and built only the end of it again.
 
@@ -151,6 +153,7 @@ def test_reput_cuts_a_record_that_rocketmq_could_not_write_whole(tmp_path, rocke
     opened.shutdown()
 
 
+@pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 def test_a_record_torn_in_its_properties_is_kept_where_rocketmq_has_kept_it(tmp_path, rocketmq):
     """Lengths and body fit, so RocketMQ goes on behind it; then it is a record like any other, zeros in it or not."""
     directory = tmp_path / "store"
@@ -165,6 +168,7 @@ def test_a_record_torn_in_its_properties_is_kept_where_rocketmq_has_kept_it(tmp_
         assert_read_by_reput(store, ledger)
 
 
+@pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 @pytest.mark.parametrize("end", ["shutdown", "kill"])
 def test_what_rocketmq_has_cut_without_zeroing_is_no_part_of_the_log(tmp_path, rocketmq, end):
     """Whole records lie behind RocketMQ's end, older than its last: they neither come back nor count as damage."""
@@ -188,6 +192,7 @@ def test_what_rocketmq_has_cut_without_zeroing_is_no_part_of_the_log(tmp_path, r
     opened.shutdown()
 
 
+@pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 def test_what_fits_behind_rocketmqs_end_comes_back_in_both(tmp_path, rocketmq):
     """RocketMQ cuts without zeroing: old records that happen to follow its last one count again at its next start."""
     directory, copy = tmp_path / "store", tmp_path / "copy"

@@ -8,7 +8,7 @@ import pytest
 
 import reput
 from interop.file_sizes import FILE_SIZES
-from interop.java_program import VERSIONS
+from interop.java_program import OLDER_VERSIONS, VERSIONS
 from interop.ledger import (
     Ledger,
     assert_read_by_reput,
@@ -35,7 +35,14 @@ def epoch_starts(store: reput.Store) -> list[int]:
     return [epoch.start_offset for epoch in store.writer.epochs.history]
 
 
-@pytest.mark.parametrize("options", [FILE_SIZES, ONE_QUEUE_FILE], ids=["small-files", "one-queue-file-ipv6"])
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [
+        *[pytest.param(version, FILE_SIZES, id=f"{version}-small-files") for version in VERSIONS],
+        *[pytest.param(version, ONE_QUEUE_FILE, id=f"{version}-one-queue-file-ipv6") for version in OLDER_VERSIONS],
+    ],
+    indirect=["version"],
+)
 def test_clean_closes_hand_the_store_over(tmp_path, rocketmq, version, options):
     """Closed by one, opened by the other, three times: nothing is missing; each epoch begins where RocketMQ wrote."""
     settings = Settings(**options)

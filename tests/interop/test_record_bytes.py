@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from interop.java_program import enters_tags
+from interop.java_program import OLDER_VERSIONS, enters_tags
 from interop.put_questions import batch_question, put_question
 from interop.rocketmq_store import RocketMQStore
 from reput.opened_store import Store
@@ -129,11 +129,13 @@ def test_records_are_the_same_bytes(assert_same_bytes):
     assert_same_bytes(MESSAGES, settings_of())
 
 
+@pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 def test_records_with_ipv6_hosts_are_the_same_bytes(assert_same_bytes):
     """Both hosts take 20 bytes, and the two bits that say so are set."""
     assert_same_bytes(MESSAGES, settings_of(**IPV6))
 
 
+@pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 @pytest.mark.parametrize("which", IPV6)
 def test_one_ipv6_host_among_two_is_the_same_bytes(assert_same_bytes, which):
     """Each host has its own bit."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from struct import Struct
 
 import pytest
 
@@ -14,25 +13,13 @@ from reput.filter.string_hash import string_hash
 from reput.settings import Settings
 from reput.store.batch_consume_queue import BATCH_UNIT_SIZE, BatchUnit, encode_batch_unit
 from reput.store.message_reader import BoundaryType, GetMessageStatus, MessageReader, TransferLimits
-from written_log import START_MS, WrittenLog
+from written_log import START_MS, WrittenLog, inner_batch_body
 
 INNER_BATCH = 0xC0
 FILE_UNITS = 4
 # Several files, batches of one, and a single message that is none.
 SIZES = (3, 1, 2, None, 5, 1, 4)
 COUNT = 17
-
-
-def inner_body(first, count):
-    """Return the body of a batch of messages with these numbers, as a client sends it."""
-    pieces = []
-    for number in range(first, first + count):
-        body = b"m%d" % number
-        properties = b"TAGS\x01t%d\x02KEYS\x01k%d\x02" % (number % 2, number)
-        size = 22 + len(body) + len(properties)
-        pieces.append(Struct(">iiiii").pack(size, 0, 0, number, len(body)) + body)
-        pieces.append(Struct(">h").pack(len(properties)) + properties)
-    return b"".join(pieces)
 
 
 @pytest.fixture
@@ -59,7 +46,7 @@ def store(log):
             )
         else:
             log.append(
-                inner_body(base, size),
+                inner_batch_body(base, size),
                 topic=b"batches",
                 queue_offset=base,
                 sys_flag=INNER_BATCH,
