@@ -48,6 +48,7 @@ OPTION_NAMES = (
     "timestampColumn",
     "brokerName",
     "reads",
+    "storeId",
     "verifyCrc",
     "onCorruption",
     "batchRows",
@@ -64,6 +65,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         starting_timestamp, ending_timestamp: ms; they win over offsets.
         latest_if_no_record_is_later: what a starting time behind the last record means; else it is an error.
         max_bytes_per_trigger, max_offsets_per_trigger: bounds of one micro-batch; the second counts records.
+        store_id: what the checkpoint of a stream calls the store; None: the store's own id, or the marks, show it.
     """
 
     store: str
@@ -79,6 +81,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     min_partitions: int
     split_bytes: int
     reads: Literal["durable", "appended"]
+    store_id: str | None
     pushdown: bool
 
 
@@ -130,6 +133,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         min_partitions=given.number("minPartitions", 1),
         split_bytes=given.size("splitBytes", 64 << 20),
         reads=given.choice("reads", Literal["durable", "appended"], "durable"),
+        store_id=given.text("storeId"),
         pushdown=given.flag("pushdown", False),
     )
 

@@ -1,10 +1,7 @@
 """Streams: ``spark.readStream.format("reput")``.
 
-A stream's offset is where it is in the log, exclusive:
-
-    {"v": 1, "store": "<store id>", "epoch": <n>, "offset": <commit-log offset>}
-
-A checkpoint of another store is refused, and one whose history the log has left: what was read there is gone.
+A checkpoint of another store is refused, and one whose history the log has left: what was read there is gone. See
+`stream_position`.
 
 `initialOffset`, `latestOffset`, `partitions` and `commit` run in one long-lived process per stream, `read` in workers.
 """
@@ -14,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -28,25 +24,13 @@ from pyspark.sql.types import StructType
 
 from pyspark_reput.log_reading import LogPartition, open_table, partitions_of, read_partition, with_columns
 from pyspark_reput.read_options import EARLIEST, ReadOptions
-from reput.errors import ConfigError, StoreError
-from reput.store.epochs import read_epochs
+from pyspark_reput.stream_position import StreamOffset, StreamPositions
+from reput.errors import ConfigError
 from reput.table import LogTable
 from reput.table.advice_notes import advice_noted
 from reput.table.asked_names import asked_topics, require_queue_offsets, require_topics
-from reput_hooks import Cursor
 
 __all__ = ["StreamOffset", "StreamReader"]
-
-OFFSET_VERSION = 1
-
-
-class StreamOffset(msgspec.Struct, frozen=True, rename={"version": "v"}):
-    """Where a stream is: everything below *offset* was read."""
-
-    version: int
-    store: str
-    epoch: int
-    offset: int
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -58,7 +42,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise ConfigError(f"a stream has no end: option={name}")
         self.options = with_columns(options, schema)
         self.table: LogTable | None = None
-        self.store_id = ""
+        self.positions: StreamPositions
         self.first: dict[str, Any] | None = None
         self.target: int | None = None
 
@@ -71,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.table is None:
             table = open_table(self.options)
             require_topics(table, asked_topics(self.options.table.row_filter))
-            self.table, self.store_id = table, table.store_id
+            self.table, self.positions = table, StreamPositions(table, self.options.store_id)
         return self.table
 
     def end(self) -> int:
@@ -80,12 +64,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def offset(self, commit_log_offset: int) -> dict[str, Any]:
         """Return a position of the present history as Spark keeps it."""
-        table = self.log()
-        epoch = read_epochs(table.store_directory, self.store_id).epoch
-        found: dict[str, Any] = msgspec.to_builtins(
-            StreamOffset(OFFSET_VERSION, self.store_id, epoch, commit_log_offset)
-        )
-        return found
+        self.log()
+        return self.positions.offset(commit_log_offset)
 
     def position(self, offset: dict[str, Any]) -> int:
         """Return the commit-log offset of a position that Spark kept.
@@ -93,29 +73,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             StoreError: it is of another store, or of a history that the log has left.
         """
-        table = self.log()
-        try:
-            known = msgspec.convert(offset, StreamOffset)
-        except msgspec.ValidationError as error:
-            raise StoreError(f"the checkpoint holds no offset of reput's: offset={offset} error={error}") from None
-        if known.version != OFFSET_VERSION:
-            raise StoreError(f"a newer reput wrote the checkpoint: v={known.version} known={OFFSET_VERSION}")
-        if known.store != self.store_id:
-            raise StoreError(
-                f"the checkpoint is of another store: checkpoint_store_id={known.store} store_id={self.store_id}",
-                "Start the query with a checkpoint of its own.",
-            )
-        cut = read_epochs(table.store_directory, self.store_id).first_difference(
-            Cursor(known.store, known.epoch, known.offset, 0), table.offset_min
-        )
-        if cut is not None:
-            raise StoreError(
-                f"the log was cut below the checkpoint: cut_at={cut.commit_log_offset} "
-                f"checkpoint_offset={known.offset} checkpoint_epoch={known.epoch} epoch={cut.epoch}",
-                "Remove the rows from cut_at on from what the query wrote, and start it with a new checkpoint and "
-                "startingOffsets set to cut_at.",
-            )
-        return known.offset
+        log_end = self.log().find_end()
+        return self.positions.position(offset, log_end)
 
     @advice_noted()
     def initialOffset(self) -> dict[str, Any]:
@@ -202,4 +161,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the open table: workers open their own."""
-        return {**self.__dict__, "table": None}
+        return {name: value for name, value in self.__dict__.items() if name != "positions"} | {"table": None}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from faults import matrix, process_rows, small_disk_rows, system_call_rows, unit_rows  # noqa: F401
+from faults import matrix, process_rows, small_disk_rows, system_call_rows, table_rows, unit_rows  # noqa: F401
 from faults.rows import ROWS, Row
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 
 from reput.table import LogTable, TableOptions
+from reput_plugins.spark_export import export_job, spark_session
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, write_ranges
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
 
-__all__ = ["export_log", "lake_of", "merge"]
+__all__ = ["export_log", "lake_of", "merge", "without_spark"]
+
+
+@contextlib.contextmanager
+def without_spark() -> Iterator[None]:
+    """Have `export` do in this process what it would have Spark do."""
+
+    def run_job(session: Any, plan: SinkPlan, begin: int, until: int, on_progress: Any, **options: Any) -> None:
+        commit_ranges(plan, [write_ranges(plan, iter([pa.record_batch({"begin": [begin], "until": [until]})]))])
+
+    with (
+        patch.object(export_job, "run_job", run_job),
+        patch.object(spark_session, "spark_session", lambda *_, **__: contextlib.nullcontext()),
+    ):
+        yield
 
 
 def lake_of(store: str, lake: str) -> Lake:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from reput.errors import DamagedStore, NotAStore, StoreError
+from reput.store.epochs import Epoch, read_epochs
 from reput.store.identity import (
     LAYOUT_VERSION,
     StoreIdentity,
@@ -20,6 +21,7 @@ from reput.store.identity import (
     require_store,
 )
 from reput.store.message import Message
+from reput.store.repair import cut
 from reput.store.sealed_file import seal
 from reput.store.segments import Segments
 from small_store import open_store
@@ -37,21 +39,33 @@ def test_a_new_store_gets_an_id_that_no_other_has(tmp_path):
     assert read_store_id(tmp_path / "first") == first.store_id
 
 
-def test_a_store_without_an_id_has_one_that_follows_from_its_first_record(tmp_path):
-    """So that cursors and offsets of readers hold. The first writing keeps it."""
+def test_a_store_without_an_id_is_called_by_its_first_record_until_reput_writes_it(tmp_path):
+    """Retention takes the first record, so the first writing makes an id that stays."""
     log = WrittenLog(tmp_path / "store", 4096)
     log.append(b"first")
     log.save()
     derived = read_store_id(log.store)
-    assert read_store_id(log.store) == derived
     log.append(b"second")
     log.save()
-    assert read_store_id(log.store) == derived
+    assert read_store_id(log.store) == derived == derive_store_id(Segments(log.store / "commitlog"))
     opened = open_store(log.store)
-    assert opened.store_id == derived
+    assert opened.store_id != derived
     opened.put(Message("orders", b""))
     opened.close(views_complete=True)
-    assert read_store_id(log.store) == derived
+    assert read_store_id(log.store) == opened.store_id == read_epochs(log.store, opened.store_id).store_id
+
+
+def test_a_repair_before_the_first_writing_is_of_the_same_store(tmp_path):
+    """The epoch that it began is the store's, whatever that is called later."""
+    log = WrittenLog(tmp_path / "store", 4096)
+    for _ in range(3):
+        log.append(b"record")
+    log.save()
+    cut(log.store, log.offsets[2])
+    opened = open_store(log.store)
+    assert opened.epochs.store_id == opened.store_id
+    assert Epoch(2, log.offsets[2], opened.epochs.history[1].start_timestamp) in opened.epochs.history
+    opened.close(views_complete=True)
 
 
 def test_other_first_bytes_give_another_id(tmp_path):

@@ -62,6 +62,22 @@ def export(
             "and name them."
         ),
     ] = OnCorruption.FAIL,
+    store_id: Annotated[
+        str | None,
+        typer.Option(
+            "--store-id",
+            metavar="ID",
+            help="What the lake calls this store, where its own id or the marks in the lake do not show it.",
+        ),
+    ] = None,
+    accept_truncation: Annotated[
+        bool,
+        typer.Option(
+            "--accept-truncation",
+            help="Take rows out of the table that the log contradicts, also where nothing that both have shows from "
+            "where on. Without it that is refused, with the number of rows.",
+        ),
+    ] = False,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
@@ -77,6 +93,8 @@ def export(
         "settings": settings_of(store, config, assignments).settings.spark_options,
         "storage_options": assignments_in(storage_options or ()),
         "on_corruption": on_corruption.value,
+        "store_id": store_id,
+        "accept_truncation": accept_truncation,
     }
     if follow:
         rows = find_export(DELTA_FOLLOW)

@@ -105,7 +105,7 @@ def is_unhealthy(row: Mapping[str, Any]) -> bool:
 def status_text(row: Mapping[str, Any]) -> str:
     """Return the group for people: the store, a row for the writer, a row for each dispatcher."""
     parts = [
-        f"store={row['store']} store_id={row['store_id']} version={row['version']}",
+        f"store={row['store']} store_id={row['store_id'] or 'none'} version={row['version']}",
         "settings: " + " ".join(f"{name}={value_text(value)}" for name, value in row["settings"].items()),
         table_text([row["writer"]], WRITER_COLUMNS),
         table_text(row["dispatchers"], DISPATCHER_COLUMNS),

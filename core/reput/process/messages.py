@@ -169,6 +169,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
     """The whole group.
 
     Attributes:
+        store_id: None: reput never wrote the store, so it has none.
         started: when the owner opened the store, ms since 1970; None: nobody has it open.
         waiting_delays: messages that wait for their time, by delay level; None: not known.
         half_messages: of transactions that are open; None: not known.
@@ -179,7 +180,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
     """
 
     store: str
-    store_id: str
+    store_id: str | None
     version: str
     started: int | None
     writer: WriterRow

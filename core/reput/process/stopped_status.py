@@ -19,7 +19,7 @@ from reput.settings import LoadedSettings, Settings
 from reput.store.dispatcher_cursors import read_dispatcher_cursors, read_dispatcher_plugins
 from reput.store.epochs import read_epochs
 from reput.store.files import Clock
-from reput.store.identity import read_store_id
+from reput.store.identity import read_identity, read_store_id
 from reput.store.log_end import find_log_end
 from reput.store.met_damage import is_whole, known_damage
 from reput.store.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
@@ -70,8 +70,8 @@ def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
     except GroupUnreachable as error:
         unreachable = str(error)
     segments = Segments(store_directory / "commitlog")
-    store_id = read_store_id(store_directory)
-    epochs = read_epochs(store_directory, store_id)
+    identity = read_identity(store_directory)
+    epochs = read_epochs(store_directory, read_store_id(store_directory))
     # A writer without a group that can be asked: another user's, one with mode="inline", or RocketMQ.
     lock = StoreLock.look(store_directory)
     # What was noted at the last close says nothing of dispatchers that run.
@@ -79,7 +79,7 @@ def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
     end = find_log_end(store_directory, segments)
     return GroupStatus(
         store=str(store_directory),
-        store_id=store_id,
+        store_id=None if identity is None else identity.store_id,
         version=reput.__version__,
         started=None,
         writer=WriterRow(

@@ -134,9 +134,12 @@ class Epochs(msgspec.Struct, frozen=True):
 
 
 def read_epochs(store_directory: Path, store_id: str) -> Epochs:
-    """Return the epochs of a store; one epoch from the beginning where reput never wrote."""
+    """Return the epochs of a store; one epoch from the beginning where reput never wrote.
+
+    A repair may have begun one before the store had an id.
+    """
     epochs = read_sealed(store_directory / "reput" / "epochs", Epochs)
-    return epochs or Epochs(store_id, [Epoch(1, 0, 0)])
+    return msgspec.structs.replace(epochs, store_id=store_id) if epochs else Epochs(store_id, [Epoch(1, 0, 0)])
 
 
 def make_mark(segments: Segments, offset: int) -> Mark:

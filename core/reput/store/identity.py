@@ -1,7 +1,7 @@
 """StoreIdentity: ``reput/store.json``, what a store is called and what its bytes mean.
 
-The id is made at the first writing. A store that has none, and may not be written, gets one derived from its first
-record's bytes and the segment size, so that cursors and offsets of Spark hold; the first writing keeps that one.
+The id is made at the first writing. A store that has none is called by its first record until retention takes that:
+long enough for one run, and no name to go on by. What outlives a run keeps marks, see `reput.table.log_marks`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def read_identity(store_directory: Path) -> StoreIdentity | None:
 
 
 def read_store_id(store_directory: Path) -> str:
-    """Return the id of a store, derived if it has none.
+    """Return the id of a store; if it has none, what `derive_store_id` calls it for now.
 
     Raises:
         NotAStore: the directory holds no commit log.
@@ -113,7 +113,10 @@ def was_clean_when_adopted(store_directory: Path) -> bool:
 
 
 def derive_store_id(segments: Segments) -> str:
-    """Return the id that follows from the log's first bytes: record header and hosts, and the segment size."""
+    """Return what follows from the log's first bytes, record header and hosts, and the segment size.
+
+    Retention changes it. An older reput took it for the store's id.
+    """
     first = segments.list[0]
     with first.path.open("rb") as file:
         head = file.read(FIRST_BYTES)

@@ -49,7 +49,6 @@ from reput.store.group_commit_log import GroupCommitLog
 from reput.store.identity import (
     LAYOUT_VERSION,
     StoreIdentity,
-    derive_store_id,
     has_record,
     is_store,
     is_unfinished,
@@ -347,10 +346,7 @@ class MessageStore:
             )
         # A making of ours that was interrupted leaves a log, too; there is nothing in it to take over.
         found = segments is not None and has_record(segments)
-        if identity is None:
-            store_id = derive_store_id(segments) if segments is not None and found else new_store_id()
-        else:
-            store_id = identity.store_id
+        store_id = new_store_id() if identity is None else identity.store_id
         self.adopted_clean = not (self.directory / "abort").exists() if found else None
         settings = self.fitting(settings, identity, segments)
         self.settings = settings

@@ -119,7 +119,7 @@ class LogTable:
 
     @property
     def store_id(self) -> str:
-        """The store's id, derived from its first record where it has none."""
+        """The store's id; what its first record calls it for now where it has none."""
         return read_store_id(self.store_directory)
 
     @property

@@ -20,6 +20,7 @@ from reput.table.asked_names import require_topics
 from reput_hooks import CommitLogDispatcher, Cursor, DispatchBatch, DispatcherContext, replace_durably
 from reput_plugins.spark_export.export_job import run_job
 from reput_plugins.spark_export.lake import Lake
+from reput_plugins.spark_export.lake_continuation import continue_lake, truncate_lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan
 from reput_plugins.spark_export.maintenance import Maintenance
@@ -71,7 +72,13 @@ class SparkExport(CommitLogDispatcher):
         return Lake(self.location, self.options.name, read_epochs(context.store_directory, context.store_id))
 
     def start(self) -> Cursor | None:
-        """Return what the table holds, with the store time that was kept beside it."""
+        """Return what the table holds, with the store time that was kept beside it.
+
+        Raises:
+            StoreError: the lake holds another store, or has rows that the log contradicts, and an operator has to say
+                what is to become of them.
+        """
+        continue_lake(self.location, self.options.name, self.log, topics=self.topics)
         lake = self.lake()
         require_topics(self.log, self.topics or ())
         self.end = lake.cursor(lake.create(self.schema, self.topics))
@@ -157,9 +164,13 @@ class SparkExport(CommitLogDispatcher):
         return self.end
 
     def truncate(self, cursor: Cursor) -> None:
-        """Take out of the table what the log does not have any more."""
+        """Take out of the table what the log does not have any more.
+
+        Raises:
+            StoreError: an operator has to accept that first.
+        """
         self.stop_spark()
-        self.lake().truncate(cursor)
+        truncate_lake(self.lake(), self.log, cursor)
         self.end = cursor
 
     def expire(self, commit_log_offset_min: int) -> None:

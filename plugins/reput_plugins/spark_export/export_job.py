@@ -68,6 +68,8 @@ def export(
     storage_options: Mapping[str, str] | None = None,
     fail_on_data_loss: bool = True,
     on_corruption: str = "fail",
+    store_id: str | None = None,
+    accept_truncation: bool = False,
     on_progress: Progress | None = None,
 ) -> ExportReport:
     """Bring the Delta table *lake* up to the durable end of the log of *store*, exactly once.
@@ -85,24 +87,27 @@ def export(
         fail_on_data_loss: refuse to go on where the log was trimmed above what the lake has.
         on_corruption: what bytes mean that are no records, or a body that does not have its CRC: ``fail``, or
             ``report``: they are left out, and named in the report and in the lake's transaction.
+        store_id: what the lake calls this store; None: it is known by its own id, or by the marks in the lake.
+        accept_truncation: take rows out of the lake where the log has another history, also if nothing that both have
+            shows from where on. Without it that is refused, with the number of rows.
         on_progress: called now and then with the bytes of the log that are done, and all that are to be done.
 
     Raises:
         DispatcherError: pyspark, deltalake or Java is missing, Spark fails, or another exporter keeps this lake.
         ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
             setting is not one of Spark's.
-        StoreError: *store* is none, is damaged, or was cut below what the lake has.
+        StoreError: *store* is none, is damaged, or is not the one that the lake holds; the lake has rows that the log
+            contradicts, and nobody has accepted that they go.
     """
     began = time.monotonic()
     refuse_other_settings(settings or {})
     require_store(Path(store))
     require_packages("pandas")
     # Only now: they load the packages whose absence was to be told in a sentence.
-    from reput.store.epochs import read_epochs
     from reput.table import LogTable, table_options
     from reput.table.asked_names import require_topics
     from reput.table.range_reader import pass_trimmed
-    from reput_plugins.spark_export.lake import Lake
+    from reput_plugins.spark_export.lake_continuation import continue_lake
     from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.lake_sink import SinkPlan
     from reput_plugins.spark_export.maintenance import VACUUM_HOURS, Maintenance
@@ -117,14 +122,12 @@ def export(
         on_corruption=on_corruption,
     )
     log = LogTable(store_directory, options)
-    target = Lake(location, name, read_epochs(store_directory, log.store_id))
+    target = continue_lake(location, name, log, topics=chosen, store_id=store_id, accept_truncation=accept_truncation)
     schema = lake_schema(options.row_format)
     table = location.open()
     if table is None:
         # A lake goes on without a topic that was deleted meanwhile.
         require_topics(log, chosen or ())
-    else:
-        target.refuse_another(table, chosen)
     committed = None if table is None else target.committed(table)
     begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)
     end = log.find_durable_end()
@@ -132,7 +135,7 @@ def export(
     if end <= begin:
         table = target.create(schema, chosen)
         return ExportReport(begin, begin, 0, 0, 0, time.monotonic() - began, table.version())
-    plan = SinkPlan(str(store_directory), location, name, options)
+    plan = SinkPlan(str(store_directory), location, name, options, store_id=target.epochs.store_id)
     worthwhile = end - begin >= CLASS_ARCHIVE_BYTES
     with spark_session(settings or {}, f"reput export {plan.store}", make_class_archive=worthwhile) as session:
         # Not before Spark runs: what cannot be filled is not made.

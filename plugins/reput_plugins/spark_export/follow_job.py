@@ -61,6 +61,8 @@ def follow(
     interval_ms: int = 10_000,
     fail_on_data_loss: bool = True,
     on_corruption: str = "fail",
+    store_id: str | None = None,
+    accept_truncation: bool = False,
     on_progress: Progress | None = None,
 ) -> Iterator[FollowRow]:
     """Bring the Delta table *lake* up to the durable end of the log of *store* and keep it there; yield what it takes.
@@ -68,7 +70,8 @@ def follow(
     It never ends by itself; close the iterator to end it.
 
     Args:
-        topics, name, settings, storage_options, fail_on_data_loss, on_corruption: as for `export`.
+        topics, name, settings, storage_options, fail_on_data_loss, on_corruption, store_id, accept_truncation: as for
+            `export`.
         interval_ms: the lake grows at most this often, unless 64 MiB of the log wait for it.
         on_progress: called a few times a second with the bytes of the log that are done since the call, and all that
             are to be done as far as one knows.
@@ -77,17 +80,17 @@ def follow(
         DispatcherError: pyspark, deltalake or Java is missing, Spark fails, or another exporter keeps this lake.
         ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
             setting is not one of Spark's.
-        StoreError: *store* is none, is damaged, or was cut below what the lake has.
+        StoreError: *store* is none, is damaged, or is not the one that the lake holds; the lake has rows that the log
+            contradicts, and nobody has accepted that they go.
     """
     refuse_other_settings(settings or {})
     require_store(Path(store))
     require_packages()
     # Only now: they load the packages whose absence was to be told in a sentence.
-    from reput.store.epochs import read_epochs
     from reput.table import LogTable, table_options
     from reput.table.asked_names import require_topics
     from reput.table.range_reader import pass_trimmed
-    from reput_plugins.spark_export.lake import Lake
+    from reput_plugins.spark_export.lake_continuation import continue_lake
     from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.lake_sink import SinkPlan
     from reput_plugins.spark_export.maintenance import VACUUM_HOURS, Maintenance
@@ -103,17 +106,15 @@ def follow(
         on_corruption=on_corruption,
     )
     log = LogTable(store_directory, options)
-    target = Lake(location, name, read_epochs(store_directory, log.store_id))
+    target = continue_lake(location, name, log, topics=chosen, store_id=store_id, accept_truncation=accept_truncation)
     schema = lake_schema(options.row_format)
     existing = location.open()
-    committed = None
     if existing is None:
+        # A lake goes on without a topic that was deleted meanwhile.
         require_topics(log, chosen or ())
-    else:
-        target.refuse_another(existing, chosen)
-        committed = target.committed(existing)
+    committed = None if existing is None else target.committed(existing)
     begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)
-    plan = SinkPlan(str(store_directory), location, name, options)
+    plan = SinkPlan(str(store_directory), location, name, options, store_id=target.epochs.store_id)
     maintenance = Maintenance(location, interval_ms=COMPACT_INTERVAL_MS, vacuum_hours=VACUUM_HOURS)
     with spark_session(settings or {}, f"reput export {plan.store}") as session:
         table = target.create(schema, chosen)

@@ -22,9 +22,13 @@ from deltalake.transaction import AddAction, RemoveAction
 from reput.errors import ConfigError, DispatcherError, StoreError
 from reput.store.epochs import Epochs
 from reput.store.files import Files
+from reput.store.segments import Segments
 from reput.table import DamagedRange
+from reput.table.log_marks import LogMark, joined_marks, last_marks
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, one_line
+from reput_plugins.spark_export.lake_marks import committed_marks, marks_info
+from reput_plugins.spark_export.lake_sources import RETIRED, app_id
 from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, WrittenFile
 
 __all__ = ["Commit", "Lake", "lake_errors"]
@@ -57,7 +61,7 @@ class Lake:
 
     def app_id(self, epoch: int) -> str:
         """Return the name under which the table keeps the end offset of an epoch."""
-        return f"reput:{self.epochs.store_id}:{epoch}:{self.export_name}"
+        return app_id(self.epochs.store_id, epoch, self.export_name)
 
     def create(self, schema: pa.Schema, topics: Sequence[str] | None) -> DeltaTable:
         """Return the table, made if there is none, with all columns of *schema*.
@@ -156,14 +160,12 @@ class Lake:
         """Return up to where *table* holds the log, None if it holds nothing. The store time is not known to it."""
         for epoch in (known.number for known in reversed(self.epochs.history)):
             until = table.transaction_version(self.app_id(epoch))
-            if until is not None:
+            if until is not None and until != RETIRED:
                 return Cursor(self.epochs.store_id, epoch, until, 0)
         return None
 
-    def committed(self, table: DeltaTable, commit_log_offset_min: int = 0) -> int | None:
+    def committed(self, table: DeltaTable) -> int | None:
         """Return the commit-log offset up to which *table* holds the log, None if it holds nothing.
-
-        *commit_log_offset_min*: the log's minimum, below which it contradicts nothing.
 
         Raises:
             StoreError: the log was cut below that, so the table holds records that are gone.
@@ -171,12 +173,12 @@ class Lake:
         cursor = self.cursor(table)
         if cursor is None:
             return None
-        cut = self.epochs.first_difference(cursor, commit_log_offset_min)
+        cut = self.epochs.first_difference(cursor, 0)
         if cut is not None:
             raise StoreError(
                 f"the log was cut below what the lake holds: cut_at={cut.commit_log_offset} "
                 f"lake_until={cursor.commit_log_offset} lake_epoch={cursor.epoch} epoch={self.epochs.epoch}",
-                "Export into a new folder; the old one keeps what it has.",
+                "Start the export again; it compares lake and log, and says what can be done.",
             )
         return cursor.commit_log_offset
 
@@ -189,10 +191,12 @@ class Lake:
         *,
         damage: Sequence[DamagedRange] = (),
         gap_allowed: bool = False,
+        segments: Segments | None = None,
     ) -> Commit | None:
         """Add *files* as the records that begin in [begin, until), in one transaction; None if they are there already.
 
         *gap_allowed*: the range may begin behind the table's end, because retention deleted what lies between.
+        *segments*: of the log that they come from, for the marks by which the lake knows it again.
 
         Raises:
             DispatcherError: another exporter committed meanwhile, or the range does not begin where the table ends.
@@ -222,8 +226,13 @@ class Lake:
             )
             for file in files
         ]
+        marks: list[LogMark] = []
+        if segments is not None:
+            known = committed_marks(table, self.epochs.store_id, self.export_name) or []
+            known = [mark for mark in known if mark.commit_log_offset < begin]
+            marks = joined_marks(known, last_marks(segments, begin, until), segments.segment_size)
         properties = CommitProperties(
-            custom_metadata={COMMIT_INFO: msgspec.to_builtins(added)},
+            custom_metadata={COMMIT_INFO: msgspec.to_builtins(added), **self.marks_info(marks)},
             app_transactions=[Transaction(self.app_id(self.epochs.epoch), until)],
         )
         try:
@@ -253,15 +262,46 @@ class Lake:
             "Let one of them run at a time, or give each a folder of its own.",
         )
 
-    def truncate(self, cursor: Cursor) -> None:
-        """Take the records that begin at the cursor's offset or behind it out of the table, in one transaction."""
+    def marks_info(self, marks: Sequence[LogMark]) -> dict[str, Any]:
+        """Return what a transaction carries of the marks of all that the table holds of the store."""
+        return marks_info(self.epochs.store_id, self.export_name, marks)
+
+    def go_on(self, table: DeltaTable, cursor: Cursor, marks: Sequence[LogMark], retired: Sequence[Cursor]) -> None:
+        """Have the table know the store by the id and epoch of *cursor* from now on, in a transaction without rows.
+
+        What it knew by the cursors *retired* it forgets.
+
+        Raises:
+            DispatcherError: the table takes no transaction.
+        """
+        properties = CommitProperties(
+            custom_metadata=self.marks_info(marks),
+            app_transactions=self.transactions(cursor, retired),
+        )
+        schema = pa.schema(table.schema().to_arrow())
+        try:
+            table.create_write_transaction([], "append", schema, list(PARTITION_COLUMNS), commit_properties=properties)
+        except (OSError, DeltaError) as error:
+            raise DispatcherError(
+                f"the lake takes no commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
+            ) from None
+        self.force_commits()
+
+    def truncate(self, cursor: Cursor, retired: Sequence[Cursor] = ()) -> None:
+        """Take the records that begin at the cursor's offset or behind it out of the table, in one transaction.
+
+        What the table knew by the cursors *retired* it forgets.
+        """
         self.location.table().delete(
             f'"commitLogOffset" >= {cursor.commit_log_offset}',
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(self.app_id(cursor.epoch), cursor.commit_log_offset)]
-            ),
+            commit_properties=CommitProperties(app_transactions=self.transactions(cursor, retired)),
         )
         self.force_commits()
+
+    def transactions(self, cursor: Cursor, retired: Sequence[Cursor]) -> list[Transaction]:
+        """Return what has the table know the store by *cursor*, and not by *retired*."""
+        forgotten = (Transaction(app_id(old.store_id, old.epoch, self.export_name), RETIRED) for old in retired)
+        return [Transaction(self.app_id(cursor.epoch), cursor.commit_log_offset), *forgotten]
 
     def force_commits(self) -> None:
         """Force the table's newest transaction to disk, so that what was said to be durable is.

@@ -15,11 +15,12 @@ import msgspec
 import pyarrow as pa
 
 from reput.errors import DispatcherError
-from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id
+from reput.store.segments import Segments
 from reput.table import DamagedRange, TableOptions
 from reput.table.advice_notes import advice_noted
-from reput_plugins.spark_export.lake import Lake, lake_errors
+from reput_plugins.spark_export.lake import lake_errors
+from reput_plugins.spark_export.lake_continuation import lake_of_store
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.parquet_files import WrittenFile, lake_schema, write_range
 
@@ -29,7 +30,8 @@ __all__ = ["SinkPlan", "WrittenRange", "commit_ranges", "remove_run", "write_cho
 class SinkPlan(msgspec.Struct, frozen=True):
     """What is exported, and into which lake. It reaches the workers with their function.
 
-    *run* is in the names of the files that are written for it.
+    *run* is in the names of the files that are written for it. *store_id* is what the lake calls the store; None: what
+    the store calls itself.
     """
 
     store: str
@@ -37,6 +39,7 @@ class SinkPlan(msgspec.Struct, frozen=True):
     export_name: str
     table: TableOptions
     run: str = ""
+    store_id: str | None = None
 
 
 class WrittenRange:
@@ -90,14 +93,20 @@ def commit_ranges(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
         if end != begin:
             raise DispatcherError(f"a task did not write its range: written_until={end} next_begins={begin}")
     store = Path(plan.store)
-    lake = Lake(plan.lake, plan.export_name, read_epochs(store, read_store_id(store)))
+    lake = lake_of_store(plan.lake, plan.export_name, store, plan.store_id or read_store_id(store))
     files = [file for task in written for file in task.files]
     damage = sorted((found for task in written for found in task.damage), key=lambda found: found.begin)
     schema, begin, until = lake_schema(plan.table.row_format), ranges[0][0], ranges[-1][1]
     try:
         with lake_errors(plan.lake.address):
             added = lake.commit(
-                schema, begin, until, files, damage=damage, gap_allowed=not plan.table.fail_on_data_loss
+                schema,
+                begin,
+                until,
+                files,
+                damage=damage,
+                gap_allowed=not plan.table.fail_on_data_loss,
+                segments=Segments(store / "commitlog"),
             )
     except BaseException:
         remove_files(plan, written)

@@ -1,0 +1,225 @@
+"""LogMark: by which what was made of a log knows that log again - a lake, the checkpoint of a stream.
+
+A store that reput never wrote has no name that survives its broker's retention, so whoever goes on behind such a log
+keeps marks of what it has taken: of each segment the last record, by offset, size, store time and body CRC. Compared
+with a log, each mark is
+
+    held          the same record lies there
+    refuted       the log holds that offset, and another record or none begins there
+    ahead         the log ends before it
+    gone          retention took it: it says nothing, neither for nor against
+
+It is the same log where at least one mark is held and none behind that is refuted. A refuted mark with a held one
+behind it is damage, not another history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Literal
+
+import msgspec
+
+from reput.errors import OffsetOutOfRange
+from reput.store.epochs import Epochs
+from reput.store.record import BORN_HOST_V6_FLAG, MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from reput.store.record_columns import RecordColumns
+from reput.store.segments import Segments
+from reput.table.range_reader import DamagedRange, RangeReader
+from reput.table.splits import next_record
+from reput_hooks import Cursor
+
+__all__ = [
+    "MARK_COUNT_MAX",
+    "LogMark",
+    "MarkComparison",
+    "compare_marks",
+    "find_parting",
+    "joined_marks",
+    "last_marks",
+]
+
+# Retention takes the oldest segments first, so the newest marks last longest.
+MARK_COUNT_MAX = 32
+# How far before an end its last record is looked for at first.
+LOOK_BACK = 64 << 10
+ROWS_WANTED = 1024
+WINDOW_SIZE = 1 << 20
+# Size, magic code, body CRC; the record's own offset, its sys flag; both relative to the record.
+HEAD, HEAD_AT = Struct(">iIi"), 0
+PLACE, PLACE_AT = Struct(">qi"), 28
+STORE_TIME = Struct(">q")
+SIGNED, UNSIGNED = Struct(">i"), Struct(">I")
+STORE_TIME_AT, STORE_TIME_AT_V6 = 56, 68
+READ_SIZE = STORE_TIME_AT_V6 + STORE_TIME.size
+
+Verdict = Literal["held", "refuted", "ahead", "gone"]
+
+
+class LogMark(msgspec.Struct, frozen=True, array_like=True):
+    """One record: *body_crc* as stored, signed."""
+
+    commit_log_offset: int
+    record_size: int
+    store_timestamp: int
+    body_crc: int
+
+    @property
+    def end(self) -> int:
+        """Where the record ends."""
+        return self.commit_log_offset + self.record_size
+
+
+class MarkComparison(msgspec.Struct, frozen=True):
+    """Marks compared with a log.
+
+    Attributes:
+        held: the last mark that the log holds.
+        refuted: the first one behind it that the log refutes.
+        ahead: the first one that lies behind the log's end.
+        held_count, refuted_count, ahead_count, gone_count: of all marks.
+    """
+
+    held: LogMark | None = None
+    refuted: LogMark | None = None
+    ahead: LogMark | None = None
+    held_count: int = 0
+    refuted_count: int = 0
+    ahead_count: int = 0
+    gone_count: int = 0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it is the same log, as far as marks can tell."""
+        return self.held is not None and self.refuted is None
+
+    @property
+    def held_end(self) -> int:
+        """Up to where the log is known to be the same; 0: nowhere."""
+        return 0 if self.held is None else self.held.end
+
+    def __str__(self) -> str:
+        return (
+            f"marks_held={self.held_count} marks_refuted={self.refuted_count} marks_ahead={self.ahead_count} "
+            f"marks_gone={self.gone_count}"
+        )
+
+
+def compare_marks(segments: Segments, log_end: int, marks: Iterable[LogMark]) -> MarkComparison:
+    """Compare *marks*, in any order, with a log that ends at *log_end*."""
+    verdicts = [
+        (mark, verdict_of(segments, log_end, mark)) for mark in sorted(marks, key=lambda mark: mark.commit_log_offset)
+    ]
+
+    def of(verdict: Verdict) -> list[LogMark]:
+        return [mark for mark, found in verdicts if found == verdict]
+
+    held, refuted, ahead = of("held"), of("refuted"), of("ahead")
+    last_held = held[-1] if held else None
+    behind = [mark for mark in refuted if last_held is None or mark.commit_log_offset > last_held.commit_log_offset]
+    return MarkComparison(
+        last_held,
+        behind[0] if behind else None,
+        ahead[0] if ahead else None,
+        len(held),
+        len(refuted),
+        len(ahead),
+        len(of("gone")),
+    )
+
+
+def verdict_of(segments: Segments, log_end: int, mark: LogMark) -> Verdict:
+    """Return what the log says of one mark."""
+    at = mark.commit_log_offset
+    if at >= log_end:
+        return "ahead"
+    if segments.find(at) is None:
+        return "gone"
+    try:
+        data = segments.read(at, READ_SIZE)
+    except OffsetOutOfRange:
+        # Removed meanwhile, or so near the segment's end that no record can begin there.
+        return "gone" if segments.find(at) is None else "refuted"
+    size, magic_code, crc = HEAD.unpack_from(data, HEAD_AT)
+    place, sys_flag = PLACE.unpack_from(data, PLACE_AT)
+    if magic_code not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2) or place != at:
+        return "refuted"
+    (store_timestamp,) = STORE_TIME.unpack_from(
+        data, STORE_TIME_AT_V6 if sys_flag & BORN_HOST_V6_FLAG else STORE_TIME_AT
+    )
+    return "held" if LogMark(at, size, store_timestamp, crc) == mark else "refuted"
+
+
+def last_marks(segments: Segments, begin: int, until: int) -> list[LogMark]:
+    """Return the last record of each segment that begins in [begin, until), of the newest segments, ascending.
+
+    *begin* is where a record begins, or a blank; *until* where one begins or ends.
+    """
+    found: list[LogMark] = []
+    for segment in reversed(segments.list):
+        low, high = max(begin, segment.begin), min(until, segment.end)
+        mark = last_record(segments, low, high) if low < high else None
+        if mark is not None:
+            found.append(mark)
+        if len(found) == MARK_COUNT_MAX or segment.begin <= begin:
+            break
+    return found[::-1]
+
+
+def last_record(segments: Segments, low: int, high: int) -> LogMark | None:
+    """Return the last record that begins in [low, high), a part of one segment; None if none does."""
+    distance = LOOK_BACK
+    reader = RangeReader(
+        segments, rows_wanted=ROWS_WANTED, window_size_max=WINDOW_SIZE, fail_on_data_loss=False, on_damage=pass_over
+    )
+    while True:
+        at = max(low, high - distance)
+        last: LogMark | None = None
+        for columns in reader.read(at if at == low else next_record(segments, at, high), high):
+            last = mark_of_last(columns)
+        if last is not None or at == low:
+            return last
+        # A record may be longer than what was looked at.
+        distance *= 16
+
+
+def mark_of_last(columns: RecordColumns) -> LogMark:
+    """Return the mark of the last of some records."""
+    header = columns.header[-1]
+    return LogMark(
+        int(header["commit_log_offset"]),
+        int(header["record_size"]),
+        int(columns.store_timestamp[-1]),
+        SIGNED.unpack(UNSIGNED.pack(int(header["body_crc"])))[0],
+    )
+
+
+def joined_marks(known: Sequence[LogMark], new: Sequence[LogMark], segment_size: int) -> list[LogMark]:
+    """Return *known* and *new* marks, the last of each segment, of the newest segments, ascending."""
+    of_segment: dict[int, LogMark] = {}
+    for mark in sorted((*known, *new), key=lambda mark: mark.commit_log_offset):
+        of_segment[mark.commit_log_offset // segment_size] = mark
+    return list(of_segment.values())[-MARK_COUNT_MAX:]
+
+
+def find_parting(epochs: Epochs, cursor: Cursor, compared: MarkComparison, commit_log_offset_min: int) -> int | None:
+    """Return from where on the log has another history than what was read up to *cursor*, None if it goes on there.
+
+    It never lies below *commit_log_offset_min*, for the log contradicts nothing there, nor below a mark that is held,
+    unless the store wrote down that its history parted there.
+    """
+    difference = epochs.first_difference(cursor, commit_log_offset_min)
+    parting = None if difference is None else difference.commit_log_offset
+    located = cursor.epoch <= epochs.epoch and all(epoch.located for epoch in epochs.since(cursor))
+    if parting is not None and not located and compared.held is not None:
+        # The epochs only know the lowest place where the histories may part.
+        known_same = compared.refuted is None and compared.ahead is None
+        parting = None if known_same else max(parting, compared.held_end)
+    if compared.refuted is not None and (parting is None or parting > compared.refuted.commit_log_offset):
+        parting = max(compared.held_end, commit_log_offset_min)
+    return None if parting is None or parting >= cursor.commit_log_offset else parting
+
+
+def pass_over(damaged: DamagedRange) -> None:
+    """Leave a damaged range alone: a mark is a record that can be read."""

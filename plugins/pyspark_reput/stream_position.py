@@ -1,0 +1,126 @@
+"""Positions of a stream in the log, as Spark's checkpoint keeps them, and the log that they are held against.
+
+A position is exclusive: all below *offset* was read.
+
+    {"v": 1, "store": "<store id>", "epoch": <n>, "offset": <commit-log offset>,
+     "marks": [[<commit-log offset>, <size>, <store time>, <body CRC>], ...]}
+
+A checkpoint goes on with the store of its id. A store that reput never wrote has no id that its broker's retention
+leaves alone, and one gets an id when reput first writes it: then the marks decide, see `reput.table.log_marks`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from reput.errors import StoreError
+from reput.store.epochs import read_epochs
+from reput.store.identity import derive_store_id, read_identity
+from reput.table import LogTable
+from reput.table.log_marks import LogMark, MarkComparison, compare_marks, find_parting, joined_marks, last_marks
+from reput_hooks import Cursor
+
+__all__ = ["StreamOffset", "StreamPositions"]
+
+OFFSET_VERSION = 1
+
+
+class StreamOffset(msgspec.Struct, frozen=True, rename={"version": "v"}):
+    """Where a stream is. *marks* are of what it has read; those of an older reput have none."""
+
+    version: int
+    store: str
+    epoch: int
+    offset: int
+    marks: list[LogMark] = []
+
+
+class StreamPositions:
+    """Positions of one stream in the log of *table*.
+
+    *given*: what the checkpoint calls the store, as the option ``storeId`` says.
+    """
+
+    def __init__(self, table: LogTable, given: str | None) -> None:
+        self.table = table
+        self.given = given
+        identity = read_identity(table.store_directory)
+        self.recorded = None if identity is None else identity.store_id
+        self.store_id = self.recorded or given or table.store_id
+        # The last position that the log was found to go on from.
+        self.known: StreamOffset | None = None
+
+    def offset(self, commit_log_offset: int) -> dict[str, Any]:
+        """Return a position of the present history, as Spark keeps it."""
+        segments = self.table.segments
+        known = [] if self.known is None else self.known.marks
+        begin = self.table.offset_min if self.known is None else self.known.offset
+        marks = joined_marks(
+            [mark for mark in known if mark.commit_log_offset < commit_log_offset],
+            last_marks(segments, begin, commit_log_offset),
+            segments.segment_size,
+        )
+        epoch = read_epochs(self.table.store_directory, self.store_id).epoch
+        found: dict[str, Any] = msgspec.to_builtins(
+            StreamOffset(OFFSET_VERSION, self.store_id, epoch, commit_log_offset, marks)
+        )
+        return found
+
+    def position(self, offset: dict[str, Any], log_end: int) -> int:
+        """Return the commit-log offset of a position that Spark kept.
+
+        Raises:
+            StoreError: it is of another store, or of a history that the log has left.
+        """
+        try:
+            known = msgspec.convert(offset, StreamOffset)
+        except msgspec.ValidationError as error:
+            raise StoreError(f"the checkpoint holds no offset of reput's: offset={offset} error={error}") from None
+        if known.version != OFFSET_VERSION:
+            raise StoreError(f"a newer reput wrote the checkpoint: v={known.version} known={OFFSET_VERSION}")
+        table = self.table
+        table.segments.refresh()
+        known = msgspec.structs.replace(known, marks=[mark for mark in known.marks if mark.end <= known.offset])
+        compared = compare_marks(table.segments, log_end, known.marks)
+        goes_on = self.known is not None and known.store == self.store_id
+        if not goes_on and known.store not in (self.recorded, self.given):
+            self.require_marks(known, compared)
+            if self.recorded is None:
+                self.store_id = known.store
+        epochs = read_epochs(table.store_directory, self.store_id)
+        cursor = Cursor(self.store_id, known.epoch, known.offset, 0)
+        cut = find_parting(epochs, cursor, compared, table.segments.offset_min)
+        if cut is not None:
+            raise StoreError(
+                f"the log was cut below the checkpoint: cut_at={cut} checkpoint_offset={known.offset} "
+                f"checkpoint_epoch={known.epoch} epoch={epochs.epoch} {compared}",
+                "Remove the rows from cut_at on from what the query wrote, and start it with a new checkpoint and "
+                "startingOffsets set to cut_at.",
+            )
+        if compared.ahead is not None:
+            raise StoreError(
+                f"the log ends before the checkpoint: log_end={log_end} checkpoint_offset={known.offset} {compared}",
+                "Put the log back that the query has read. If the log was cut, remove the rows from log_end on from "
+                "what the query wrote, and start it with a new checkpoint and startingOffsets set to log_end.",
+            )
+        if self.known is None or known.offset > self.known.offset:
+            self.known = known
+        return known.offset
+
+    def require_marks(self, known: StreamOffset, compared: MarkComparison) -> None:
+        """Refuse a checkpoint whose store is neither known by its id nor by its marks.
+
+        Raises:
+            StoreError: it is such a one.
+        """
+        if compared.agrees or (not known.marks and known.store == derive_store_id(self.table.segments)):
+            return
+        raise StoreError(
+            f"the checkpoint is of another store: checkpoint_store_id={known.store} checkpoint_offset={known.offset} "
+            f"store={self.table.store_directory} store_id={self.recorded or 'none'} "
+            f"offset_min={self.table.segments.offset_min} {compared}",
+            f"Start the query with a checkpoint of its own. If both are the same store, say so with the option "
+            f"storeId={known.store}.",
+        )

@@ -1,0 +1,238 @@
+"""Going on with a lake: whether a store is the one whose log it holds, and from where on the log still is.
+
+    the store's own id is among the lake's    → it is that one
+    it has none, or another                   → the one whose marks the log holds, with none refuted; else a refusal
+    the operator names one of the lake's      → it is that one
+
+Then the histories are compared. Rows go only where the log has another history at their place: from a cut on that the
+store wrote down, or from behind the last record that both have where the log refutes a later one. Nothing contradicts
+what lies below the log's minimum, so it stays. An operator is asked (`accept_truncation`) if lake and log have no
+record in common that shows where they part, and if the log just ends before the lake.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from deltalake import DeltaTable
+
+from reput.errors import StoreError
+from reput.store.epochs import read_epochs
+from reput.store.identity import derive_store_id, read_identity
+from reput.table import LogTable
+from reput.table.log_marks import LogMark, MarkComparison, compare_marks, find_parting
+from reput_hooks import Cursor
+from reput_plugins.spark_export.lake import Lake
+from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_marks import committed_marks, count_rows, row_marks
+from reput_plugins.spark_export.lake_sources import lake_sources
+
+__all__ = ["continue_lake", "lake_of_store", "truncate_lake"]
+
+logger = logging.getLogger(__name__)
+
+CUT_BELOW = "the log was cut below what the lake holds"
+ACCEPT = (
+    "See what became of the log. Export into another folder to keep these rows, or take them out and go on with the "
+    "log: reput export STORE LAKE --accept-truncation."
+)
+
+
+class Source(msgspec.Struct, frozen=True):
+    """What a lake holds of one store.
+
+    Attributes:
+        cursor: up to where, under the id that the lake knows the store by.
+        marks: of that; *committed* tells whether a transaction has them.
+        compared: these marks and the log.
+    """
+
+    cursor: Cursor
+    marks: list[LogMark]
+    committed: bool
+    compared: MarkComparison
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """Where the log's history leaves the lake's. *log_ends*: because it ends there."""
+
+    commit_log_offset: int
+    log_ends: bool = False
+
+
+def lake_of_store(location: LakeLocation, export_name: str, store_directory: Path, store_id: str) -> Lake:
+    """Return the lake as the export of a store that it knows as *store_id*, with the store's present epochs."""
+    epochs = read_epochs(store_directory, store_id)
+    return Lake(location, export_name, msgspec.structs.replace(epochs, store_id=store_id))
+
+
+def continue_lake(
+    location: LakeLocation,
+    export_name: str,
+    log: LogTable,
+    *,
+    topics: Sequence[str] | None = None,
+    store_id: str | None = None,
+    accept_truncation: bool = False,
+) -> Lake:
+    """Return the lake, under the id that it knows the store by, at a place where the log goes on.
+
+    Args:
+        topics: that it is to keep; None: all.
+        store_id: what the lake calls this store, as the operator says; None: that is found out.
+        accept_truncation: take rows out also where it is not sure from where on the log is another.
+
+    Raises:
+        ConfigError: the table is another's, or keeps other topics.
+        StoreError: the lake holds another store; or rows would have to go, and nobody has accepted that.
+    """
+    identity = read_identity(log.store_directory)
+    recorded = None if identity is None else identity.store_id
+    table = location.open()
+    lake = lake_of_store(location, export_name, log.store_directory, store_id or recorded or log.store_id)
+    if table is None:
+        return lake
+    lake.refuse_another(table, topics)
+    cursors = lake_sources(location, export_name)
+    if not cursors:
+        return lake
+    source = find_source(table, lake, cursors, log, recorded, store_id)
+    lake = lake_of_store(location, export_name, log.store_directory, recorded or source.cursor.store_id)
+    known = source.cursor
+    present = Cursor(lake.epochs.store_id, lake.epochs.epoch, known.commit_log_offset, 0)
+    retired = left_behind(cursors, known, present)
+    cut = find_cut(lake, source, log)
+    if cut is not None:
+        take_out(lake, table, log, cut, source, retired, accepted=accept_truncation)
+    elif known != present or (source.marks and not source.committed):
+        lake.go_on(table, present, source.marks, retired)
+    return lake
+
+
+def left_behind(cursors: Sequence[Cursor], known: Cursor, present: Cursor) -> list[Cursor]:
+    """Return those of *cursors* that say nothing any more once the lake goes on from *known* as *present*.
+
+    Those are epochs of the store that are newer than its present one, whose numbers come again if the file of the
+    epochs was lost or an earlier copy put back; and all epochs of the id that the store had before.
+    """
+    return [
+        cursor
+        for cursor in cursors
+        if (cursor.store_id == present.store_id and cursor.epoch > present.epoch)
+        or cursor.store_id == known.store_id != present.store_id
+    ]
+
+
+def truncate_lake(lake: Lake, log: LogTable, cursor: Cursor) -> None:
+    """Take out the rows from *cursor* on, as the host of the dispatcher asks.
+
+    Raises:
+        StoreError: an operator has to accept that first.
+    """
+    table = lake.location.table()
+    known = lake.cursor(table)
+    if known is not None and known.commit_log_offset > cursor.commit_log_offset:
+        take_out(lake, table, log, Cut(cursor.commit_log_offset), source_of(table, lake.export_name, known, log))
+
+
+def find_source(
+    table: DeltaTable,
+    lake: Lake,
+    cursors: Sequence[Cursor],
+    log: LogTable,
+    recorded: str | None,
+    given: str | None,
+) -> Source:
+    """Return what the lake holds of the store of *log*, as the newest of its epochs in *cursors* has it.
+
+    Raises:
+        StoreError: it holds nothing of that store.
+    """
+    known = {cursor.store_id: cursor for cursor in sorted(cursors, key=lambda cursor: cursor.epoch)}
+    for name in (recorded, given):
+        if name in known:
+            return source_of(table, lake.export_name, known[name], log)
+    if given is not None:
+        raise StoreError(
+            f"the lake holds no store of that id: lake={lake.location.address} store_id={given} "
+            f"lake_store_id={','.join(sorted(known))}",
+            "Name the one that this store is, or export into a folder of its own.",
+        )
+    sources = [source_of(table, lake.export_name, cursor, log) for cursor in known.values()]
+    agreeing = [source for source in sources if source.compared.agrees or is_unmarked(source, log)]
+    if agreeing:
+        return max(agreeing, key=end_of)
+    other = max(sources, key=end_of)
+    raise StoreError(
+        f"the lake holds another store: lake={lake.location.address} lake_store_id={other.cursor.store_id} "
+        f"lake_until={other.cursor.commit_log_offset} store={log.store_directory} store_id={recorded or 'none'} "
+        f"offset_min={log.offset_min} {other.compared}",
+        f"Export into a folder of its own. If both are the same store, say so with --store-id {other.cursor.store_id} "
+        "(storeId).",
+    )
+
+
+def end_of(source: Source) -> int:
+    """Return up to where the lake holds that store's log."""
+    return source.cursor.commit_log_offset
+
+
+def is_unmarked(source: Source, log: LogTable) -> bool:
+    """Tell whether there is nothing but the id that an older reput derived from the log's first record, and it fits."""
+    return not source.marks and source.cursor.store_id == derive_store_id(log.segments)
+
+
+def source_of(table: DeltaTable, export_name: str, cursor: Cursor, log: LogTable) -> Source:
+    """Return what the lake holds of one store, compared with *log*."""
+    until = cursor.commit_log_offset
+    found = committed_marks(table, cursor.store_id, export_name)
+    marks = row_marks(table, log.offset_min, until, log.segments.segment_size) if found is None else found
+    marks = [mark for mark in marks if mark.commit_log_offset < until]
+    return Source(cursor, marks, found is not None, compare_marks(log.segments, log.find_end(), marks))
+
+
+def find_cut(lake: Lake, source: Source, log: LogTable) -> Cut | None:
+    """Return from where on the log has another history than the lake, None if it goes on behind the lake's end."""
+    cursor = msgspec.structs.replace(source.cursor, store_id=lake.epochs.store_id)
+    parting = find_parting(lake.epochs, cursor, source.compared, log.offset_min)
+    if parting is not None:
+        return Cut(parting)
+    return None if source.compared.ahead is None else Cut(log.find_end(), log_ends=True)
+
+
+def take_out(
+    lake: Lake,
+    table: DeltaTable,
+    log: LogTable,
+    cut: Cut,
+    source: Source,
+    retired: Sequence[Cursor] = (),
+    *,
+    accepted: bool = False,
+) -> None:
+    """Take the rows from *cut* on out of the lake, and have it forget what it knew by the cursors *retired*.
+
+    Raises:
+        StoreError: an operator has to accept that first.
+    """
+    at = cut.commit_log_offset
+    rows, rows_kept = count_rows(table, at), count_rows(table, 0, at)
+    numbers = f"rows_to_take_out={rows} rows_to_keep={rows_kept} lake={lake.location.address}"
+    place = f"={at} lake_until={source.cursor.commit_log_offset} lake_epoch={source.cursor.epoch} "
+    place += f"epoch={lake.epochs.epoch} offset_min={log.offset_min}"
+    if rows and not accepted and (cut.log_ends or not has_common(table, log, at, source.compared)):
+        what = "the log ends before what the lake holds: log_end" if cut.log_ends else f"{CUT_BELOW}: cut_at"
+        raise StoreError(f"{what}{place} {numbers} {source.compared}", ACCEPT)
+    logger.warning("%s, and these rows are taken out: cut_at%s %s", CUT_BELOW, place, numbers)
+    lake.truncate(Cursor(lake.epochs.store_id, lake.epochs.epoch, at, 0), retired)
+
+
+def has_common(table: DeltaTable, log: LogTable, cut: int, compared: MarkComparison) -> bool:
+    """Tell whether lake and log have a record below *cut* in common."""
+    if compared.held is not None and compared.held_end <= cut:
+        return True
+    marks = row_marks(table, log.offset_min, cut, log.segments.segment_size)
+    return compare_marks(log.segments, log.find_end(), marks).held is not None

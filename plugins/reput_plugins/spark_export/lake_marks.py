@@ -1,0 +1,84 @@
+"""Marks of a lake: by which it knows the log again that its rows came from; see `reput.table.log_marks`.
+
+Each transaction that adds rows carries the marks of all that the lake holds of that store by then. A lake that an
+older reput made has none. Then its rows are the marks: each says where its record lay, how long it was, when it was
+stored, and which CRC its body has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from reput.table.log_marks import LogMark
+
+__all__ = ["committed_marks", "count_rows", "marks_info", "row_marks"]
+
+MARKS_INFO = "reput_marks"
+# Transactions are looked through from the newest on; mostly that is the one.
+LOOKS = (1, 1000)
+ROW_COLUMNS = ["commitLogOffset", "storeSize", "storeTimestamp", "bodyCRC"]
+
+
+class CommittedMarks(msgspec.Struct, frozen=True):
+    """What a transaction says: up to where the table holds the log of *store*, by the marks *marks*."""
+
+    store: str
+    export: str
+    marks: list[LogMark]
+
+
+def marks_info(store_id: str, export_name: str, marks: Sequence[LogMark]) -> dict[str, Any]:
+    """Return what a transaction carries."""
+    return {MARKS_INFO: msgspec.to_builtins(CommittedMarks(store_id, export_name, list(marks)))} if marks else {}
+
+
+def committed_marks(table: DeltaTable, store_id: str, export_name: str) -> list[LogMark] | None:
+    """Return the marks that the table has of a store, ascending; None if no transaction that is left tells."""
+    for count in LOOKS:
+        for entry in table.history(count):
+            if MARKS_INFO in entry:
+                found = msgspec.convert(entry[MARKS_INFO], CommittedMarks)
+                if (found.store, found.export) == (store_id, export_name):
+                    return found.marks
+    return None
+
+
+def row_marks(table: DeltaTable, begin: int, until: int, segment_size: int) -> list[LogMark]:
+    """Return the last row of each segment whose record begins in [begin, until), ascending."""
+    last: dict[int, LogMark] = {}
+    scanner = table.to_pyarrow_dataset().scanner(columns=ROW_COLUMNS, filter=in_range(begin, until))
+    for batch in scanner.to_batches():
+        batch = batch.drop_null()
+        offsets = batch["commitLogOffset"].to_numpy()
+        order = np.argsort(offsets, kind="stable")
+        segments = offsets[order] // segment_size
+        for number in order[np.flatnonzero(np.diff(segments, append=-1))].tolist():
+            mark = mark_of_row(batch, number)
+            segment = mark.commit_log_offset // segment_size
+            if segment not in last or last[segment].commit_log_offset < mark.commit_log_offset:
+                last[segment] = mark
+    return [last[segment] for segment in sorted(last)]
+
+
+def mark_of_row(batch: pa.RecordBatch, number: int) -> LogMark:
+    """Return the mark of one row."""
+    at, size, stored, crc = (batch.column(name)[number] for name in ROW_COLUMNS)
+    return LogMark(at.as_py(), size.as_py(), stored.cast(pa.int64()).as_py() // 1000, crc.as_py())
+
+
+def count_rows(table: DeltaTable, begin: int, until: int | None = None) -> int:
+    """Return how many rows there are whose record begins in [begin, until)."""
+    return int(table.to_pyarrow_dataset().count_rows(filter=in_range(begin, until)))
+
+
+def in_range(begin: int, until: int | None) -> pc.Expression:
+    """Return the condition that a row's record begins in [begin, until)."""
+    offset = pc.field("commitLogOffset")
+    return offset >= begin if until is None else (offset >= begin) & (offset < until)
