@@ -9,6 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,6 +132,34 @@ def stand_still(scene: ProcessScene) -> int:
         strike(row_of(store, "stop").pid, signal.SIGCONT)
         await_all(store, end, *names)
         assert {row_of(store, name).lag_bytes for name in names} == {0}
+    scene.settle(*names)
+    return len(names)
+
+
+@process_row(
+    "Plugin stands still, or is slow", "a close with a time limit", "it ends in time; the view goes on after it"
+)
+def stand_still_at_close(scene: ProcessScene) -> int:
+    healed, names = scene.root / "healed", ("stop", "be_slow")
+    options = {
+        f"dispatchers.{name}.{key}": value for name in names for key, value in (("how", name), ("healed", str(healed)))
+    }
+    for name in names:
+        scene.plugins.add(name, source=VILLAIN.replace("STOLEN", "''"))
+    with scene.open(*names, **options) as store:
+        for _ in range(50):
+            end = put(store, 100)
+        await_all(store, end)
+        pids = store.pids()[1:]
+        began = time.monotonic()
+        store.close(timeout=0.1)
+        assert time.monotonic() - began < TIMEOUT / 2
+    pause = threading.Event()
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        pause.wait(0.01)
+    healed.touch()
+    with scene.open(*names, **options) as store:
+        await_all(store, end, *names)
     scene.settle(*names)
     return len(names)
 
