@@ -50,6 +50,7 @@ def test_what_a_dispatcher_takes_is_shown(tmp_path, monkeypatch, capsys):
     assert main(["plugin", "show", "sink"]) == 0
     text = capsys.readouterr().out
     assert "error=option of a dispatcher: dispatchers.sink.url reason=Object missing required field `url`" in text
+    assert "after=" not in text
     assert [line.split() for line in text.splitlines()[-3:]] == [
         ["name", "type", "required", "default"],
         ["url", "str", "True", "-"],

@@ -115,7 +115,7 @@ def declaration_text(row: Mapping[str, Any]) -> str:
     lines = [
         f"{key}={cell_text(value)}"
         for key, value in row.items()
-        if key not in ("options", "schema") and value not in (None, [])
+        if key not in ("options", "schema") and value not in (None, [], ())
     ]
     if row["options"]:
         options = [

@@ -197,7 +197,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         description = load_plugin(name, question.entry.module).describe()
         check_instance(question.entry, description.store_folders)
-        offered = portable_description(description)
+        offered = portable_description(description, view_elsewhere=description.view_elsewhere is True)
         options = convert_options(name, question.options, description.options)
         elsewhere = lies_elsewhere(description, options)
         answer = Answer(portable_description(description, view_elsewhere=elsewhere))
