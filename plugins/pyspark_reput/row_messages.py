@@ -74,6 +74,7 @@ GIVEN_BY_THE_STORE = frozenset(
         "timestamp",
         "timestampType",
         "date",
+        "store",
     )
 )
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -147,7 +147,7 @@ def test_files_of_a_killed_run_are_in_nobodys_way(spark: Any, log: WrittenLog, t
     lake = tmp_path / "lake"
     export(log.store, lake, until=log.offsets[20])
     orphans, _ = write_range(
-        LakeLocation.of(lake), str(log.store), reput.table.TableOptions(), log.offsets[20], log.end
+        LakeLocation.of(lake), str(log.store), "any", reput.table.TableOptions(), log.offsets[20], log.end
     )
     assert all((lake / orphan.path).exists() for orphan in orphans)
     assert export(log.store, lake).records == 40

@@ -36,6 +36,8 @@ from written_log import START_MS, WrittenLog
 
 OPTIONS = TableOptions()
 SCHEMA = lake_schema(OPTIONS.row_format)
+# Columns of a lake that are no fields of a record.
+NO_FIELDS = ["date", "store"]
 DAY_MS = 86_400_000
 MIB = 1 << 20
 SETTINGS: dict[str, str | None] = {"reput.format": "1"}
@@ -53,13 +55,16 @@ class Export:
         self.log.save()
         self.path = root / "lake"
         self.location = LakeLocation.of(self.path)
-        self.lake = Lake(self.location, "export", read_epochs(self.log.store, LogTable(self.log.store).store_id))
+        self.store_id = LogTable(self.log.store).store_id
+        self.lake = Lake(self.location, "export", read_epochs(self.log.store, self.store_id))
         if begun:
             self.lake.create(schema, None)
 
     def write(self, begin: int, until: int) -> list[WrittenFile]:
         """Write the files of records number *begin* up to *until*."""
-        return write_range(self.location, str(self.log.store), OPTIONS, self.offset(begin), self.offset(until))[0]
+        return write_range(
+            self.location, str(self.log.store), self.store_id, OPTIONS, self.offset(begin), self.offset(until)
+        )[0]
 
     def commit(self, begin: int, until: int, **options: bool) -> Commit | None:
         """Write and commit these records."""
@@ -173,8 +178,9 @@ def test_a_lake_of_an_older_reput_gets_the_columns_that_it_lacks(tmp_path: Path)
 
     older = SCHEMA.remove(SCHEMA.get_field_index("brokerName")).remove(SCHEMA.get_field_index("keys") - 1)
     export = Export(tmp_path, older)
-    options = TableOptions(row_format=RowFormat(columns=tuple(name for name in older.names if name != "date")))
-    files, _ = write_range(export.location, str(export.log.store), options, 0, export.offset(30))
+    columns = tuple(name for name in older.names if name not in NO_FIELDS)
+    options = TableOptions(row_format=RowFormat(columns=columns))
+    files, _ = write_range(export.location, str(export.log.store), export.store_id, options, 0, export.offset(30))
     export.lake.commit(older, 0, export.offset(30), files)
     DeltaTable(export.path).alter.add_columns([Field("note", PrimitiveType("string"))])
     assert export.lake.create(SCHEMA, None).version() == 3
@@ -183,7 +189,7 @@ def test_a_lake_of_an_older_reput_gets_the_columns_that_it_lacks(tmp_path: Path)
     for _ in range(2):
         found = lake_rows(export.path)
         assert {*found.column_names} == {*SCHEMA.names, "note"}
-        assert found.select(older.names).drop(["date"]).equals(expected.select(options.row_format.columns))
+        assert found.select(older.names).drop(NO_FIELDS).equals(expected.select(options.row_format.columns))
         assert found["tags"].to_pylist() == [*[None] * 30, *expected["tags"].to_pylist()[30:]]
         Maintenance(export.location, interval_ms=1, vacuum_hours=0).run(lambda: None)
     assert export.lake.create(SCHEMA, None).version() == DeltaTable(export.path).version()

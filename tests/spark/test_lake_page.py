@@ -39,9 +39,10 @@ def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str,
     log.save()
     options, location = TableOptions(), LakeLocation.of(tmp_path / "lake")
     schema = lake_schema(options.row_format)
-    lake = Lake(location, "export", read_epochs(log.store, LogTable(log.store).store_id))
+    store_id = LogTable(log.store).store_id
+    lake = Lake(location, "export", read_epochs(log.store, store_id))
     lake.create(schema, None)
-    lake.commit(schema, 0, log.end, write_range(location, str(log.store), options, 0, log.end)[0])
+    lake.commit(schema, 0, log.end, write_range(location, str(log.store), store_id, options, 0, log.end)[0])
     monkeypatch.chdir(tmp_path)
     return sorted((*key, count) for key, count in counts.items())
 

@@ -67,7 +67,8 @@ def export(
         typer.Option(
             "--store-id",
             metavar="ID",
-            help="What the lake calls this store, where its own id or the marks in the lake do not show it.",
+            help="What the lake calls this store, or is to call it, where neither its own id nor the marks in the lake "
+            "show which one it is.",
         ),
     ] = None,
     accept_truncation: Annotated[

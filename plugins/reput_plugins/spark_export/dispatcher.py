@@ -58,6 +58,7 @@ class SparkExport(CommitLogDispatcher):
         self.committed_at: float | None = None
         self.closed = threading.Event()
         self.log = LogTable(context.store_directory, self.table_options)
+        self.store_name: str | None = None
         self.end: Cursor | None = None
         self.commits = context.counter("commits")
         self.removed_files = context.counter("removed_files")
@@ -69,7 +70,8 @@ class SparkExport(CommitLogDispatcher):
     def lake(self) -> Lake:
         """Return the lake, with the store's present epochs."""
         context = self.context
-        return Lake(self.location, self.options.name, read_epochs(context.store_directory, context.store_id))
+        epochs = read_epochs(context.store_directory, context.store_id)
+        return Lake(self.location, self.options.name, epochs, self.store_name)
 
     def start(self) -> Cursor | None:
         """Return what the table holds, with the store time that was kept beside it.
@@ -78,7 +80,7 @@ class SparkExport(CommitLogDispatcher):
             StoreError: the lake holds another store, or has rows that the log contradicts, and an operator has to say
                 what is to become of them.
         """
-        continue_lake(self.location, self.options.name, self.log, topics=self.topics)
+        self.store_name = continue_lake(self.location, self.options.name, self.log, topics=self.topics).store_name
         lake = self.lake()
         require_topics(self.log, self.topics or ())
         self.end = lake.cursor(lake.create(self.schema, self.topics))
@@ -135,7 +137,14 @@ class SparkExport(CommitLogDispatcher):
             DispatcherError: Spark cannot be started, or fails; the sentence names what is missing.
         """
         context, options = self.context, self.options
-        plan = SinkPlan(str(context.store_directory), self.location, options.name, self.table_options)
+        plan = SinkPlan(
+            str(context.store_directory),
+            self.location,
+            options.name,
+            self.table_options,
+            store_id=context.store_id,
+            store_name=self.store_name,
+        )
         while begin < until:
             end = until
             if until - begin > options.batch_bytes_max:

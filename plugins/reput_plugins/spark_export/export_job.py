@@ -135,7 +135,9 @@ def export(
     if end <= begin:
         table = target.create(schema, chosen)
         return ExportReport(begin, begin, 0, 0, 0, time.monotonic() - began, table.version())
-    plan = SinkPlan(str(store_directory), location, name, options, store_id=target.epochs.store_id)
+    plan = SinkPlan(
+        str(store_directory), location, name, options, store_id=target.epochs.store_id, store_name=target.store_name
+    )
     worthwhile = end - begin >= CLASS_ARCHIVE_BYTES
     with spark_session(settings or {}, f"reput export {plan.store}", make_class_archive=worthwhile) as session:
         # Not before Spark runs: what cannot be filled is not made.

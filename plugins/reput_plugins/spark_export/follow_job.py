@@ -114,7 +114,9 @@ def follow(
         require_topics(log, chosen or ())
     committed = None if existing is None else target.committed(existing)
     begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)
-    plan = SinkPlan(str(store_directory), location, name, options, store_id=target.epochs.store_id)
+    plan = SinkPlan(
+        str(store_directory), location, name, options, store_id=target.epochs.store_id, store_name=target.store_name
+    )
     maintenance = Maintenance(location, interval_ms=COMPACT_INTERVAL_MS, vacuum_hours=VACUUM_HOURS)
     with spark_session(settings or {}, f"reput export {plan.store}") as session:
         table = target.create(schema, chosen)

@@ -28,20 +28,24 @@ from reput.table.log_marks import LogMark, joined_marks, last_marks
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, one_line
 from reput_plugins.spark_export.lake_marks import committed_marks, marks_info
-from reput_plugins.spark_export.lake_sources import RETIRED, app_id
-from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, WrittenFile
+from reput_plugins.spark_export.lake_sources import RETIRED, app_id, row_name_id
+from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STORE_COLUMN, WrittenFile
 
-__all__ = ["Commit", "Lake", "lake_errors"]
+__all__ = ["Commit", "Lake", "lake_errors", "tells_stores_apart"]
 
 COMMIT_INFO = "reput"
 HISTORY_COUNT = 16
 SELECTION_SETTING = "reput.topics"
 FORMAT_SETTING = "reput.format"
-FORMAT_VERSION = "1"
+# Version 1 has no column that tells stores apart, so it holds one store.
+FORMAT_VERSION, FORMAT_OF_ONE_STORE = "2", "1"
 
 
 class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
-    """What one transaction added: the records that begin in [begin, until) of the log, but those in *damage*."""
+    """What one transaction added: the records that begin in [begin, until) of a log, but those in *damage*.
+
+    *store* is the id of the store.
+    """
 
     begin: int
     until: int
@@ -49,15 +53,22 @@ class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     files: int
     bytes: int
     damage: tuple[DamagedRange, ...] = ()
+    store: str = ""
 
 
 class Lake:
-    """One export into one Delta table."""
+    """One export of one store into one Delta table.
 
-    def __init__(self, location: LakeLocation, export_name: str, epochs: Epochs) -> None:
+    Attributes:
+        epochs: of the store, under the id that the lake knows it by.
+        store_name: what its rows have in the column ``store``: the id under which the lake began with it.
+    """
+
+    def __init__(self, location: LakeLocation, export_name: str, epochs: Epochs, store_name: str | None = None) -> None:
         self.location = location
         self.export_name = export_name
         self.epochs = epochs
+        self.store_name = store_name or epochs.store_id
 
     def app_id(self, epoch: int) -> str:
         """Return the name under which the table keeps the end offset of an epoch."""
@@ -103,7 +114,7 @@ class Lake:
             DispatcherError: the columns cannot be added.
         """
         kept = {field.name: field for field in table.schema().fields}
-        wanted = {field.name: field for field in Schema.from_arrow(schema).fields}
+        wanted = {field.name: field for field in Schema.from_arrow(fitting(schema, table)).fields}
         for name, field in wanted.items():
             if name in kept and kept[name].type != field.type:
                 raise ConfigError(
@@ -139,7 +150,7 @@ class Lake:
             raise ConfigError(
                 f"the table is not a lake of reput's: lake={self.location.address}", "Name a folder of its own."
             )
-        if settings[FORMAT_SETTING] != FORMAT_VERSION:
+        if settings[FORMAT_SETTING] not in (FORMAT_VERSION, FORMAT_OF_ONE_STORE):
             raise ConfigError(f"a newer reput made the lake: format={settings[FORMAT_SETTING]} known={FORMAT_VERSION}")
         partitions = table.metadata().partition_columns
         if partitions != list(PARTITION_COLUMNS):
@@ -214,6 +225,7 @@ class Lake:
             len(files),
             sum(file.size for file in files),
             tuple(damage),
+            self.epochs.store_id,
         )
         actions: list[AddAction | RemoveAction] = [
             AddAction(
@@ -237,7 +249,7 @@ class Lake:
         )
         try:
             table.create_write_transaction(
-                actions, "append", schema, list(PARTITION_COLUMNS), commit_properties=properties
+                actions, "append", fitting(schema, table), list(PARTITION_COLUMNS), commit_properties=properties
             )
         except CommitFailedError as error:
             now = self.location.table().transaction_version(self.app_id(self.epochs.epoch))
@@ -292,8 +304,10 @@ class Lake:
 
         What the table knew by the cursors *retired* it forgets.
         """
-        self.location.table().delete(
-            f'"commitLogOffset" >= {cursor.commit_log_offset}',
+        table = self.location.table()
+        of_store = f" and \"{STORE_COLUMN}\" = '{self.store_name}'" if tells_stores_apart(table) else ""
+        table.delete(
+            f'"commitLogOffset" >= {cursor.commit_log_offset}{of_store}',
             commit_properties=CommitProperties(app_transactions=self.transactions(cursor, retired)),
         )
         self.force_commits()
@@ -301,7 +315,14 @@ class Lake:
     def transactions(self, cursor: Cursor, retired: Sequence[Cursor]) -> list[Transaction]:
         """Return what has the table know the store by *cursor*, and not by *retired*."""
         forgotten = (Transaction(app_id(old.store_id, old.epoch, self.export_name), RETIRED) for old in retired)
-        return [Transaction(self.app_id(cursor.epoch), cursor.commit_log_offset), *forgotten]
+        names = [Transaction(row_name_id(cursor.store_id, self.store_name, self.export_name), 0)]
+        if self.store_name == cursor.store_id:
+            names.clear()
+        return [Transaction(self.app_id(cursor.epoch), cursor.commit_log_offset), *forgotten, *names]
+
+    def rows_of(self, table: DeltaTable) -> str | None:
+        """Return what the store's rows have in the column that tells stores apart; None: the table has none."""
+        return self.store_name if tells_stores_apart(table) else None
 
     def force_commits(self) -> None:
         """Force the table's newest transaction to disk, so that what was said to be durable is.
@@ -318,7 +339,7 @@ class Lake:
         """Return what the transaction added that brought *table* to *until*."""
         for entry in table.history(HISTORY_COUNT):
             found: Any = entry.get(COMMIT_INFO)
-            if found and found.get("until") == until:
+            if found and found.get("until") == until and self.is_own(found):
                 return msgspec.convert(found, Commit)
         return None
 
@@ -327,8 +348,22 @@ class Lake:
         count = table.version() - version
         entries = table.history(count) if count > 0 else []
         # Merging files and taking out what was cut are transactions, too, without this field.
-        added = [(entry["version"], entry[COMMIT_INFO]) for entry in entries if entry.get(COMMIT_INFO)]
+        added = [(entry["version"], entry[COMMIT_INFO]) for entry in entries if self.is_own(entry.get(COMMIT_INFO))]
         return [(number, msgspec.convert(found, Commit)) for number, found in sorted(added, key=lambda pair: pair[0])]
+
+    def is_own(self, commit: Any) -> bool:
+        """Tell whether a transaction says that it added rows of this store."""
+        return bool(commit) and commit.get("store", "") in ("", self.epochs.store_id)
+
+
+def tells_stores_apart(table: DeltaTable) -> bool:
+    """Tell whether the rows of a lake say of which store they are."""
+    return table.metadata().configuration.get(FORMAT_SETTING) != FORMAT_OF_ONE_STORE
+
+
+def fitting(schema: pa.Schema, table: DeltaTable) -> pa.Schema:
+    """Return *schema* without the column that a lake of one store does not have."""
+    return schema if tells_stores_apart(table) else schema.remove(schema.get_field_index(STORE_COLUMN))
 
 
 @contextmanager

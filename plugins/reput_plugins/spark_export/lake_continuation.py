@@ -13,27 +13,29 @@ record in common that shows where they part, and if the log just ends before the
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from deltalake import DeltaTable
 
-from reput.errors import StoreError
+from reput.errors import ConfigError, StoreError
 from reput.store.epochs import read_epochs
 from reput.store.identity import derive_store_id, read_identity
 from reput.table import LogTable
 from reput.table.log_marks import LogMark, MarkComparison, compare_marks, find_parting
 from reput_hooks import Cursor
-from reput_plugins.spark_export.lake import Lake
+from reput_plugins.spark_export.lake import Lake, tells_stores_apart
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import committed_marks, count_rows, row_marks
-from reput_plugins.spark_export.lake_sources import lake_sources
+from reput_plugins.spark_export.lake_sources import all_sources, row_name
 
 __all__ = ["continue_lake", "lake_of_store", "truncate_lake"]
 
 logger = logging.getLogger(__name__)
 
+LEGAL_STORE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 CUT_BELOW = "the log was cut below what the lake holds"
 ACCEPT = (
     "See what became of the log. Export into another folder to keep these rows, or take them out and go on with the "
@@ -63,10 +65,12 @@ class Cut(msgspec.Struct, frozen=True):
     log_ends: bool = False
 
 
-def lake_of_store(location: LakeLocation, export_name: str, store_directory: Path, store_id: str) -> Lake:
+def lake_of_store(
+    location: LakeLocation, export_name: str, store_directory: Path, store_id: str, store_name: str | None = None
+) -> Lake:
     """Return the lake as the export of a store that it knows as *store_id*, with the store's present epochs."""
     epochs = read_epochs(store_directory, store_id)
-    return Lake(location, export_name, msgspec.structs.replace(epochs, store_id=store_id))
+    return Lake(location, export_name, msgspec.structs.replace(epochs, store_id=store_id), store_name)
 
 
 def continue_lake(
@@ -89,6 +93,11 @@ def continue_lake(
         ConfigError: the table is another's, or keeps other topics.
         StoreError: the lake holds another store; or rows would have to go, and nobody has accepted that.
     """
+    if store_id is not None and not LEGAL_STORE_ID.fullmatch(store_id):
+        raise ConfigError(
+            f"the id of a store is of letters, digits, '.', '_', '-', at most 64: store_id={store_id!r}",
+            "Write it so: --store-id broker-a.",
+        )
     identity = read_identity(log.store_directory)
     recorded = None if identity is None else identity.store_id
     table = location.open()
@@ -96,12 +105,15 @@ def continue_lake(
     if table is None:
         return lake
     lake.refuse_another(table, topics)
-    cursors = lake_sources(location, export_name)
-    if not cursors:
+    exports = all_sources(location)
+    cursors = exports.pop(export_name, [])
+    source = find_source(table, lake, cursors, log, recorded, store_id) if cursors else None
+    if source is None:
+        refuse_second_name(table, lake, exports, log)
         return lake
-    source = find_source(table, lake, cursors, log, recorded, store_id)
-    lake = lake_of_store(location, export_name, log.store_directory, recorded or source.cursor.store_id)
     known = source.cursor
+    name = row_name(location, known.store_id, export_name)
+    lake = lake_of_store(location, export_name, log.store_directory, recorded or known.store_id, name)
     present = Cursor(lake.epochs.store_id, lake.epochs.epoch, known.commit_log_offset, 0)
     retired = left_behind(cursors, known, present)
     cut = find_cut(lake, source, log)
@@ -135,7 +147,7 @@ def truncate_lake(lake: Lake, log: LogTable, cursor: Cursor) -> None:
     table = lake.location.table()
     known = lake.cursor(table)
     if known is not None and known.commit_log_offset > cursor.commit_log_offset:
-        take_out(lake, table, log, Cut(cursor.commit_log_offset), source_of(table, lake.export_name, known, log))
+        take_out(lake, table, log, Cut(cursor.commit_log_offset), source_of(table, lake, known, log))
 
 
 def find_source(
@@ -145,33 +157,39 @@ def find_source(
     log: LogTable,
     recorded: str | None,
     given: str | None,
-) -> Source:
+) -> Source | None:
     """Return what the lake holds of the store of *log*, as the newest of its epochs in *cursors* has it.
 
+    None: nothing, and the lake takes further stores.
+
     Raises:
-        StoreError: it holds nothing of that store.
+        StoreError: the lake holds another store and takes one only, or it cannot be told whether it is this one.
     """
     known = {cursor.store_id: cursor for cursor in sorted(cursors, key=lambda cursor: cursor.epoch)}
     for name in (recorded, given):
         if name in known:
-            return source_of(table, lake.export_name, known[name], log)
-    if given is not None:
+            return source_of(table, lake, known[name], log)
+    apart = tells_stores_apart(table)
+    if given is not None and not apart:
         raise StoreError(
             f"the lake holds no store of that id: lake={lake.location.address} store_id={given} "
             f"lake_store_id={','.join(sorted(known))}",
             "Name the one that this store is, or export into a folder of its own.",
         )
-    sources = [source_of(table, lake.export_name, cursor, log) for cursor in known.values()]
+    sources = [source_of(table, lake, cursor, log) for cursor in known.values()]
     agreeing = [source for source in sources if source.compared.agrees or is_unmarked(source, log)]
     if agreeing:
         return max(agreeing, key=end_of)
+    is_another = all(source.compared.refuted_count or source.compared.ahead_count for source in sources)
+    if apart and (given is not None or (recorded is not None and is_another)):
+        return None
     other = max(sources, key=end_of)
     raise StoreError(
         f"the lake holds another store: lake={lake.location.address} lake_store_id={other.cursor.store_id} "
         f"lake_until={other.cursor.commit_log_offset} store={log.store_directory} store_id={recorded or 'none'} "
         f"offset_min={log.offset_min} {other.compared}",
         f"Export into a folder of its own. If both are the same store, say so with --store-id {other.cursor.store_id} "
-        "(storeId).",
+        "(storeId)." + (" If they are not, give this one a name with --store-id NAME." if apart else ""),
     )
 
 
@@ -185,11 +203,34 @@ def is_unmarked(source: Source, log: LogTable) -> bool:
     return not source.marks and source.cursor.store_id == derive_store_id(log.segments)
 
 
-def source_of(table: DeltaTable, export_name: str, cursor: Cursor, log: LogTable) -> Source:
+def refuse_second_name(table: DeltaTable, lake: Lake, exports: Mapping[str, Sequence[Cursor]], log: LogTable) -> None:
+    """Refuse to begin with a store of which the lake has rows by an export of another name.
+
+    Raises:
+        StoreError: it has, or it holds another store and takes one only.
+    """
+    for name, cursors in exports.items():
+        other = Lake(lake.location, name, lake.epochs)
+        for cursor in cursors:
+            same = cursor.store_id == lake.epochs.store_id or source_of(table, other, cursor, log).compared.agrees
+            if same or not tells_stores_apart(table):
+                what = "has this store's rows" if same else "holds another store"
+                raise StoreError(
+                    f"the lake {what} by an export of another name: lake={lake.location.address} "
+                    f"lake_store_id={cursor.store_id} name={name} asked={lake.export_name}",
+                    "Export under that name, or into a folder of its own.",
+                )
+
+
+def source_of(table: DeltaTable, lake: Lake, cursor: Cursor, log: LogTable) -> Source:
     """Return what the lake holds of one store, compared with *log*."""
     until = cursor.commit_log_offset
-    found = committed_marks(table, cursor.store_id, export_name)
-    marks = row_marks(table, log.offset_min, until, log.segments.segment_size) if found is None else found
+    found = committed_marks(table, cursor.store_id, lake.export_name)
+    if found is None:
+        name = row_name(lake.location, cursor.store_id, lake.export_name) if tells_stores_apart(table) else None
+        marks = row_marks(table, name, log.offset_min, until, log.segments.segment_size)
+    else:
+        marks = found
     marks = [mark for mark in marks if mark.commit_log_offset < until]
     return Source(cursor, marks, found is not None, compare_marks(log.segments, log.find_end(), marks))
 
@@ -219,20 +260,21 @@ def take_out(
         StoreError: an operator has to accept that first.
     """
     at = cut.commit_log_offset
-    rows, rows_kept = count_rows(table, at), count_rows(table, 0, at)
+    store = lake.rows_of(table)
+    rows, rows_kept = count_rows(table, store, at), count_rows(table, store, 0, at)
     numbers = f"rows_to_take_out={rows} rows_to_keep={rows_kept} lake={lake.location.address}"
     place = f"={at} lake_until={source.cursor.commit_log_offset} lake_epoch={source.cursor.epoch} "
     place += f"epoch={lake.epochs.epoch} offset_min={log.offset_min}"
-    if rows and not accepted and (cut.log_ends or not has_common(table, log, at, source.compared)):
+    if rows and not accepted and (cut.log_ends or not has_common(lake, table, log, at, source.compared)):
         what = "the log ends before what the lake holds: log_end" if cut.log_ends else f"{CUT_BELOW}: cut_at"
         raise StoreError(f"{what}{place} {numbers} {source.compared}", ACCEPT)
     logger.warning("%s, and these rows are taken out: cut_at%s %s", CUT_BELOW, place, numbers)
     lake.truncate(Cursor(lake.epochs.store_id, lake.epochs.epoch, at, 0), retired)
 
 
-def has_common(table: DeltaTable, log: LogTable, cut: int, compared: MarkComparison) -> bool:
+def has_common(lake: Lake, table: DeltaTable, log: LogTable, cut: int, compared: MarkComparison) -> bool:
     """Tell whether lake and log have a record below *cut* in common."""
     if compared.held is not None and compared.held_end <= cut:
         return True
-    marks = row_marks(table, log.offset_min, cut, log.segments.segment_size)
+    marks = row_marks(table, lake.rows_of(table), log.offset_min, cut, log.segments.segment_size)
     return compare_marks(log.segments, log.find_end(), marks).held is not None

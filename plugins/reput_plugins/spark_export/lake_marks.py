@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from reput.table.log_marks import LogMark
+from reput_plugins.spark_export.parquet_files import STORE_COLUMN
 
 __all__ = ["committed_marks", "count_rows", "marks_info", "row_marks"]
 
@@ -50,10 +51,10 @@ def committed_marks(table: DeltaTable, store_id: str, export_name: str) -> list[
     return None
 
 
-def row_marks(table: DeltaTable, begin: int, until: int, segment_size: int) -> list[LogMark]:
-    """Return the last row of each segment whose record begins in [begin, until), ascending."""
+def row_marks(table: DeltaTable, store: str | None, begin: int, until: int, segment_size: int) -> list[LogMark]:
+    """Return the last row of each segment whose record begins in [begin, until), ascending; *store*: of this one."""
     last: dict[int, LogMark] = {}
-    scanner = table.to_pyarrow_dataset().scanner(columns=ROW_COLUMNS, filter=in_range(begin, until))
+    scanner = table.to_pyarrow_dataset().scanner(columns=ROW_COLUMNS, filter=in_range(store, begin, until))
     for batch in scanner.to_batches():
         batch = batch.drop_null()
         offsets = batch["commitLogOffset"].to_numpy()
@@ -73,12 +74,15 @@ def mark_of_row(batch: pa.RecordBatch, number: int) -> LogMark:
     return LogMark(at.as_py(), size.as_py(), stored.cast(pa.int64()).as_py() // 1000, crc.as_py())
 
 
-def count_rows(table: DeltaTable, begin: int, until: int | None = None) -> int:
-    """Return how many rows there are whose record begins in [begin, until)."""
-    return int(table.to_pyarrow_dataset().count_rows(filter=in_range(begin, until)))
+def count_rows(table: DeltaTable, store: str | None, begin: int, until: int | None = None) -> int:
+    """Return how many rows of *store* there are whose record begins in [begin, until)."""
+    return int(table.to_pyarrow_dataset().count_rows(filter=in_range(store, begin, until)))
 
 
-def in_range(begin: int, until: int | None) -> pc.Expression:
-    """Return the condition that a row's record begins in [begin, until)."""
+def in_range(store: str | None, begin: int, until: int | None) -> pc.Expression:
+    """Return the condition that a row is of *store*, None: of whichever, and its record begins in [begin, until)."""
     offset = pc.field("commitLogOffset")
-    return offset >= begin if until is None else (offset >= begin) & (offset < until)
+    wanted = offset >= begin
+    if until is not None:
+        wanted &= offset < until
+    return wanted if store is None else wanted & (pc.field(STORE_COLUMN) == store)

@@ -30,8 +30,8 @@ __all__ = ["SinkPlan", "WrittenRange", "commit_ranges", "remove_run", "write_cho
 class SinkPlan(msgspec.Struct, frozen=True):
     """What is exported, and into which lake. It reaches the workers with their function.
 
-    *run* is in the names of the files that are written for it. *store_id* is what the lake calls the store; None: what
-    the store calls itself.
+    *run* is in the names of the files that are written for it. *store_id* is what the lake calls the store,
+    *store_name* what its rows do; None: what the store calls itself.
     """
 
     store: str
@@ -40,6 +40,7 @@ class SinkPlan(msgspec.Struct, frozen=True):
     table: TableOptions
     run: str = ""
     store_id: str | None = None
+    store_name: str | None = None
 
 
 class WrittenRange:
@@ -59,9 +60,10 @@ def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRa
     ranges = [(row["begin"], row["until"]) for batch in batches for row in batch.to_pylist()]
     files: list[WrittenFile] = []
     damage: list[DamagedRange] = []
+    store_name = plan.store_name or plan.store_id or read_store_id(Path(plan.store))
     with lake_errors(plan.lake.address):
         for begin, until in ranges:
-            written, left_out = write_range(plan.lake, plan.store, plan.table, begin, until, plan.run)
+            written, left_out = write_range(plan.lake, plan.store, store_name, plan.table, begin, until, plan.run)
             files += written
             damage += left_out
     # What a worker process holds is held for as long as Spark keeps the process.

@@ -1,7 +1,8 @@
 """Sources of a lake: of which stores' logs it holds rows, and up to where, as its transactions tell.
 
-    reput:<store id>:<epoch>:<name of the export>  →  commit-log offset up to which the table holds that log; -1: the
-                                                      epoch is not the store's any more
+    reput:<store id>:<epoch>:<name of the export>       →  commit-log offset up to which the table holds that log; -1:
+                                                           the epoch is not the store's any more
+    reput_rows:<store id>:<name in rows>:<name of …>    →  0; only where the rows name the store by an earlier id
 
 The Delta library answers for one such name at a time. To find out which there are, the table's log is read here: its
 last checkpoint, and the transactions behind that.
@@ -20,11 +21,12 @@ import pyarrow.parquet as pq
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake_location import LakeLocation
 
-__all__ = ["RETIRED", "app_id", "lake_sources"]
+__all__ = ["RETIRED", "all_sources", "app_id", "lake_sources", "row_name", "row_name_id"]
 
 RETIRED = -1
 
 PREFIX = "reput"
+ROWS_PREFIX = "reput_rows"
 LOG = "_delta_log"
 VERSION_DIGITS = 20
 TRANSACTION = re.compile(rb'\s*\{\s*"txn"')
@@ -40,14 +42,39 @@ def lake_sources(location: LakeLocation, export_name: str) -> list[Cursor]:
 
     The store times are not known.
     """
-    cursors = []
+    return all_sources(location).get(export_name, [])
+
+
+def all_sources(location: LakeLocation) -> dict[str, list[Cursor]]:
+    """Return the same for each name of an export."""
+    found: dict[str, list[Cursor]] = {}
     for name, until in transactions(location).items():
-        prefix, _, rest = name.partition(":")
-        store_id, _, rest = rest.partition(":")
-        epoch, _, export = rest.partition(":")
-        if prefix == PREFIX and export == export_name and epoch.isdigit() and until != RETIRED:
-            cursors.append(Cursor(store_id, int(epoch), until, 0))
-    return cursors
+        prefix, store_id, epoch, export = parts_of(name)
+        if prefix == PREFIX and epoch.isdigit() and until != RETIRED:
+            found.setdefault(export, []).append(Cursor(store_id, int(epoch), until, 0))
+    return found
+
+
+def row_name_id(store_id: str, name: str, export_name: str) -> str:
+    """Return the name under which a table keeps that rows of a store have an earlier id of it."""
+    return f"{ROWS_PREFIX}:{store_id}:{name}:{export_name}"
+
+
+def row_name(location: LakeLocation, store_id: str, export_name: str) -> str:
+    """Return what the rows of a store have in their column ``store``."""
+    for found in transactions(location):
+        prefix, store, name, export = parts_of(found)
+        if (prefix, store, export) == (ROWS_PREFIX, store_id, export_name):
+            return name
+    return store_id
+
+
+def parts_of(name: str) -> tuple[str, str, str, str]:
+    """Return the four parts of a name, of which the last may be anything."""
+    prefix, _, rest = name.partition(":")
+    first, _, rest = rest.partition(":")
+    second, _, last = rest.partition(":")
+    return prefix, first, second, last
 
 
 def transactions(location: LakeLocation) -> dict[str, int]:

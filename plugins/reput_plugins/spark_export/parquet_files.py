@@ -31,9 +31,10 @@ from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_parts import TOPIC, RecordParts
 from reput_plugins.spark_export.lake_location import LakeLocation
 
-__all__ = ["PARTITION_COLUMNS", "WrittenFile", "file_format", "lake_schema", "write_range"]
+__all__ = ["PARTITION_COLUMNS", "STORE_COLUMN", "WrittenFile", "file_format", "lake_schema", "write_range"]
 
 PARTITION_COLUMNS = ("topic", "date")
+STORE_COLUMN = "store"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 # As Hive and Spark escape the names of folders.
 ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^" + "".join(map(chr, range(1, 32))))
@@ -46,9 +47,19 @@ DAY_MIN, DAY_MAX = date.min.toordinal() - EPOCH_DAY, date.max.toordinal() - EPOC
 BUFFERED_BYTES_MAX = 64 << 20
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 1
 # Columns whose values seldom repeat gain nothing from a dictionary, and the body would fill it first.
-DICTIONARY_COLUMNS = ["queueId", "tags", "bornHost", "storeHost", "brokerName", "flag", "sysFlag", "reconsumeTimes"]
+DICTIONARY_COLUMNS = [
+    STORE_COLUMN,
+    "queueId",
+    "tags",
+    "bornHost",
+    "storeHost",
+    "brokerName",
+    "flag",
+    "sysFlag",
+    "reconsumeTimes",
+]
 # Those by which readers look for rows. Times of birth are the senders' and may be anything, also what no date can name.
-STATISTICS_COLUMNS = ("queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
+STATISTICS_COLUMNS = (STORE_COLUMN, "queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
 
 Array = np.ndarray[Any, Any]
 
@@ -65,8 +76,8 @@ class WrittenFile(msgspec.Struct, frozen=True):
 
 
 def lake_schema(row_format: RowFormat) -> pa.Schema:
-    """Return the columns of the lake: those of the log and the date."""
-    return row_format.schema().append(pa.field("date", pa.date32()))
+    """Return the columns of the lake: those of the log, the date, and which store's log it is."""
+    return row_format.schema().append(pa.field("date", pa.date32())).append(pa.field(STORE_COLUMN, pa.string()))
 
 
 def file_format(row_format: RowFormat) -> RowFormat:
@@ -76,11 +87,13 @@ def file_format(row_format: RowFormat) -> RowFormat:
 
 
 def write_range(
-    lake: LakeLocation, store: str, options: TableOptions, begin: int, until: int, run: str = ""
+    lake: LakeLocation, store: str, store_id: str, options: TableOptions, begin: int, until: int, run: str = ""
 ) -> tuple[list[WrittenFile], list[DamagedRange]]:
     """Write the rows of the records that begin in [begin, until) into files of *lake* and force them to disk.
 
-    *run* is in the names of the files, by which all of an export can be found.
+    Args:
+        store_id: what the lake calls the store, in a column of its own.
+        run: is in the names of the files, by which all of an export can be found.
 
     Returns:
         The files, and the ranges that were left out because they are damaged.
@@ -96,7 +109,8 @@ def write_range(
     try:
         for parts, rows in table.records(begin, until):
             for partition, batch in by_partition(decoder, parts, rows):
-                writers.add(partition, batch)
+                named = pa.repeat(pa.scalar(store_id), batch.num_rows)
+                writers.add(partition, batch.append_column(STORE_COLUMN, named))
         return writers.finish(), table.damage
     except BaseException:
         writers.abandon()

@@ -1,0 +1,178 @@
+"""Several stores in one lake: told apart by the column ``store``, and each taken out of it alone.
+
+What Spark's workers and driver do is done in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")
+pytest.importorskip("pyspark")
+
+from deltalake import DeltaTable
+
+from reput.errors import ConfigError, StoreError
+from reput.store.epochs import read_epochs
+from reput.store.identity import StoreIdentity
+from reput.store.sealed_file import seal
+from reput_plugins.spark_export.export_job import export
+from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.maintenance import Maintenance
+from spark.exporting import without_spark
+from spark.lakes import lake_rows
+from written_log import START_MS, WrittenLog
+
+ONE, TWO = "1a" * 16, "2b" * 16
+
+
+@pytest.fixture(autouse=True)
+def exported_here() -> Iterator[None]:
+    """Have exports do their work in this process."""
+    with without_spark():
+        yield
+
+
+def written(store: Path, letter: str, count: int = 30, store_id: str | None = None) -> WrittenLog:
+    """Return a log whose bodies have this letter; with *store_id* as one of a reput."""
+    log = WrittenLog(store)
+    append(log, letter, count)
+    if store_id is not None:
+        (store / "reput").mkdir()
+        (store / "reput" / "store.json").write_bytes(seal(StoreIdentity(1, store_id, {})))
+    return log
+
+
+def append(log: WrittenLog, letter: str, count: int) -> None:
+    """Append records and write the log, without what lay behind it."""
+    shutil.rmtree(log.store / "commitlog", ignore_errors=True)
+    for _ in range(count):
+        log.append(letter.encode() * 100, born_timestamp=ord(letter))
+    log.save()
+
+
+def rows_by_store(lake: Path) -> dict[Any, int]:
+    """Return how many rows each store has."""
+    counted = lake_rows(lake).group_by("store").aggregate([([], "count_all")]).to_pylist()
+    return {row["store"]: row["count_all"] for row in counted}
+
+
+def bodies_of(lake: Path, store: str) -> list[bytes]:
+    """Return the bodies of one store's rows, in its order."""
+    rows = lake_rows(lake).to_pylist()
+    return [row["body"] for row in rows if row["store"] == store]
+
+
+def make_old(lake: Path) -> None:
+    """Leave the lake as a version without the column made it."""
+    (path,) = (lake / "_delta_log").glob(f"{0:020d}.json")
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            schema = json.loads(action["metaData"]["schemaString"])
+            schema["fields"] = [field for field in schema["fields"] if field["name"] != "store"]
+            action["metaData"]["schemaString"] = json.dumps(schema)
+            action["metaData"]["configuration"]["reput.format"] = "1"
+    path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def test_two_stores_in_one_lake_are_told_apart(tmp_path: Path):
+    """Each goes on where it ended, also when their files have been merged."""
+    lake = tmp_path / "lake"
+    one, two = written(tmp_path / "one", "a", 30, ONE), written(tmp_path / "two", "b", 20, TWO)
+    for _ in range(2):
+        assert export(one.store, lake).records in (30, 0)
+        assert export(two.store, lake).records in (20, 0)
+    append(two, "c", 7)
+    Maintenance(LakeLocation.of(lake), interval_ms=1, vacuum_hours=0).run(lambda: None)
+    assert export(one.store, lake).records == 0
+    assert export(two.store, lake).records == 7
+    assert rows_by_store(lake) == {ONE: 30, TWO: 27}
+    assert bodies_of(lake, TWO) == [b"b" * 100] * 20 + [b"c" * 100] * 7
+
+
+def test_what_one_store_lost_leaves_the_rows_of_the_other(tmp_path: Path):
+    """A cut of its log takes out its own rows."""
+    lake = tmp_path / "lake"
+    one, two = written(tmp_path / "one", "a", 30, ONE), written(tmp_path / "two", "b", 30, TWO)
+    export(one.store, lake)
+    export(two.store, lake)
+    cut = two.offsets[12]
+    (two.store / "reput" / "epochs").write_bytes(read_epochs(two.store, TWO).begin(cut, START_MS).seal())
+    two.data, two.offsets = two.data[:cut], two.offsets[:12]
+    append(two, "c", 5)
+    assert export(two.store, lake).records == 5
+    assert rows_by_store(lake) == {ONE: 30, TWO: 17}
+    assert bodies_of(lake, TWO) == [b"b" * 100] * 12 + [b"c" * 100] * 5
+
+
+def test_a_store_without_a_name_is_given_one_beside_another(tmp_path: Path):
+    """A broker's log has no id of its own; what the operator calls it is what its rows have, from then on."""
+    lake = tmp_path / "lake"
+    export(written(tmp_path / "one", "a").store, lake, store_id="broker-a")
+    two = written(tmp_path / "two", "b")
+    with pytest.raises(StoreError, match=r"the lake holds another store: .* lake_store_id=broker-a ") as raised:
+        export(two.store, lake)
+    assert "give this one a name with --store-id NAME" in raised.value.advice
+    export(two.store, lake, store_id="broker-b")
+    append(two, "c", 4)
+    assert export(two.store, lake).records == 4
+    assert rows_by_store(lake) == {"broker-a": 30, "broker-b": 34}
+    with pytest.raises(ConfigError, match="the id of a store is of letters"):
+        export(two.store, lake, store_id="broker 'b'")
+
+
+def test_a_store_keeps_its_name_in_rows_when_it_gets_an_id(tmp_path: Path):
+    """The first opening by reput gives it one; a later cut takes out the rows of both times."""
+    lake = tmp_path / "lake"
+    export(written(tmp_path / "other", "x", 10, ONE).store, lake)
+    log = written(tmp_path / "store", "a")
+    export(log.store, lake, store_id="broker-a")
+    (log.store / "reput").mkdir()
+    (log.store / "reput" / "store.json").write_bytes(seal(StoreIdentity(1, TWO, {})))
+    append(log, "b", 5)
+    for records in (5, 0):
+        assert export(log.store, lake).records == records
+    assert rows_by_store(lake) == {ONE: 10, "broker-a": 35}
+    (log.store / "reput" / "epochs").write_bytes(read_epochs(log.store, TWO).begin(log.offsets[20], START_MS).seal())
+    log.data, log.offsets = log.data[: log.offsets[20]], log.offsets[:20]
+    append(log, "c", 2)
+    assert export(log.store, lake).records == 2
+    assert rows_by_store(lake) == {ONE: 10, "broker-a": 22}
+
+
+def test_a_lake_without_the_column_takes_one_store(tmp_path: Path):
+    """An older version made it; it goes on with its store and refuses every other."""
+    lake = tmp_path / "lake"
+    one, two = written(tmp_path / "one", "a", 30, ONE), written(tmp_path / "two", "b", 30, TWO)
+    export(one.store, lake)
+    make_old(lake)
+    append(one, "a", 5)
+    assert export(one.store, lake).records == 5
+    assert "store" not in [field.name for field in DeltaTable(lake).schema().fields]
+    for given in ({}, {"store_id": "broker-b"}, {"name": "second"}):
+        with pytest.raises(StoreError, match=r"the lake hold"):
+            export(two.store, lake, **given)
+    assert lake_rows(lake).num_rows == 35
+
+
+@pytest.mark.parametrize("recorded", [ONE, None])
+def test_one_store_under_two_names_is_refused(tmp_path: Path, recorded: str | None):
+    """Its rows would be there twice."""
+    lake = tmp_path / "lake"
+    log = written(tmp_path / "store", "a", 30, recorded)
+    export(log.store, lake)
+    with pytest.raises(
+        StoreError, match=r"has this store's rows by an export of another name: .* name=export asked=more"
+    ):
+        export(log.store, lake, name="more")
+    copy = tmp_path / "copy"
+    shutil.copytree(log.store, copy)
+    assert export(copy, lake, store_id="copied").records == 0
+    assert lake_rows(lake).num_rows == 30
