@@ -35,7 +35,7 @@ from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
 from reput.process.messages import GroupStatus, RebuiltView, WriterRow
-from reput.settings import Settings, load_settings
+from reput.settings import Settings
 from reput.store.closed_store import closed_store
 from reput.store.consumer_offset_manager import consumer_offset_manager
 from reput.store.dispatcher_cursors import keep_dispatcher_cursors, keep_dispatcher_plugins
@@ -46,7 +46,7 @@ from reput.store.message_reader import GetMessageResult, MessageReader
 from reput.store.message_store import MessageStore
 from reput.store.met_damage import MetDamages, known_damage
 from reput.store.publisher import Publisher
-from reput.store.recorded_settings import changed_settings, meaning_of, read_recorded
+from reput.store.recorded_settings import changed_settings, load_store_settings, meaning_of
 from reput.store.retention_plan import SegmentFate
 from reput.store.shortages import go_back, store_error, tell_read_error, tell_store_error
 from reput.store.store_checkpoint import write_checkpoint
@@ -161,10 +161,9 @@ def open(
             f"a store that is only read keeps its settings: change_settings={','.join(changes)}",
             "Leave change_settings out, or open the store for writing.",
         )
+    read = partial(load_store_settings, directory, config_path, changes=changes, **settings)
     with tell_read_error(f"the store cannot be opened: store={directory}"):
-        recorded = read_recorded(directory)
-    read = partial(load_settings, config_path, recorded=recorded, changes=changes, **settings)
-    loaded = read()
+        loaded = read()
     if read_only:
         from reput.process.stopped_status import as_run_last
 

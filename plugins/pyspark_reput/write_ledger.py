@@ -22,13 +22,13 @@ import pyarrow as pa
 
 from pyspark_reput.row_messages import messages_of
 from reput.errors import ConfigError, MessageIllegal
-from reput.settings import Settings, load_settings
+from reput.settings import Settings
 from reput.store.files import Files
 from reput.store.identity import is_store
 from reput.store.log_scan import LogScan
 from reput.store.message_store import MessageStore
 from reput.store.properties import decode_properties
-from reput.store.recorded_settings import read_recorded
+from reput.store.recorded_settings import load_store_settings
 from reput.store.sealed_file import read_sealed, seal
 from reput_hooks import replace_durably
 
@@ -192,4 +192,4 @@ def staged_rows(folder: Path, files: list[str]) -> Iterator[pa.RecordBatch]:
 
 def store_settings(store: Path) -> Settings:
     """Return the settings that are recorded with the store."""
-    return load_settings(recorded=read_recorded(store)).settings
+    return load_store_settings(store).settings

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import reput.opened_store
-from reput.settings import LoadedSettings, load_settings
+from reput.settings import LoadedSettings
+from reput.store.recorded_settings import load_store_settings, read_recorded
 
 FLUSH_MODES: dict[str, dict[str, Any]] = {
     "ASYNC_FLUSH": {},
@@ -39,11 +41,11 @@ def flush_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Return the name of the mode that this program's stores are opened in, unless a test says otherwise."""
     name: str = getattr(request, "param", "ASYNC_FLUSH")
 
-    def load(config: Any, *, recorded: dict[str, int], **settings: Any) -> LoadedSettings:
+    def load(directory: Path, config: Path | None = None, **settings: Any) -> LoadedSettings:
         # A buffer of the pool is as large as a segment.
-        small = {} if "mapped_file_size_commit_log" in recorded else {"mapped_file_size_commit_log": 1 << 20}
-        return load_settings(config, recorded=recorded, **{**small, **FLUSH_MODES[name], **settings})
+        small = {} if read_recorded(directory) else {"mapped_file_size_commit_log": 1 << 20}
+        return load_store_settings(directory, config, **{**small, **FLUSH_MODES[name], **settings})
 
     if name != "ASYNC_FLUSH":
-        monkeypatch.setattr(reput.opened_store, "load_settings", load)
+        monkeypatch.setattr(reput.opened_store, "load_store_settings", load)
     return name

@@ -16,12 +16,14 @@ from reput.store.recorded_settings import (
     MEANINGS,
     changed_settings,
     history,
+    load_store_settings,
     meaning_on_disk,
     read_delay_history,
     read_recorded,
 )
 from reput.store.sealed_file import seal
 from small_store import open_store
+from written_log import WrittenLog
 
 
 def close(opened):
@@ -111,6 +113,27 @@ def test_a_store_of_rocketmq_s_is_recorded_with_the_sizes_that_its_files_show(go
     for name in ("mapped_file_size_commit_log", "mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num"):
         assert read_recorded(store)[name] == shown[name] == getattr(configured, name)
     assert check_store(store, configured).ok
+
+
+def test_what_the_bytes_of_an_unrecorded_store_give_away_need_not_be_configured(golden, tmp_path):
+    """Light queues, and records with a CRC of their own; a configuration still says what holds."""
+    light = golden("lmq-5.3") / "store"
+    found = load_store_settings(light).settings
+    assert (found.enable_lmq, found.enable_multi_dispatch) == (True, True)
+    assert not load_store_settings(light, enable_multi_dispatch=False).settings.enable_multi_dispatch
+    close(open_store(light, **msgspec.structs.asdict(found)))
+    assert read_recorded(light)["enable_lmq"]
+    assert load_store_settings(light, assignments=["enableLmq=true"]).settings.enable_lmq
+    with pytest.raises(ConfigError, match="enable_lmq=false recorded=true"):
+        load_store_settings(light, enable_lmq=False)
+    log = WrittenLog(tmp_path / "plain", 4096)
+    log.append(b"x")
+    assert not load_store_settings(log.save()).settings.enabled_append_prop_crc
+    opened = open_store(tmp_path / "store", enabled_append_prop_crc=True)
+    opened.put(Message("orders", b"x"))
+    close(opened)
+    (tmp_path / "store" / "reput" / "store.json").unlink()
+    assert load_store_settings(tmp_path / "store").settings.enabled_append_prop_crc
 
 
 def test_a_size_that_the_files_contradict_cannot_be_recorded(golden):

@@ -127,10 +127,9 @@ def settings_of(
         ConfigError: a file or a setting is wrong.
         StoreError: reput's record in the store cannot be read.
     """
-    from reput.settings import load_settings
-    from reput.store.recorded_settings import read_recorded
+    from reput.store.recorded_settings import load_store_settings
 
-    loaded = load_settings(config, assignments or (), read_recorded(store), changes)
+    loaded = load_store_settings(store, config, assignments or (), changes)
     if loaded.unused:
         print(f"reput: settings that only RocketMQ uses: {', '.join(loaded.unused)}", file=sys.stderr)
     return loaded

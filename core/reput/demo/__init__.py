@@ -32,7 +32,7 @@ from reput.process.rebuild import rebuild
 from reput.process.status import DispatcherRow
 from reput.settings import load_settings
 from reput.store.check import check_store
-from reput.store.recorded_settings import read_recorded
+from reput.store.recorded_settings import load_store_settings
 
 __all__ = ["Check", "DemoReport", "DemoReporter", "run_demo"]
 
@@ -222,7 +222,7 @@ class Demo:
     def check(self) -> None:
         """Verify every record, and every view against the log."""
         self.reporter.step("Every record and every view, checked against the log")
-        report = check_store(self.store, load_settings(recorded=read_recorded(self.store)).settings)
+        report = check_store(self.store, load_store_settings(self.store).settings)
         self.claim("every record is whole", not report.damage, f"{report.records} records, {report.bytes:,} bytes")
         for view in VIEWS:
             state = report.views[view].state

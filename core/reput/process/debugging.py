@@ -30,11 +30,11 @@ from reput.process.plugin import check_instance, convert_options, load_plugin
 from reput.process.publisher import FramePublisher
 from reput.process.states import ABSENT, State
 from reput.process.view_folders import ViewFolders
-from reput.settings import Settings, load_settings
+from reput.settings import Settings
 from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id, require_store
 from reput.store.log_end import find_log_end
-from reput.store.recorded_settings import read_recorded
+from reput.store.recorded_settings import load_store_settings
 from reput.store.segments import Segments
 from reput_hooks import CommitLogDispatcher, Cursor
 
@@ -74,7 +74,7 @@ def debug(
     require_text("dispatcher", dispatcher)
     require_store(directory)
     settings["dispatchers"] = (dispatcher,)
-    loaded = load_settings(config_path, recorded=read_recorded(directory), **settings)
+    loaded = load_store_settings(directory, config_path, **settings)
     return DebuggedDispatcher(directory, dispatcher, loaded.settings, target_path, empty, force=force)
 
 

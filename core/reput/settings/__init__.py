@@ -1,6 +1,7 @@
 """Settings: RocketMQ's names with RocketMQ's defaults, from TOML, a broker's own file, the command line or Python.
 
-    RocketMQ's defaults  <  reput's record in the store  <  --config FILE  <  --set NAME=VALUE, keyword arguments
+    RocketMQ's defaults  <  what the store's files show  <  reput's record in the store
+                         <  --config FILE  <  --set NAME=VALUE, keyword arguments
 
 The record holds those that decide what the store's bytes mean. A source above it may repeat one, and is refused if it
 gives another value, unless the change is asked for by name.

@@ -41,6 +41,7 @@ def load_settings(
     assignments: Sequence[str] = (),
     recorded: Mapping[str, object] | None = None,
     changes: Collection[str] = (),
+    found: Mapping[str, object] | None = None,
     **settings: object,
 ) -> LoadedSettings:
     """Read settings from every source and check them.
@@ -53,6 +54,7 @@ def load_settings(
         assignments: the ``NAME=VALUE`` of ``--set``; of two for one name the last holds.
         recorded: reput's record in the store, which holds against RocketMQ's defaults; see `require_recorded`.
         changes: fields of `Settings` that are recorded, and get another value.
+        found: what the files of a store show where nothing is recorded; everything else holds over it.
         **settings: as in `reput.open`; they hold against everything.
 
     Raises:
@@ -61,6 +63,7 @@ def load_settings(
             from *recorded*, and is none of *changes*.
     """
     layers = SettingsLayers()
+    layers.put(read_mapping(found or {}, source="the store's files"), explicit=False)
     layers.put(read_mapping(recorded or {}, source="reput's record in the store"), explicit=False)
     layers.put(read_config(config) if config is not None else ())
     layers.put(read_assignments(assignments))

@@ -13,20 +13,22 @@ next opening for writing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from reput.errors import ConfigError
-from reput.settings import Settings
+from reput.errors import ConfigError, StoreError
+from reput.settings import LoadedSettings, Settings, load_settings
 from reput.settings.spelling import setting_name
-from reput.store.consume_queue_builder import shown_queue_file_size
+from reput.store.consume_queue_builder import names_in, shown_queue_file_size
 from reput.store.delay_level import DelayHistory
 from reput.store.identity import RecordedValue, StoreIdentity, read_identity
 from reput.store.index_file import index_paths
 from reput.store.index_tags import shown_index_tags
+from reput.store.multi_dispatch import LMQ_PREFIX
+from reput.store.record import CRC_NAME, decode_record
 from reput.store.segments import Segments
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "changed_settings",
     "delay_history",
     "enters_tags",
+    "load_store_settings",
     "meaning_of",
     "meaning_on_disk",
     "read_delay_history",
@@ -44,6 +47,9 @@ __all__ = [
     "with_recorded",
 ]
 
+WORD_SIZE = 4
+# A word that says more is no record's, or one that is not worth the memory.
+FIRST_RECORD_SIZE_MAX = 16 << 20
 FILE_SIZES = (
     "mapped_file_size_commit_log",
     "mapped_file_size_consume_queue",
@@ -65,6 +71,51 @@ MEANINGS = (
     # Whether messages are found by their tags.
     "index_tags",
 )
+
+
+def load_store_settings(
+    store_directory: Path,
+    config: Path | None = None,
+    assignments: Sequence[str] = (),
+    changes: Collection[str] = (),
+    **settings: object,
+) -> LoadedSettings:
+    """Return the settings that hold for a store: `load_settings` with what is recorded with it, and what it shows.
+
+    Raises:
+        ConfigError: as of `load_settings`.
+        StoreError: as `read_identity`.
+    """
+    recorded = read_recorded(store_directory)
+    return load_settings(
+        config, assignments, recorded, changes, found=shown_meaning(store_directory, recorded), **settings
+    )
+
+
+def shown_meaning(store_directory: Path, recorded: Container[str]) -> dict[str, Any]:
+    """Return which of the settings that are not recorded the bytes of a store give away, and their values."""
+    shown: dict[str, Any] = {}
+    if "enable_lmq" not in recorded or "enable_multi_dispatch" not in recorded:
+        has_light_queues = any(name.startswith(LMQ_PREFIX) for name in names_in(store_directory / "consumequeue"))
+        if has_light_queues:
+            shown |= {"enable_lmq": True, "enable_multi_dispatch": True}
+    if "enabled_append_prop_crc" not in recorded and begins_with_crc(store_directory):
+        shown["enabled_append_prop_crc"] = True
+    return {name: value for name, value in shown.items() if name not in recorded}
+
+
+def begins_with_crc(store_directory: Path) -> bool:
+    """Tell whether the first record of a log carries a CRC of its own."""
+    try:
+        segments = Segments(store_directory / "commitlog")
+        begin = segments.offset_min
+        size = int.from_bytes(segments.read(begin, WORD_SIZE), "big")
+        if not 0 < size <= FIRST_RECORD_SIZE_MAX:
+            return False
+        return CRC_NAME in decode_record(segments.read(begin, size)).properties
+    except (StoreError, OSError):
+        # There is no store, no record, or damage, which others name.
+        return False
 
 
 def read_recorded(store_directory: Path) -> dict[str, Any]:
