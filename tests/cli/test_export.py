@@ -23,7 +23,7 @@ def test_every_record_is_in_the_table_once(golden_read_only, golden_about, tmp_p
         reports.append(json.loads(capsys.readouterr().out))
     first, second = reports
     about = golden_about("batch-4.9")
-    assert list(first) == ["from", "until", "records", "files", "bytes", "seconds", "table_version"]
+    assert list(first) == ["from", "until", "records", "files", "bytes", "seconds", "table_version", "damage"]
     assert first["records"] == about["listing"]["records"]
     assert first["until"] == about["maxOffsetOfRealStore"]
     assert (second["records"], second["files"], second["table_version"]) == (0, 0, first["table_version"])
@@ -49,10 +49,11 @@ def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, caps
     monkeypatch.setattr(export, "find_export", lambda name: run)
     store = golden_read_only("batch-4.9") / "store"
     given = ["--topic", "a", "--topic", "b", "--set", "spark.master=local[1]", "--storage-option", "AWS_X=a=b"]
-    given += ["--on-corruption", "report"]
+    given += ["--on-corruption", "report", "--store-id", "broker-a", "--accept-truncation"]
     assert main(["export", str(store), "s3://lakes/a", *given]) == 0
     options = {"topics": ["a", "b"], "settings": {"spark.master": "local[1]"}, "storage_options": {"AWS_X": "a=b"}}
-    assert calls == [(store, "s3://lakes/a", {**options, "on_corruption": "report"})]
+    options |= {"on_corruption": "report", "store_id": "broker-a", "accept_truncation": True}
+    assert calls == [(store, "s3://lakes/a", options)]
     out = (
         "3 records in 1 files of 8 bytes, from 0 until 9, in 1.2 s; table version 4; "
         "left out as damaged: 2..5 (a CRC does not fit)\n"
