@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import weakref
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,13 +46,15 @@ from reput.store.message import Message, PutMessageResult, check_topic
 from reput.store.message_reader import GetMessageResult, MessageReader
 from reput.store.message_store import MessageStore
 from reput.store.met_damage import MetDamages, known_damage
+from reput.store.multi_dispatch import LMQ_PREFIX
 from reput.store.publisher import Publisher
 from reput.store.recorded_settings import changed_settings, load_store_settings, meaning_of
 from reput.store.retention_plan import SegmentFate
 from reput.store.shortages import go_back, store_error, tell_read_error, tell_store_error
 from reput.store.store_checkpoint import write_checkpoint
+from reput.store.threads import Threads
 from reput.store.topic_config_manager import TopicConfigManager
-from reput_hooks import Record
+from reput_hooks import Cursor, Record
 
 if TYPE_CHECKING:
     from reput.consume import Beginning, Consumer, ConsumeServices, Filter
@@ -72,6 +75,8 @@ INDEX = "index"
 ROCKETMQ_VIEWS = (CONSUME_QUEUE, "consume_queue_ext", INDEX)
 TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 FOLLOW_WAIT_S = 0.1
+# For the consume queue to have all that was put.
+QUEUE_WAIT_S = 60.0
 # A dispatcher that has not begun by then has some trouble.
 BEGIN_WAIT_S = 30.0
 # Bytes of JSON that another process is told of topics and of groups each: rows of some ten thousand.
@@ -418,15 +423,51 @@ class Store(Reading):
         """
         writer = self.writer
         left = read_epochs(self.directory, writer.store_id)
-        if writer.adopted_clean is None or (writer.adopted_clean and left.clean_end == writer.appended):
-            # Nothing can be lost that was never there, or of a log that ends where we have closed it.
+        if writer.adopted_clean and left.clean_end == writer.appended:
+            # Nothing can be lost of a log that ends where we have closed it.
             return
         offsets = consumer_offset_manager(self.directory, self.settings, writer.files)
         # Offsets that cannot be read move nobody; whoever consumes is told.
         with contextlib.suppress(DamagedStore):
             offsets.load()
-            if bring_back_offsets(offsets, writer.queue_offsets):
+            if bring_back_offsets(offsets, writer.queue_offsets, self.is_foreign):
                 offsets.persist()
+
+    def is_foreign(self, topic: str) -> bool:
+        """Whether nothing is put here to *topic*: RocketMQ's batch queues, and light queues that were never put to."""
+        writer = self.writer
+        unknown_light = topic.startswith(LMQ_PREFIX) and topic not in writer.queue_offsets.queues
+        return unknown_light or writer.batch_topics.has(topic)
+
+    def log_cursor(self) -> Cursor:
+        """Return the end of the log, in its history."""
+        return Cursor(self.writer.store_id, self.writer.epochs.epoch, self.writer.appended, 0)
+
+    def parted_from(self, cursor: Cursor) -> int | None:
+        """Return the commit-log offset from which on the log is another one than when it ended at *cursor*.
+
+        None: it has all that it had then. A log of another store has nothing of it.
+        """
+        if cursor.store_id != self.writer.store_id:
+            return 0
+        difference = self.writer.epochs.first_difference(cursor, self.writer.commit_log_offset_min)
+        return None if difference is None else difference.commit_log_offset
+
+    def queue_offset_from(self, topic: str, queue_id: int, commit_log_offset: int) -> int:
+        """Return the queue offset of the first message of a queue at or behind *commit_log_offset*, or of its next.
+
+        Raises:
+            DispatcherError: nobody builds the queues, or not in time.
+        """
+        self.wait_for(CONSUME_QUEUE, self.writer.appended, QUEUE_WAIT_S)
+        with self.read_lock:
+            queue = self.reader.queue(topic, queue_id)
+            low, high = queue.range()
+
+            def begin_of(queue_offset: int) -> int:
+                return queue.units.units(queue_offset, 1)[0][0]
+
+            return low + bisect_left(range(low, high), commit_log_offset, key=begin_of)
 
     def met_damage(self, error: DamagedStore) -> None:
         """Have `status` tell of damage that was met."""
@@ -460,14 +501,18 @@ class Store(Reading):
         if mode == "processes":
             self.ring = OpenRing(writer, self.settings)
             self.group: ProcessGroup | InlineGroup = ProcessGroup(
-                context, self.ring.memory, configuration=self.configuration, on_members=self.attach_publisher
+                context,
+                self.ring.memory,
+                configuration=self.configuration,
+                on_members=self.attach_publisher,
+                threads=writer.threads,
             )
             self.publisher: FramePublisher = self.ring.start_publisher(writer, self.tell_read_only)
         else:
             from reput.process.inline import InlineGroup, InlineRing
 
             inline_ring = InlineRing(capacity=self.settings.ring_size, **positions(writer))
-            self.group = InlineGroup(context, inline_ring, on_durable_awaited=writer.force_soon)
+            self.group = InlineGroup(context, inline_ring, on_durable_awaited=writer.force_soon, threads=writer.threads)
             self.publisher = self.group.publisher()
         try:
             self.group.start()
@@ -475,6 +520,19 @@ class Store(Reading):
             go_back(error, self.close_ring)
             raise
         self.attach_publisher()
+        writer.threads.on_death = self.on_thread_death
+
+    @property
+    def threads(self) -> Threads:
+        """The threads of the store, and which of them have died."""
+        return self.writer.threads
+
+    def on_thread_death(self) -> None:
+        """Have `reput status` tell of it, and whoever waits for a message look whether one can still come."""
+        self.tell_read_only(self.writer.reason)
+        consuming = self.consuming
+        if consuming is not None:
+            consuming.wake_all()
 
     def attach_publisher(self) -> None:
         """Have the writer tell the group; also whenever dispatchers have come or gone."""
@@ -1251,7 +1309,7 @@ class OpenRing:
             if awaited is not None and awaited <= writer.appended:
                 writer.force_soon()
 
-        self.release_service = ReleaseService(publisher, writer.put_lock, descriptor, on_asked)
+        self.release_service = ReleaseService(publisher, writer.put_lock, descriptor, writer.threads, on_asked)
         return publisher
 
     def end_release(self) -> None:

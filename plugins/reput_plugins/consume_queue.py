@@ -17,10 +17,11 @@ from reput.store.consume_queue_builder import (
     shown_queue_file_size,
 )
 from reput.store.consume_queue_ext_addresses import ExtAddresses
-from reput.store.files import Files, Threads
+from reput.store.files import Files
 from reput.store.kept_view import KeptView
 from reput.store.queue_births import births_for_view
 from reput.store.shortages import retry_on_shortage
+from reput.store.threads import Threads
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,

@@ -15,13 +15,14 @@ from reput.filter import BloomFilter
 from reput.store.batch_topics import BatchTopics
 from reput.store.consume_queue_builder import shown_queue_file_size
 from reput.store.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtCursor, ExtState
-from reput.store.files import Files, Threads
+from reput.store.files import Files
 from reput.store.filters_in_use import FILTERS_IN_USE, FiltersInUse
 from reput.store.kept_view import KeptView
 from reput.store.queue_births import births_for_view
 from reput.store.registered_filters import RegisteredFilters
 from reput.store.sealed_file import read_sealed, seal
 from reput.store.shortages import retry_on_shortage
+from reput.store.threads import Threads
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,

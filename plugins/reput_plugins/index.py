@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from reput.store.files import Clock, Files, Threads
+from reput.store.files import Clock, Files
 from reput.store.index_builder import IndexBuilder, IndexCursor, IndexState
 from reput.store.index_file import IndexHeader
 from reput.store.kept_view import KeptView
 from reput.store.record import decode_record
 from reput.store.segments import Segments
 from reput.store.shortages import retry_on_shortage
+from reput.store.threads import Threads
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,

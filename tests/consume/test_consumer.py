@@ -382,7 +382,7 @@ def test_a_loop_may_be_left_early(store):
 def test_whoever_waits_is_told_of_the_consumers_end(store):
     """A thread and tasks of two loops, one of which has ended without saying so; who comes later is told, too."""
     consumer = store.consumer("billing", "orders")
-    received = []
+    told = []
     waiting = threading.Barrier(3)
 
     def wait_in_a_loop():
@@ -390,13 +390,17 @@ def test_whoever_waits_is_told_of_the_consumers_end(store):
             task = asyncio.create_task(consumer.receive_async())
             await asyncio.sleep(0)
             waiting.wait(WAIT_S)
-            received.append(await task)
+            with pytest.raises(StoreClosed) as closed:
+                await task
+            told.append(str(closed.value))
 
         asyncio.run(work())
 
     def wait_in_the_thread():
         waiting.wait(WAIT_S)
-        received.append(consumer.receive())
+        with pytest.raises(StoreClosed) as closed:
+            consumer.receive()
+        told.append(str(closed.value))
 
     ended = asyncio.new_event_loop()
     consumer.tasks.append((ended, ended.create_future()))
@@ -408,8 +412,12 @@ def test_whoever_waits_is_told_of_the_consumers_end(store):
     consumer.close()
     for thread in threads:
         thread.join(WAIT_S)
-    assert received == [None, None]
-    assert consumer.receive() is None
+    assert told == ["the consumer is closed: group='billing'"] * 2
+    with pytest.raises(StoreClosed, match="the consumer is closed"):
+        consumer.receive(timeout=0)
+    with pytest.raises(StoreClosed, match="the consumer is closed"):
+        asyncio.run(consumer.receive_async(timeout=0))
+    assert list(consumer) == []
 
 
 def test_what_is_taken_away_while_it_is_sent_back_comes_twice(store, monkeypatch):
@@ -469,7 +477,14 @@ def test_a_forked_child_consumes_nothing(store, directory):
             code = 1
             try:
                 assert consumer.closed
-                assert consumer.receive(0) is None
+                ask = (
+                    lambda: consumer.receive(0),
+                    lambda: next(consumer),
+                    lambda: asyncio.run(consumer.receive_async(0)),
+                )
+                for refused in ask:
+                    with pytest.raises(StoreClosed, match="its parent holds it"):
+                        refused()
                 for refused in (consumer.commit, lambda: store.consumer("audit", "orders"), lambda: store.services):
                     with pytest.raises(StoreClosed):
                         refused()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 
+import pytest
+
 import reput
 from delivering import open_inline
 from reput.consume.cut_offsets import bring_back_offsets
+from reput.consume.local_offset_store import LocalFileOffsetStore
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.queue_offsets import QueueOffsets
 
@@ -38,10 +41,96 @@ def test_a_group_misses_nothing_that_takes_the_place_of_what_a_power_cut_took(tm
     assert "group=billing topic=orders queue_id=0 committed=4 queue_offset_max=2" in caplog.text
 
 
-def test_offsets_of_unknown_queues_are_left_alone(tmp_path):
-    """What nobody knows the end of may still be there."""
+def test_a_group_misses_nothing_of_a_queue_that_a_power_cut_took_whole(tmp_path, caplog):
+    """Nothing is left of the queue, or of the log, but the offset that was on disk: the new messages are given."""
+    for kept in ([], ["other"]):
+        root = tmp_path / str(len(kept))
+        with open_inline(root / "store") as store:
+            for topic in kept:
+                store.put(reput.Message(topic, b"kept"))
+            store.flush()
+            shutil.copytree(root / "store", root / "cut")
+            put(store, b"lost", b"lost, too")
+            with store.consumer("billing", "orders") as consumer:
+                for _ in range(2):
+                    consumer.acknowledge(consumer.receive(WAIT_S))
+        shutil.copytree(root / "store" / "config", root / "cut" / "config", dirs_exist_ok=True)
+        with open_inline(root / "cut") as store:
+            put(store, b"new", b"newer", b"newest")
+            with store.consumer("billing", "orders") as consumer:
+                assert [consumer.receive(WAIT_S).body for _ in range(3)] == [b"new", b"newer", b"newest"]
+        assert "group=billing topic=orders queue_id=0 committed=2 queue_offset_max=0" in caplog.text
+        caplog.clear()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_broadcasting_consumer_misses_nothing_that_takes_the_place_of_what_a_power_cut_took(tmp_path, caplog, kept):
+    """Its own file was on disk, the end of the log was not; it comes only after the new messages have been put."""
+    path = tmp_path / "place.json"
+    with open_inline(tmp_path / "store") as store:
+        put(store, *(b"kept",) * kept)
+        store.flush()
+        shutil.copytree(tmp_path / "store", tmp_path / "cut")
+        put(store, *(b"lost",) * 3)
+        with store.consumer("caches", "orders", broadcast=True, offset_store=path) as consumer:
+            for _ in range(kept + 3):
+                consumer.acknowledge(consumer.receive(WAIT_S))
+    new = [b"%d" % number for number in range(5)]
+    with open_inline(tmp_path / "cut") as store:
+        put(store, *new)
+        with store.consumer("caches", "orders", broadcast=True, offset_store=path) as consumer:
+            for body in new[:4]:
+                record = consumer.receive(WAIT_S)
+                assert record.body == body
+                consumer.acknowledge(record)
+    assert f"group=caches topic=orders queue_id=0 committed={kept + 3} queue_offset_max={kept}" in caplog.text
+    caplog.clear()
+    with (
+        open_inline(tmp_path / "cut") as store,
+        store.consumer("caches", "orders", broadcast=True, offset_store=path) as consumer,
+    ):
+        assert consumer.receive(WAIT_S).body == new[4]
+    assert "has lost messages" not in caplog.text
+
+
+def test_a_broadcasting_consumer_begins_anew_with_another_store_in_the_place_of_its_own(tmp_path):
+    """Also where that has more messages already than it had consumed."""
+    path = tmp_path / "place.json"
+    for name, bodies in (("old", [b"0", b"1"]), ("new", [b"2", b"3", b"4"])):
+        with open_inline(tmp_path / name) as store:
+            put(store, *bodies)
+            with store.consumer("caches", "orders", broadcast=True, offset_store=path) as consumer:
+                for body in bodies:
+                    record = consumer.receive(WAIT_S)
+                    assert record.body == body
+                    consumer.acknowledge(record)
+
+
+def test_a_file_of_offsets_that_does_not_say_where_the_log_ended_counts_up_to_the_end(tmp_path):
+    """As a version before wrote it."""
+    offsets = LocalFileOffsetStore(tmp_path / "place.json", NoLog())
+    ConsumerOffsetManager.commit_offset(offsets, "caches", "orders", 0, 5)
+    offsets.persist()
+    with open_inline(tmp_path / "store") as store:
+        put(store, b"old")
+        with store.consumer("caches", "orders", broadcast=True, offset_store=tmp_path / "place.json") as consumer:
+            put(store, b"new")
+            assert consumer.receive(WAIT_S).body == b"new"
+
+
+class NoLog:
+    """Nothing is asked of it."""
+
+
+def test_offsets_of_queues_that_others_fill_are_left_alone(tmp_path):
+    """Where a queue ends that RocketMQ alone puts to, the writer does not know. What was never put to begins with 0."""
     offsets = ConsumerOffsetManager(tmp_path)
-    for topic, queue_id in (("orders", 0), ("orders", 1), ("orders", 2), ("absent", 0)):
+    for topic, queue_id in (("orders", 0), ("orders", 1), ("orders", 2), ("foreign", 0), ("absent", 0)):
         offsets.commit_offset("billing", topic, queue_id, 5)
-    assert bring_back_offsets(offsets, QueueOffsets({"orders": {0: 5, 1: 4}})) == 1
-    assert offsets.offset_table == {"orders@billing": {0: 5, 1: 4, 2: 5}, "absent@billing": {0: 5}}
+    queue_offsets = QueueOffsets({"orders": {0: 5, 1: 4}})
+    assert bring_back_offsets(offsets, queue_offsets, lambda topic: topic == "foreign") == 3
+    assert offsets.offset_table == {
+        "orders@billing": {0: 5, 1: 4, 2: 0},
+        "foreign@billing": {0: 5},
+        "absent@billing": {0: 0},
+    }

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from faults import matrix, process_rows, small_disk_rows, system_call_rows, table_rows, unit_rows  # noqa: F401
 from faults.rows import ROWS, Row
+from faults.thread_rows import DEATHS
+from source_tree import modules
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 HEAD = "| fault | where | times | afterwards |\n|---|---|---|---|\n"
 # Times are said roughly: a file call more or less is no news.
 STEPS = (200, 100, 50, 20, 10)
+STARTED = re.compile(r'(?:THREAD_NAME = |\.start\(\s*)"(reput-[a-z-]+)"')
+# What has a process of its own, or runs for a command: when it ends by an error, so does that.
+OTHERS = ("core/reput/bench/", "core/reput/cli/", "plugins/")
 
 
 def line_of(row: Row, times: int) -> str:
@@ -55,3 +61,12 @@ def test_the_page_has_the_rows_that_run_and_no_others():
     page = PAGE.read_text()
     table = page[page.index(HEAD) + len(HEAD) :].splitlines()
     assert [tuple(line.split(" | ")[:2]) for line in table] == [(f"| {row.fault}", row.place) for row in ROWS]
+
+
+def test_each_thread_of_a_store_is_tried_with_an_error():
+    """Whoever adds one enters its death into the fault matrix, and starts it where its death is noticed."""
+    sources = [module for module in modules() if not module.source.startswith(OTHERS)]
+    started = {name for module in sources for name in STARTED.findall(module.path.read_text())}
+    assert started == {death.thread for death in DEATHS}
+    makers = [module.source for module in sources if "threading.Thread" in dict(module.names)]
+    assert makers == ["core/reput/store/threads.py"]

@@ -20,11 +20,12 @@ from reput.filter import BloomFilter
 from reput.settings import Settings, load_settings
 from reput.store.consume_queue import UNIT, UNIT_SIZE
 from reput.store.consume_queue_ext import ConsumeQueueExt, is_address
-from reput.store.files import Files, Threads
+from reput.store.files import Files
 from reput.store.identity import StoreIdentity, read_store_id
 from reput.store.open_files import OpenFiles
 from reput.store.recovery import DamagedRange, DamageList
 from reput.store.sealed_file import read_sealed, seal
+from reput.store.threads import Threads
 from reput_hooks import Cursor, DispatchBatch, RebuildNeeded, RetryLater
 from reput_plugins.consume_queue import ConsumeQueueDispatcher
 from reput_plugins.consume_queue_ext import (

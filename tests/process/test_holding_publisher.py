@@ -19,6 +19,7 @@ from reput.process.holding_publisher import HELD_MAX, HoldingPublisher
 from reput.process.release_service import ReleaseService
 from reput.ring import RingMemory, RingReader, RingWriter, ring_writer
 from reput.ring.layout import CELL_WORDS, HELD, PARKED
+from reput.store.threads import Threads
 from reput_hooks import DispatchColumns
 from reput_hooks.dispatch import ROW, ROW_SIZE
 from small_store import UnforcedFiles, message_of_size, open_store
@@ -195,7 +196,7 @@ def test_nothing_is_held_while_somebody_is_parked(log):
 
 def test_who_parks_later_asks_for_what_is_held(log):
     """It says so to the owner, and is woken by what comes then."""
-    service = ReleaseService(log.publisher, log.put_lock, log.memory.release_descriptor)
+    service = ReleaseService(log.publisher, log.put_lock, log.memory.release_descriptor, Threads())
     log.put(4)
     log.read()
     while log.memory.header.appended < 400:
@@ -208,7 +209,7 @@ def test_what_nobody_asks_for_is_published_soon(log):
     """Dispatchers that are paused ask for nothing, and processes that only read look how far the log is published."""
     descriptor = log.memory.release_descriptor
     log.publisher.watch = lambda: os.eventfd_write(descriptor, 1)
-    service = ReleaseService(log.publisher, log.put_lock, descriptor)
+    service = ReleaseService(log.publisher, log.put_lock, descriptor, Threads())
     for _ in range(3):
         log.put(4)
         end = time.monotonic() + LIMIT_S
@@ -273,7 +274,7 @@ def test_ctrl_c_takes_nothing_from_puts_that_have_returned(log, is_looked_after,
 
 def test_a_service_that_is_closed_leaves_nothing_behind(log):
     """What was held is published."""
-    service = ReleaseService(log.publisher, log.put_lock, log.memory.release_descriptor)
+    service = ReleaseService(log.publisher, log.put_lock, log.memory.release_descriptor, Threads())
     log.put(4)
     service.close()
     assert log.memory.header.appended == 400

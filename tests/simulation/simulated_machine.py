@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reput.store.files import Clock, Threads
+from reput.store.files import Clock
+from reput.store.threads import Threads
 
 __all__ = ["HeldThread", "HeldThreads", "PromptThreads", "SimulatedClock"]
 
@@ -43,22 +44,29 @@ class HeldThread:
     def __init__(self, target: Callable[[], None]) -> None:
         self.target: Callable[[], None] | None = target
 
-    def join(self) -> None:
+    def join(self, timeout: float | None = None) -> None:
         target, self.target = self.target, None
         if target is not None:
             target()
+
+    def is_alive(self) -> bool:
+        return self.target is not None
 
 
 class HeldThreads(Threads):
     """What threads would do, the simulation does when it wants to."""
 
-    def start(self, name: str, target: Callable[[], None]) -> HeldThread:
+    def start(
+        self, name: str, target: Callable[[], None], end_waits: Callable[[str], None] | None = None
+    ) -> HeldThread:
         return HeldThread(target)
 
 
 class PromptThreads(Threads):
     """What threads would do is done before whoever starts one goes on, so that every run is the same."""
 
-    def start(self, name: str, target: Callable[[], None]) -> HeldThread:
+    def start(
+        self, name: str, target: Callable[[], None], end_waits: Callable[[str], None] | None = None
+    ) -> HeldThread:
         target()
         return HeldThread(lambda: None)

@@ -17,12 +17,13 @@ import pytest
 from delivering import wait_until
 from reput.errors import StoreFull, StoreReadOnly
 from reput.store import commit_log, group_commit_log
-from reput.store.files import Mapping, StartedThread, Threads
+from reput.store.files import Mapping
 from reput.store.group_commit_log import GroupCommitLog
 from reput.store.message import Message
 from reput.store.message_store import MessageStore
 from reput.store.publisher import NobodyListens
 from reput.store.record import BLANK_MAGIC_CODE
+from reput.store.threads import StartedThread, Threads
 from small_store import (
     SEGMENT_SIZE,
     FailingFiles,
@@ -239,11 +240,16 @@ def test_a_write_that_the_disk_refuses_fails_every_put_that_waits(tmp_path):
 class NoThread(Threads):
     """Nobody works beside the test."""
 
-    def start(self, name: str, target: Callable[[], None]) -> StartedThread:
+    def start(
+        self, name: str, target: Callable[[], None], end_waits: Callable[[str], None] | None = None
+    ) -> StartedThread:
         return self
 
-    def join(self) -> None:
+    def join(self, timeout: float | None = None) -> None:
         pass
+
+    def is_alive(self) -> bool:
+        return False
 
 
 class CtrlC:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import reput
-from reput.errors import DamagedStore, StoreBusy, StoreFull, StoreReadOnly
+from delivering import wait_until
+from reput.errors import DamagedStore, StoreBusy, StoreClosed, StoreFull, StoreReadOnly
 from reput.store.files import Buffer, Mapping
 from reput.store.message import Message
 from reput.store.publisher import NobodyListens
@@ -293,3 +294,26 @@ def test_a_process_that_is_killed_keeps_what_it_had_committed(tmp_path):
     with reput.open(tmp_path / "store", mode="inline") as store:
         assert store.put(reput.Message("orders", b"three")).queue_offset == 1
         assert [record.body for record in store.records()] == [b"one", b"three"]
+
+
+@pytest.mark.processes
+def test_a_commit_that_the_disk_refuses_leaves_nobody_waiting(tmp_path, monkeypatch):
+    """Dispatchers come and go as before, requests are answered, and the store closes and says why it took no more."""
+
+    def refuse(mapping, data, at):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    settings = {"mapped_file_size_commit_log": 1 << 20, "flush_interval_commit_log": 3_600_000}
+    with reput.open(tmp_path / "store", transient_store_pool_enable=True, **settings) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(Mapping, "write", refuse)
+            store.put(Message("orders", b"lost"))
+            # What the thread that looks after the group does whenever dispatchers have come or gone.
+            store.attach_publisher()
+            wait_until(lambda: store.writer.read_only_reason)
+        assert [view.view for view in store.rebuild("consume_queue")] == ["consume_queue"]
+        assert store.threads.deaths == {}
+        with pytest.raises(StoreReadOnly, match="Input/output error"):
+            store.put(Message("orders", b"refused"))
+    with pytest.raises(StoreClosed):
+        store.rebuild("consume_queue")

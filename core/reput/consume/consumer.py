@@ -112,16 +112,21 @@ class Consumer:
     # Receiving.
 
     def receive(self, timeout: float | None = None) -> Record | None:
-        """Return the next message; None if there was none for *timeout* seconds, or the consumer is closed.
+        """Return the next message; None if there was none for *timeout* seconds.
 
         Raises:
+            StoreClosed: the consumer is closed, or the store, also while this waits; or this is a forked child of its
+                writer.
             RequestRefused: the group or a topic may not be read.
             DamagedStore: a record is not what the queue says of it.
+            StoreError: a thread that brings messages has died.
         """
         if timeout is not None:
             require_seconds("timeout", timeout)
         with self.shared.lock:
-            record = None if self.closed else self.take()
+            if self.closed:
+                self.require_open()
+            record = self.take()
         if record is not None:
             return record
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -129,17 +134,18 @@ class Consumer:
             self.shared.thread_count += 1
             try:
                 self.shared.begin_waiting(None)
-                while not self.closed:
+                while True:
+                    self.require_open()
                     record = self.take()
                     if record is not None:
                         return record
+                    self.shared.services.require_threads()
                     remaining = None if deadline is None else deadline - time.monotonic()
                     if remaining is not None and remaining <= 0:
                         return None
                     self.changed.wait(None if remaining is None else min(remaining, threading.TIMEOUT_MAX))
             finally:
                 self.shared.thread_count -= 1
-        return None
 
     async def receive_async(self, timeout: float | None = None) -> Record | None:
         """Return the next message as `receive` does; other tasks go on meanwhile."""
@@ -148,11 +154,11 @@ class Consumer:
         deadline = None if timeout is None else loop.time() + timeout
         while True:
             with self.shared.lock:
-                if self.closed:
-                    return None
+                self.require_open()
                 record = self.take()
                 if record is not None:
                     return record
+                self.shared.services.require_threads()
                 future: asyncio.Future[None] = loop.create_future()
                 waiter = (loop, future)
                 self.tasks.append(waiter)
@@ -183,18 +189,26 @@ class Consumer:
         return self
 
     def __next__(self) -> Record:
-        record = self.receive()
-        if record is None:
-            raise StopIteration
+        try:
+            record = self.receive()
+        except StoreClosed:
+            if self.shared.services.store.forked_from is not None:
+                raise
+            raise StopIteration from None
+        assert record is not None
         return record
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self
 
     async def __anext__(self) -> Record:
-        record = await self.receive_async()
-        if record is None:
-            raise StopAsyncIteration
+        try:
+            record = await self.receive_async()
+        except StoreClosed:
+            if self.shared.services.store.forked_from is not None:
+                raise
+            raise StopAsyncIteration from None
+        assert record is not None
         return record
 
     def take(self) -> Record | None:

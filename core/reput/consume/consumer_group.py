@@ -14,6 +14,7 @@ from weakref import ref
 
 from reput.consume.consumer_manager import BROADCASTING, CLUSTERING
 from reput.consume.hold_service import CONSUME_QUEUE
+from reput.consume.local_offset_store import LocalFileOffsetStore
 from reput.consume.pull_service import PullRequest
 from reput.consume.response_code import ResponseCode
 from reput.consume.shared_queue import SharedQueue
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from reput.consume.consumer import Consumer
     from reput.consume.hold_service import Watch
-    from reput.consume.local_offset_store import LocalFileOffsetStore
     from reput.consume.services import ConsumeServices
 
 __all__ = ["ConsumerGroup"]
@@ -181,6 +181,8 @@ class ConsumerGroup:
 
     def new_queue(self, topic: str, queue_id: int, begin: Beginning) -> SharedQueue:
         """Return a queue at the group's committed offset, or where it begins without one."""
+        if isinstance(self.offsets, LocalFileOffsetStore):
+            self.offsets.bring_back(self.group, topic, queue_id)
         committed = self.offsets.query_offset(self.group, topic, queue_id)
         position = self.position_at(topic, queue_id, begin) if committed is None else committed
         statistics = self.services.statistics.of_group(self.group, topic)
@@ -288,6 +290,12 @@ class ConsumerGroup:
             for consumer in self.consumers:
                 if consumer.reference in owners:
                     consumer.notify()
+
+    def wake_all(self) -> None:
+        """Have whoever waits for a message look again."""
+        with self.lock:
+            for consumer in self.consumers:
+                consumer.notify()
 
     def look_for_queues(self) -> None:
         """Have the queues that topics have been given since, and no longer those that are not to be read any more.

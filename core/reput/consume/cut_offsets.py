@@ -4,44 +4,55 @@
     committed                             ▲
     after the cut     0 1 2 3 4 5   the next message gets 6 again, which the group has never seen
 
-RocketMQ leaves such an offset where it is, and the group misses the messages up to there.
+RocketMQ leaves such an offset where it is, and the group misses the messages up to there. A queue of which the log has
+lost all begins with 0 again, and so does whoever had consumed it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.queue_offsets import QueueOffsets
 
-__all__ = ["bring_back_offsets"]
+__all__ = ["bring_back_offsets", "tell_lost"]
 
 logger = logging.getLogger("reput.consume")
 
 
-def bring_back_offsets(offsets: ConsumerOffsetManager, queue_offsets: QueueOffsets) -> int:
+def bring_back_offsets(
+    offsets: ConsumerOffsetManager, queue_offsets: QueueOffsets, is_foreign: Callable[[str], bool]
+) -> int:
     """Set every offset that lies behind its queue's end back to that, and return how many there were.
 
     Args:
-        queue_offsets: what the next message of each queue gets; queues that are not in there are left alone.
+        queue_offsets: what the next message of each queue gets; 0 in a queue that is not in there.
+        is_foreign: whether the writer puts nothing to a topic, and does not know where its queues end.
     """
     count = 0
     for group, committed in offsets.by_group().items():
         for topic, by_queue in committed.items():
-            ends = queue_offsets.queues.get(topic, {})
+            if is_foreign(topic):
+                continue
             for queue_id, queue_offset in by_queue.items():
-                end = ends.get(queue_id)
-                if end is None or queue_offset <= end:
+                end = queue_offsets.next_offset(topic, queue_id)
+                if queue_offset <= end:
                     continue
-                logger.warning(
-                    "the log has lost messages that a group had consumed: group=%s topic=%s queue_id=%d committed=%d "
-                    "queue_offset_max=%d",
-                    group,
-                    topic,
-                    queue_id,
-                    queue_offset,
-                    end,
-                )
+                tell_lost(group, topic, queue_id, queue_offset, end)
                 offsets.commit_offset(group, topic, queue_id, end)
                 count += 1
     return count
+
+
+def tell_lost(group: str, topic: str, queue_id: int, committed: int, end: int) -> None:
+    """Say that a group goes on at the *end* of what the log has left of what it had consumed."""
+    logger.warning(
+        "the log has lost messages that a group had consumed: group=%s topic=%s queue_id=%d committed=%d "
+        "queue_offset_max=%d",
+        group,
+        topic,
+        queue_id,
+        committed,
+        end,
+    )

@@ -20,6 +20,7 @@ from reput.errors import StoreError
 from reput.store.delay_offset_manager import DelayOffsetManager
 from reput.store.message_store import MessageStore
 from reput.store.sealed_file import read_sealed, seal
+from reput.store.threads import StartedThread
 from reput_hooks import Cursor
 
 __all__ = ["DELAY_OFFSETS_NAME", "DelayOffsets", "DeliveredUpTo"]
@@ -58,7 +59,7 @@ class DelayOffsets:
         self.manager.load()
         self.kept = read_sealed(self.path, DeliveredUpTo)
         self.stopping = threading.Event()
-        self.thread: threading.Thread | None = None
+        self.thread: StartedThread | None = None
 
     def beginning(self) -> DeliveredUpTo | None:
         """Return what was kept last, if the log still has all that it had then; None: only RocketMQ's file counts."""
@@ -70,8 +71,7 @@ class DelayOffsets:
 
     def start(self) -> None:
         """Begin to keep."""
-        self.thread = threading.Thread(target=self.run, name="reput-delay-offsets", daemon=True)
-        self.thread.start()
+        self.thread = self.writer.threads.start("reput-delay-offsets", self.run)
 
     def run(self) -> None:
         """Keep at the interval until stopped; the own thread."""

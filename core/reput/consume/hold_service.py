@@ -34,9 +34,10 @@ from reput.arguments import require_seconds
 from reput.consume.loop_arrivals import LoopArrivals, LoopStore, take_readable
 from reput.consume.pull_service import PullRequest, PullResult, PullService
 from reput.consume.response_code import ResponseCode
-from reput.errors import DispatcherError, ReputError, StoreClosed, WaitTimeout
+from reput.errors import DispatcherError, ReputError, StoreClosed, StoreError, WaitTimeout
 from reput.store.files import Clock
 from reput.store.message_reader import GetMessageResult, GetMessageStatus
+from reput.store.threads import Threads, thread_death
 
 __all__ = ["GrowingStore", "HoldService", "Watch"]
 
@@ -101,7 +102,9 @@ class Watch:
 class HoldService:
     """Holds pulls of one store. Any thread and any event loop may call."""
 
-    def __init__(self, store: GrowingStore, pull_service: PullService, clock: Clock | None = None) -> None:
+    def __init__(
+        self, store: GrowingStore, pull_service: PullService, threads: Threads, clock: Clock | None = None
+    ) -> None:
         self.store = store
         self.pull_service = pull_service
         self.clock = clock or Clock()
@@ -117,9 +120,10 @@ class HoldService:
         self.arrivals: SimpleQueue[tuple[int, Queue] | None] = SimpleQueue()
         self.loops: dict[asyncio.AbstractEventLoop, LoopArrivals] = {}
         self.closed = False
+        # Why the thread has died.
+        self.death: str | None = None
         self.closing = threading.Event()
-        self.thread = threading.Thread(target=self.run, name="reput-hold", daemon=True)
-        self.thread.start()
+        self.thread = threads.start("reput-hold", self.run, self.fail)
 
     # Under the put lock.
 
@@ -177,7 +181,7 @@ class HoldService:
         queue = (request.topic, request.queue_id)
         with self.lock:
             if self.closed:
-                raise StoreClosed("the store is closed")
+                raise self.refusal()
             self.held.setdefault(queue, {})[held] = None
             heapq.heappush(self.deadlines, (held.deadline, next(self.numbers), held))
             is_next = self.deadlines[0][2] is held
@@ -467,13 +471,27 @@ class HoldService:
 
     def close(self) -> None:
         """Answer every pull that waits: the store is closed."""
-        with self.lock:
-            if self.closed:
-                return
-            self.closed = True
-            pulls = [held for held_of_queue in self.held.values() for held in held_of_queue]
+        pulls = self.end()
         self.closing.set()
         self.arrivals.put(None)
         self.thread.join()
         for held in pulls:
-            self.finish(held, StoreClosed("the store is closed", "Open it again."))
+            self.finish(held, self.refusal())
+
+    def fail(self, reason: str) -> None:
+        """Answer every pull that waits: the thread has died."""
+        self.death = reason
+        for held in self.end():
+            self.finish(held, self.refusal())
+
+    def end(self) -> list[HeldPull]:
+        """Hold nothing any more, and return what is held."""
+        with self.lock:
+            self.closed = True
+            return [held for held_of_queue in self.held.values() for held in held_of_queue]
+
+    def refusal(self) -> StoreError:
+        """Return why nothing is held."""
+        if self.death is not None:
+            return thread_death(self.death)
+        return StoreClosed("the store is closed", "Open it again.")

@@ -46,6 +46,7 @@ from reput.store.message import MessageExtBrokerInner
 from reput.store.message_reader import MessageReader, QueueReader
 from reput.store.message_store import MessageStore
 from reput.store.record import decode_record
+from reput.store.threads import StartedThread
 from reput_hooks import Record
 
 __all__ = ["HALF_TOPIC", "DelayLevelRow", "ScheduleService"]
@@ -129,7 +130,7 @@ class ScheduleService:
         self.delivering = threading.Lock()
         self.stopping = False
         self.begun = False
-        self.thread: threading.Thread | None = None
+        self.thread: StartedThread | None = None
         self.delivered_count = 0
         self.refused_count = 0
         beginning = self.offsets.beginning()
@@ -187,16 +188,20 @@ class ScheduleService:
             level = self.levels.get(number)
             if level is not None and level.due is None:
                 level.due = deliver_timestamp
-                if self.thread is None:
-                    self.start()
-                else:
+                if self.thread is not None:
                     self.changed.notify()
+                    return
+                try:
+                    self.start()
+                except StoreError as error:
+                    # The message is stored. The next one that is delayed tries again, and so does the next opening.
+                    level.due = None
+                    logger.error("delayed messages have to wait: error=%s", error)
 
     def start(self) -> None:
         """Begin to deliver; what waits already is found by the thread."""
         if self.thread is None and not self.stopping:
-            self.thread = threading.Thread(target=self.run, name="reput-schedule", daemon=True)
-            self.thread.start()
+            self.thread = self.writer.threads.start("reput-schedule", self.run)
 
     def stop(self) -> None:
         """Deliver nothing any more."""

@@ -21,7 +21,7 @@ from reput.consume.consumer_filters import ConsumerFilters
 from reput.consume.consumer_group import ConsumerGroup
 from reput.consume.consumer_manager import ConsumerManager
 from reput.consume.hold_service import CONSUME_QUEUE, GrowingStore, HoldService
-from reput.consume.local_offset_store import LocalFileOffsetStore
+from reput.consume.local_offset_store import ConsumedLog, LocalFileOffsetStore
 from reput.consume.pull_service import PullService, ReadableStore
 from reput.consume.response_code import ResponseCode
 from reput.consume.statistics import Statistics
@@ -31,15 +31,19 @@ from reput.consume.topic_reader import Beginning
 from reput.consume.topics import Topics
 from reput.errors import ConfigError, ReputError, RequestRefused
 from reput.store.message import Message, PutMessageResult
+from reput.store.threads import Threads, thread_death
 
 __all__ = ["ConsumableStore", "ConsumeServices"]
 
 CONSUME_QUEUE_EXT = "consume_queue_ext"
 
+# Without any of these nobody is told of a message that has come.
+BRINGING = ("reput-hold", "reput-group", "reput-dispatchers")
+
 logger = logging.getLogger(__name__)
 
 
-class ConsumableStore(ReadableStore, GrowingStore, Protocol):
+class ConsumableStore(ReadableStore, GrowingStore, ConsumedLog, Protocol):
     """A store that is open for writing, as its consumers see it."""
 
     @property
@@ -68,6 +72,14 @@ class ConsumableStore(ReadableStore, GrowingStore, Protocol):
     @property
     def services(self) -> ConsumeServices:
         """These services."""
+
+    @property
+    def forked_from(self) -> int | None:
+        """The process that has it open, in a forked child; None: this one."""
+
+    @property
+    def threads(self) -> Threads:
+        """Its threads."""
 
     def put(self, message: Message) -> PutMessageResult:
         """Store a message."""
@@ -104,7 +116,7 @@ class ConsumeServices:
             self.managers.bloom_filter,
             store.next_queue_offset,
         )
-        self.hold_service = HoldService(store, self.pull_service)
+        self.hold_service = HoldService(store, self.pull_service, store.threads)
         self.statistics = Statistics(store.put_nums)
         self.administration = Administration(
             store,
@@ -120,8 +132,7 @@ class ConsumeServices:
         # Broadcasting consumers, each with the file that its offsets are in; None: in memory.
         self.broadcasts: dict[ConsumerGroup, Path | None] = {}
         self.closing = threading.Event()
-        self.keeper = threading.Thread(target=self.keep_regularly, name="reput-offsets", daemon=True)
-        self.keeper.start()
+        self.keeper = store.threads.start("reput-offsets", self.keep_regularly)
 
     def consumer(
         self,
@@ -205,7 +216,7 @@ class ConsumeServices:
             if path is not None and path in self.broadcasts.values():
                 raise ConfigError(f"another consumer keeps its offsets there: offset_store={path}")
             lock = next((other.lock for other in self.broadcasts if other.group == group), None)
-            shared = ConsumerGroup(self, group, offsets=LocalFileOffsetStore(path), lock=lock)
+            shared = ConsumerGroup(self, group, offsets=LocalFileOffsetStore(path, self.store), lock=lock)
             self.broadcasts[shared] = path
             return shared
 
@@ -290,6 +301,23 @@ class ConsumeServices:
             StoreClosed: the store was closed, or this is a forked child of its writer.
         """
         self.store.require_open()
+
+    def require_threads(self) -> None:
+        """Refuse to wait for a message where a thread that would bring it has died.
+
+        Raises:
+            StoreError: one has.
+        """
+        deaths = self.store.threads.deaths
+        if deaths:
+            for name in BRINGING:
+                if name in deaths:
+                    raise thread_death(deaths[name])
+
+    def wake_all(self) -> None:
+        """Have all who wait for a message look again: a thread has died."""
+        for shared in self.all_groups():
+            shared.wake_all()
 
     def forget(self) -> None:
         """In a forked child of the writer: nobody consumes here, and the parent's files are left alone."""

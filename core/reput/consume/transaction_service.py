@@ -212,8 +212,7 @@ class TransactionService:
         self.topics.create_when_missing(HALF_TOPIC, 1)
         self.topics.create_when_missing(OP_TOPIC, 1)
         self.load()
-        self.thread = threading.Thread(target=self.run, name="reput-transactions", daemon=True)
-        self.thread.start()
+        self.thread = self.writer.threads.start("reput-transactions", self.run)
 
     # At the beginning.
 

@@ -32,6 +32,7 @@ from reput.process.messages import MemberInfo, Notice, RebuiltView, Reply, Reque
 from reput.process.states import State
 from reput.process.status import DispatcherRow, dispatcher_row
 from reput.ring import CellView, ProgressWaiter, RingMemory, WaitOutcome
+from reput.store.threads import DEATH_ADVICE, StartedThread, Threads
 
 __all__ = ["ProcessGroup"]
 
@@ -67,6 +68,7 @@ class ProcessGroup:
         configuration: Configuration | None = None,
         lock_timeout: float = LOCK_TIMEOUT_S,
         on_members: Callable[[], None] | None = None,
+        threads: Threads | None = None,
     ) -> None:
         self.context = msgspec.structs.replace(context, store_directory=context.store_directory.resolve())
         self.memory = memory
@@ -101,7 +103,10 @@ class ProcessGroup:
         self.exit_status: int | None = None
         self.restart_count = 0
         self.stop_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.thread = threading.Thread(target=self.watch, name="reput-group", daemon=True)
+        self.threads = threads or Threads()
+        self.thread: StartedThread | None = None
+        # Why the watching thread has died.
+        self.death: str | None = None
 
     # Life.
 
@@ -114,12 +119,13 @@ class ProcessGroup:
         """
         try:
             self.spawn(again=False)
-            self.thread.start()
+            self.thread = self.threads.start("reput-group", self.watch, self.fail)
             with self.changed:
                 done = self.changed.wait_for(lambda: self.described or self.refused or self.ended, START_TIMEOUT_S)
             if self.refused is not None:
                 self.refused.check()
             if not done or not self.described:
+                self.require_watch()
                 why = f"timeout={START_TIMEOUT_S}" if not done else f"exit_status={self.exit_status}"
                 raise DispatcherError(f"the supervisor does not start: {why}")
         except BaseException:
@@ -172,19 +178,49 @@ class ProcessGroup:
             self.watch_supervisor(self.process, self.channel)
             status = self.exit_status = self.process.wait()
             self.channel.close()
-            with self.changed:
-                self.begun = False
-                self.replies = {
-                    number: Reply(number, error=f"the supervisor ended: exit_status={status}")
-                    for number in self.replies
-                }
-                over = self.stopping or self.drained or self.refused is not None or not self.described
-                self.ended = over
-                self.changed.notify_all()
+            over = self.stopping or self.drained or self.refused is not None or not self.described
+            self.end_requests(f"the supervisor ended: exit_status={status}", over=over)
             if over:
                 return
             if not self.start_again():
                 return
+
+    def fail(self, reason: str) -> None:
+        """End the group and all waits: the watching thread has died, and nobody would start a supervisor again."""
+        with self.changed:
+            self.death = reason
+        try:
+            self.end_supervisor()
+        finally:
+            self.end_requests(reason, over=True)
+            self.progress_waiter.close()
+
+    def end_supervisor(self) -> None:
+        """Kill the supervisor, whose dispatchers die with it."""
+        with self.sending:
+            process, channel = self.process, self.channel
+        if process is not None:
+            process.kill()
+            process.wait()
+        if channel is not None:
+            channel.close()
+
+    def end_requests(self, reason: str, *, over: bool) -> None:
+        """Answer whoever waits for the supervisor that nobody will; *over*: neither will another one."""
+        with self.changed:
+            self.begun = False
+            self.replies = {number: Reply(number, error=reason) for number in self.replies}
+            self.ended = over
+            self.changed.notify_all()
+
+    def require_watch(self) -> None:
+        """Refuse what needs the watching thread.
+
+        Raises:
+            DispatcherError: it has died.
+        """
+        if self.death is not None:
+            raise DispatcherError(self.death, DEATH_ADVICE)
 
     def start_again(self) -> bool:
         """Start a supervisor after the death of one, until that succeeds; False: the group is to stop meanwhile."""
@@ -205,9 +241,7 @@ class ProcessGroup:
                     # Whoever ended the group may have seen only the one before.
                     self.process.kill()
                 return True
-        with self.changed:
-            self.ended = True
-            self.changed.notify_all()
+        self.end_requests("the group is stopped", over=True)
         return False
 
     def watch_supervisor(self, process: subprocess.Popen[bytes], channel: JsonChannel) -> None:
@@ -328,8 +362,9 @@ class ProcessGroup:
 
     def join(self, seconds: float) -> bool:
         """Wait for the group's end at most for so long; return whether it has ended."""
-        self.thread.join(seconds)
-        return not self.thread.is_alive()
+        if self.thread is not None:
+            self.thread.join(seconds)
+        return self.thread is None or not self.thread.is_alive()
 
     def begin_drain(self) -> bool:
         """Have the dispatchers drain and end, without waiting for it; False: there is no group to drain."""
@@ -349,14 +384,12 @@ class ProcessGroup:
         with self.changed:
             self.stopping = True
         os.eventfd_write(self.stop_event, 1)
-        if self.process is not None and self.process.returncode is None:
-            self.process.kill()
-            if not self.thread.ident:
-                self.process.wait()
-        if self.thread.ident:
+        if self.thread is None:
+            self.end_supervisor()
+        else:
+            if self.process is not None and self.process.returncode is None:
+                self.process.kill()
             self.thread.join()
-        elif self.channel is not None:
-            self.channel.close()
         self.release()
 
     def release(self) -> None:
@@ -413,6 +446,7 @@ class ProcessGroup:
                 self.changed.wait_for(lambda: self.replies[number] is not None or self.ended, timeout)
             reply = self.replies.pop(number)
         if reply is None:
+            self.require_watch()
             raise DispatcherError(f"the supervisor does not answer: request={verb} dispatcher={name}")
         return reply.check()
 
@@ -532,6 +566,7 @@ class ProcessGroup:
     ) -> None:
         """Raise if waiting on makes no sense."""
         if outcome is WaitOutcome.CLOSED:
+            self.require_watch()
             raise DispatcherError(f"the process group was stopped: dispatcher={name}")
         state = State(cell.state or 0)
         if state in (State.FATAL, State.BROKEN):

@@ -55,6 +55,8 @@ class HoldingPublisher(FramePublisher):
         self.is_watched = False
         # Where the last record ends, and when it was stored.
         self.end = self.store_timestamp = -1
+        # A record is held whose rows have so many bytes: a single row, or none at all.
+        self.size_held = ROW_SIZE
         # One entry has all that is told of a record, since Ctrl-C may come between any two steps of a put: the next one
         # does not begin where that one ended, then, and is not held behind it.
         self.held: list[Told] = []
@@ -70,7 +72,7 @@ class HoldingPublisher(FramePublisher):
         texts: bytes,
     ) -> None:
         """Records [begin, end) are appended. One that goes on where the last one ended, in its millisecond, is held."""
-        if store_timestamp == self.store_timestamp and begin == self.end and len(rows) == ROW_SIZE:
+        if store_timestamp == self.store_timestamp and begin == self.end and len(rows) == self.size_held:
             held = self.held
             held.append((begin, end, store_timestamp, ordinal, queues, rows, texts))
             count = len(held)
@@ -110,6 +112,11 @@ class HoldingPublisher(FramePublisher):
         self.held = []
         self.end = end
         return True
+
+    def hold_no_more(self) -> None:
+        """Publish what is held, and from now on each record at once. Under the put lock."""
+        self.size_held = -1
+        self.release()
 
     def truncate(self, epoch: int, commit_log_offset: int, store_timestamp: int, ordinal: int) -> None:
         """The log was cut, behind what is held."""

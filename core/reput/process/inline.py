@@ -33,6 +33,7 @@ from reput.process.publisher import FramePublisher
 from reput.process.shadow_folders import ShadowFolders
 from reput.process.states import State, check_transition
 from reput.process.status import DispatcherRow, dispatcher_row
+from reput.store.threads import DEATH_ADVICE, StartedThread, Threads
 from reput_hooks import DispatcherDescription
 
 __all__ = ["InlineCell", "InlineGroup", "InlineRing"]
@@ -278,6 +279,7 @@ class InlineGroup:
         now: Callable[[], float] = time.monotonic,
         lock_timeout: float = LOCK_TIMEOUT_S,
         on_durable_awaited: Callable[[], None] = lambda: None,
+        threads: Threads | None = None,
     ) -> None:
         """*on_durable_awaited* is called when a dispatcher has nothing to do until more of the log is durable."""
         self.on_durable_awaited = on_durable_awaited
@@ -289,7 +291,10 @@ class InlineGroup:
         self.members: dict[str, Member] = {}
         self.order: list[str] = []
         self.stop: Stop | None = None
-        self.thread = threading.Thread(target=self.run, name="reput-dispatchers", daemon=True)
+        self.threads = threads or Threads()
+        self.thread: StartedThread | None = None
+        # Why the thread has died.
+        self.death: str | None = None
 
     @property
     def plugins(self) -> dict[str, str]:
@@ -331,7 +336,7 @@ class InlineGroup:
             # Before the thread comes to run: a group that is drained at once takes in what is there, too.
             for name in self.order:
                 self.start_when_due(self.members[name])
-            self.thread.start()
+            self.thread = self.threads.start("reput-dispatchers", self.run, self.thread_died)
         except BaseException:
             self.lock.release()
             raise
@@ -377,6 +382,12 @@ class InlineGroup:
             with self.ring.changed:
                 if self.ring.version == version:
                     self.ring.changed.wait(timeout)
+
+    def thread_died(self, reason: str) -> None:
+        """End all waits: the thread has died. What its loops hold goes with them."""
+        with self.ring.changed:
+            self.death = reason
+            self.ring.notify()
 
     def patience(self, member: Member) -> float:
         """Return for how many seconds nothing can be due for *member* unless the ring changes."""
@@ -525,7 +536,7 @@ class InlineGroup:
 
         def over() -> bool:
             ended = self.stop is not None and cell.state == State.STOPPED
-            return ended or cell.state in (State.FATAL, State.BROKEN) or reached()
+            return ended or self.death is not None or cell.state in (State.FATAL, State.BROKEN) or reached()
 
         def reached() -> bool:
             return cell.progress is not None and cell.progress >= commit_log_offset
@@ -534,6 +545,8 @@ class InlineGroup:
             self.ring.changed.wait_for(over, timeout)
         if reached():
             return
+        if self.death is not None:
+            raise DispatcherError(self.death, DEATH_ADVICE)
         if over():
             raise DispatcherError(f"dispatcher does not run: dispatcher={name} state={State(cell.state or 0).name}")
         raise WaitTimeout(
@@ -579,9 +592,9 @@ class InlineGroup:
 
     def join(self, seconds: float) -> bool:
         """Wait for the thread's end at most for so long; return whether it has ended."""
-        if self.thread.is_alive():
+        if self.thread is not None:
             self.thread.join(seconds)
-        return not self.thread.is_alive()
+        return self.thread is None or not self.thread.is_alive()
 
     def forget(self) -> None:
         """In a forked child of the program: there is no thread here, and the lock is the parent's."""

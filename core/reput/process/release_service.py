@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 
 from reput.process.holding_publisher import HoldingPublisher
+from reput.store.threads import Threads
 
 __all__ = ["ReleaseService"]
 
@@ -31,6 +32,7 @@ class ReleaseService:
         publisher: HoldingPublisher,
         put_lock: threading.Lock,
         descriptor: int,
+        threads: Threads,
         on_asked: Callable[[], None] = lambda: None,
     ) -> None:
         self.publisher = publisher
@@ -38,8 +40,7 @@ class ReleaseService:
         self.descriptor = descriptor
         self.on_asked = on_asked
         self.closing = False
-        self.thread = threading.Thread(target=self.run, name="reput-release", daemon=True)
-        self.thread.start()
+        self.thread = threads.start("reput-release", self.run, self.hold_no_more)
 
     def run(self) -> None:
         """Release whenever somebody asks; while it is watched, look every `LOOK_MS`."""
@@ -48,20 +49,32 @@ class ReleaseService:
         timeout: int | None = None
         while not self.closing:
             was_asked = bool(poll.poll(timeout))
-            if was_asked:
-                os.eventfd_read(self.descriptor)
-                self.on_asked()
-            with self.put_lock:
-                if self.publisher.release() or was_asked:
-                    timeout = LOOK_MS
-                else:
-                    self.publisher.is_watched = False
-                    timeout = None
+            timeout = LOOK_MS if self.look(was_asked) else None
+
+    def look(self, was_asked: bool) -> bool:
+        """Publish what is held; return whether to look again without being asked."""
+        if was_asked:
+            os.eventfd_read(self.descriptor)
+            self.on_asked()
+        with self.put_lock:
+            if self.publisher.release() or was_asked:
+                return True
+            self.publisher.is_watched = False
+            return False
+
+    def wake(self) -> None:
+        """Have it look."""
+        os.eventfd_write(self.descriptor, 1)
+
+    def hold_no_more(self, reason: str) -> None:
+        """Have each record published at once: the thread has died."""
+        with self.put_lock:
+            self.publisher.hold_no_more()
 
     def close(self) -> None:
         """End the thread, and publish what is held. Nothing is put any more."""
         self.closing = True
-        os.eventfd_write(self.descriptor, 1)
+        self.wake()
         try:
             self.thread.join()
         finally:

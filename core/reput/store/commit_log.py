@@ -23,9 +23,10 @@ from struct import Struct
 
 from reput.errors import MessageIllegal, StoreError, StoreFull, StoreReadOnly
 from reput.store.file_name import file_name
-from reput.store.files import Buffer, Files, Mapping, Threads
+from reput.store.files import Buffer, Files, Mapping
 from reput.store.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
 from reput.store.shortages import NO_ROOM
+from reput.store.threads import Threads
 
 __all__ = ["CommitLog"]
 

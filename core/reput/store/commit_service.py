@@ -13,15 +13,16 @@ from collections.abc import Callable
 
 from reput.errors import StoreError
 from reput.store.commit_log import CommitLog
-from reput.store.files import Clock, Threads
+from reput.store.files import Clock
 from reput.store.flush_service import PAGE_SIZE, is_able_to_flush
+from reput.store.threads import Threads
 
 __all__ = ["CommitService"]
 
 
 class CommitService:
     """One thread. *on_committed* is called after each round that wrote something, and after the last, *on_failure* when
-    the disk has refused."""
+    the disk has refused, *on_death* if an error ends the thread."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class CommitService:
         thorough_interval_ms: int,
         on_committed: Callable[[], None],
         on_failure: Callable[[], None],
+        on_death: Callable[[str], None],
         threads: Threads | None = None,
     ) -> None:
         self.commit_log = commit_log
@@ -45,7 +47,7 @@ class CommitService:
         self.wake = threading.Event()
         self.stopping = False
         self.last_commit = clock.monotonic()
-        self.thread = (threads or Threads()).start("reput-commit", self.run)
+        self.thread = (threads or Threads()).start("reput-commit", self.run, on_death)
 
     def appended(self, end: int) -> None:
         """The log goes to *end* now. Called under the put lock, and cheap: it wakes the thread once it has enough."""
@@ -73,15 +75,19 @@ class CommitService:
             self.commit()
 
     def commit(self) -> None:
-        """Commit once."""
+        """Commit once, and have that known."""
+        if self.try_commit():
+            self.last_commit = self.clock.monotonic()
+            self.on_committed()
+
+    def try_commit(self) -> bool:
+        """Commit once; False if the disk refuses. The log keeps the reason, which the flusher makes known."""
         try:
             self.commit_log.commit()
         except StoreError:
-            # The log keeps the reason, for whoever puts next and for the flusher, who makes it known.
             self.on_failure()
-            return
-        self.last_commit = self.clock.monotonic()
-        self.on_committed()
+            return False
+        return True
 
     def stop(self) -> None:
         """Commit a last time and end the thread."""

@@ -1,4 +1,4 @@
-"""Files, Clock and Threads: what the store asks of the operating system, so that a simulator can stand in for it."""
+"""Files and Clock: what the store asks of the operating system, so that a simulator can stand in for it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import ctypes
 import errno
 import mmap
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 from reput_hooks.durable_file import named, replace_durably
 
-__all__ = ["Buffer", "Clock", "Files", "Mapping", "Progress", "StartedThread", "Threads", "WrittenFile", "untold"]
+__all__ = ["Buffer", "Clock", "Files", "Mapping", "Progress", "WrittenFile", "untold"]
 
 COPY_SIZE = 1 << 20
 
@@ -69,23 +67,6 @@ class Clock:
             return BOOT_ID.read_text().strip()
         except OSError:
             return None
-
-
-class StartedThread(Protocol):
-    """A thread that runs."""
-
-    def join(self) -> None:
-        """Return when it has ended."""
-
-
-class Threads:
-    """Who runs what goes on beside the program."""
-
-    def start(self, name: str, target: Callable[[], None]) -> StartedThread:
-        """Have *target* run by a thread of its own, which does not keep the program alive."""
-        thread = threading.Thread(target=target, name=name, daemon=True)
-        thread.start()
-        return thread
 
 
 class Mapping:

@@ -10,12 +10,14 @@ Source: RocketMQ store, CommitLog.FlushRealTimeService and GroupCommitService.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
 from reput.errors import StoreError
 from reput.store.commit_log import CommitLog
-from reput.store.files import Clock, Threads
+from reput.store.files import Clock
+from reput.store.threads import Threads
 from reput.store.wait_group import WaitGroup
 
 __all__ = ["FlushService", "is_able_to_flush"]
@@ -97,7 +99,7 @@ class FlushService:
         # When the last force ended, and how long it took.
         self.forced_at = self.force_seconds = 0.0
         self.last_thorough = clock.monotonic()
-        self.thread = (threads or Threads()).start("reput-flush", self.run)
+        self.thread = (threads or Threads()).start("reput-flush", self.run, self.fail)
 
     def wait_durable(self, offset: int, timeout: float) -> bool:
         """Wait until the log is durable up to *offset*, which was appended; False when *timeout* seconds went by first.
@@ -229,6 +231,21 @@ class FlushService:
             self.on_failure(self.commit_log.failed)
         # Nobody will force anything for those who come from now on.
         self.group.open()
+
+    def fail(self, reason: str) -> None:
+        """Let go of all who wait: the thread, or the one that commits, has died. Nothing is put or forced any more."""
+        log = self.commit_log
+        try:
+            # First: what is put after the last commit would be lost.
+            self.on_failure(reason)
+            with contextlib.suppress(StoreError):
+                log.commit()
+        finally:
+            self.told_failure = True
+            if log.failed is None:
+                log.failed = reason
+            self.group.open()
+            self.complete(everyone=True)
 
     def complete(self, everyone: bool = False) -> None:
         """Call those who asked for what is durable now, and *everyone* once nothing will be any more."""

@@ -19,7 +19,8 @@ import threading
 from pathlib import Path
 
 from reput.store.commit_log import CommitLog, OpenSegment
-from reput.store.files import Files, Threads
+from reput.store.files import Files
+from reput.store.threads import Threads
 
 __all__ = ["GroupCommitLog"]
 

@@ -18,11 +18,12 @@ from typing import Generic, Protocol, TypeVar
 
 from reput.errors import DamagedStore
 from reput.store.epochs import read_epochs
-from reput.store.files import Files, Progress, Threads
+from reput.store.files import Files, Progress
 from reput.store.identity import was_clean_when_adopted
 from reput.store.sealed_file import read_sealed, seal
 from reput.store.segments import Segments
 from reput.store.shortages import retry_on_shortage
+from reput.store.threads import Threads
 from reput.store.work_aside import WorkAside
 from reput_hooks import CommitLogDispatcher, Cursor, DispatcherContext, RebuildNeeded
 

@@ -43,7 +43,7 @@ from reput.store.commit_service import CommitService
 from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
 from reput.store.disk_space import DiskSpace
 from reput.store.epochs import Epoch, Epochs, make_mark
-from reput.store.files import Clock, Files, Threads
+from reput.store.files import Clock, Files
 from reput.store.flush_service import FlushService
 from reput.store.group_commit_log import GroupCommitLog
 from reput.store.identity import (
@@ -115,6 +115,7 @@ from reput.store.store_checkpoint import (
     write_checkpoint,
 )
 from reput.store.store_lock import StoreLock, Writer, process_start_time
+from reput.store.threads import Threads
 from reput.store.topic_deletions import TopicDeletion, TopicDeletions, last_deletions
 from reput_hooks import Record
 from reput_hooks.dispatch import ROW
@@ -421,7 +422,7 @@ class MessageStore:
         self.flush_service.hides_unforced = self.sync_flush
         if isinstance(self.commit_log, PooledCommitLog):
             self.open_commit_service(self.commit_log)
-        self.retention = Retention(self.directory, settings, self, self.log_clock, self.disk_space)
+        self.retention = Retention(self.directory, settings, self, self.log_clock, self.disk_space, self.threads)
 
     def fitting(self, settings: Settings, identity: StoreIdentity | None, segments: Segments | None) -> Settings:
         """Return *settings* with the sizes that the files have, and refuse what would give them another meaning.
@@ -457,6 +458,7 @@ class MessageStore:
             thorough_interval_ms=self.settings.commit_commit_log_thorough_interval,
             on_committed=self.publish_committed,
             on_failure=self.flush_service.wake.set,
+            on_death=self.flush_service.fail,
             threads=self.threads,
         )
         self.publisher = self.committed_publisher = CommittedPublisher(self.publisher, self.commit_service.appended)
@@ -692,6 +694,8 @@ class MessageStore:
     @property
     def notice(self) -> str | None:
         """What whoever runs the store should know, though it takes messages; None: there is nothing."""
+        for reason in self.threads.deaths.values():
+            return reason
         return ahead_of_clock(self.store_timestamp, self.clock.now_ms()) or self.log_clock.notice()
 
     def put_nums_of(self, topic: str) -> int:
@@ -727,7 +731,7 @@ class MessageStore:
             else:
                 if self.commit_service is not None:
                     # What was put for the one before is told to that one: the new one may need more of a record.
-                    self.commit_log.commit()
+                    self.commit_service.try_commit()
                 self.committed_publisher.change(publisher, self.shown)
             self.needs_properties = needs_properties
             self.is_plain = not (needs_properties or self.appends_crc or self.multi_dispatch)

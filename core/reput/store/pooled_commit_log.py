@@ -19,7 +19,8 @@ from pathlib import Path
 
 from reput.errors import StoreBusy, StoreError
 from reput.store.commit_log import CommitLog, OpenSegment
-from reput.store.files import Buffer, Files, Threads
+from reput.store.files import Buffer, Files
+from reput.store.threads import Threads
 
 __all__ = ["PooledCommitLog", "TransientStorePool"]
 

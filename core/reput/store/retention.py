@@ -18,17 +18,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from reput.errors import StoreError
+from reput.errors import ReputError
 from reput.settings import Settings
 from reput.store.disk_space import DiskLevel, DiskLevels, DiskSpace
 from reput.store.log_clock import LogClock
 from reput.store.retention_plan import SegmentFate, Situation, kept_segments, plan_retention
 from reput.store.segments import Segments
+from reput.store.threads import StartedThread, Threads, thread_death
 
 __all__ = ["RetainedLog", "Retention"]
 
 # RocketMQ waits as long after a start, which has enough to do.
 FIRST_LOOK_S = 60.0
+THREAD_NAME = "reput-retention"
 
 logger = logging.getLogger("reput.store")
 
@@ -51,7 +53,13 @@ class Retention:
     """Watches over one store's log. Until `start`, nothing happens by itself."""
 
     def __init__(
-        self, store_directory: Path, settings: Settings, log: RetainedLog, log_clock: LogClock, disk_space: DiskSpace
+        self,
+        store_directory: Path,
+        settings: Settings,
+        log: RetainedLog,
+        log_clock: LogClock,
+        disk_space: DiskSpace,
+        threads: Threads,
     ) -> None:
         self.directory = store_directory
         self.settings = settings
@@ -71,7 +79,8 @@ class Retention:
         self.complaint = ""
         self.stopping = False
         self.wake = threading.Event()
-        self.thread = threading.Thread(target=self.run, name="reput-retention", daemon=True)
+        self.threads = threads
+        self.thread: StartedThread | None = None
 
     # The thread.
 
@@ -84,13 +93,13 @@ class Retention:
         """
         self.cursors = cursors
         self.on_trim = on_trim
-        self.thread.start()
+        self.thread = self.threads.start(THREAD_NAME, self.run)
 
     def stop(self) -> None:
         """End the thread."""
         self.stopping = True
         self.wake.set()
-        if self.thread.ident is not None:
+        if self.thread is not None:
             self.thread.join()
 
     def run(self) -> None:
@@ -101,7 +110,13 @@ class Retention:
                 self.wake.clear()
 
     def clean(self) -> list[SegmentFate]:
-        """Have go what may, now and whatever the hour; return what is going to become of every segment."""
+        """Have go what may, now and whatever the hour; return what is going to become of every segment.
+
+        Raises:
+            StoreError: the thread that removes them has died.
+        """
+        if THREAD_NAME in self.threads.deaths:
+            raise thread_death(self.threads.deaths[THREAD_NAME])
         fates = self.plan(asked=True)
         self.requests += 1
         self.look_at = self.clock.monotonic()
@@ -121,7 +136,7 @@ class Retention:
             if not self.left or now < self.delete_at:
                 return 0
             return self.delete_one(now)
-        except (OSError, StoreError) as error:
+        except (OSError, ReputError) as error:
             # The next look tries again; one complaint of a kind is enough.
             self.left = 0
             if str(error) != self.complaint:

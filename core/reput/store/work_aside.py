@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from reput.store.files import Threads
+from reput.store.threads import Threads
 
 __all__ = ["WorkAside"]
 
