@@ -13,7 +13,6 @@ import contextlib
 import os
 import threading
 import time
-import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -31,6 +30,7 @@ from reput.consume.schedule_service import HALF_TOPIC, DelayLevelRow, ScheduleSe
 from reput.consume.topics import is_system_topic
 from reput.errors import ConfigError, DamagedStore, DispatcherError, MessageIllegal, ReputError
 from reput.filter.tags import parse_plain_tags
+from reput.open_stores import close_with_program, open_stores
 from reput.process.configuration import Configuration
 from reput.process.control_socket import connect_observer
 from reput.process.group import ProcessGroup
@@ -346,7 +346,8 @@ class Reading:
 class Store(Reading):
     """A store that this process writes. Any number of threads may use it; `close` it, or use ``with``.
 
-    Leaving without `close` loses nothing that was promised: the next opening recovers.
+    A program that ends without `close` has it closed, with a ResourceWarning. One that is killed loses nothing that was
+    promised: the next opening recovers.
     """
 
     def __init__(
@@ -394,7 +395,7 @@ class Store(Reading):
                 self.close_ring,
             )
             raise
-        opened_here.add(self)
+        close_with_program(self)
 
     def start_services(self) -> None:
         """Have the store trim itself, and deliver what is delayed."""
@@ -1033,7 +1034,7 @@ class Store(Reading):
         if self.closed:
             return
         self.closed = True
-        opened_here.discard(self)
+        open_stores.discard(self)
         drain_time = self.settings.dispatcher_drain_time_max / 1000 if timeout is None else timeout
         with self.grown:
             self.grown.notify_all()
@@ -1334,16 +1335,3 @@ def positions(writer: MessageStore) -> dict[str, int]:
         "epoch": writer.epochs.epoch,
         "ordinal": writer.ordinal,
     }
-
-
-opened_here: weakref.WeakSet[Store] = weakref.WeakSet()
-
-
-def forget_in_child() -> None:
-    """A forked child of the writer must not write: its copies of the store are closed."""
-    for store in list(opened_here):
-        store.forget()
-    opened_here.clear()
-
-
-os.register_at_fork(after_in_child=forget_in_child)
