@@ -8,6 +8,7 @@ import errno
 import os
 import resource
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,22 @@ def test_many_files_are_forced_together_and_none_fails_unnoticed(tmp_path, monke
     files[50].unlink()
     with pytest.raises(FileNotFoundError):
         Files().force_together(files, directories)
+
+
+def test_many_files_are_forced_also_where_no_thread_can_be_had(tmp_path, monkeypatch):
+    """As in an exit handler, when Python's pools take nothing any more."""
+    files = [tmp_path / str(number) for number in range(FORCES_TOGETHER_MAX * 2)]
+    for path in files:
+        path.touch()
+    forced: list[Path] = []
+    monkeypatch.setattr(Files, "force_files", lambda self, paths: forced.extend(paths))
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+    Files().force_together(files, [tmp_path])
+    assert forced == files
 
 
 def test_a_few_files_are_on_their_way_before_the_first_is_waited_for(tmp_path, monkeypatch):

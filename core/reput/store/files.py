@@ -365,7 +365,12 @@ class Files:
             try:
                 for force, paths in ((self.force_files, files), (self.force_directories, directories)):
                     parts = [paths[at : at + FORCES_PER_PART] for at in range(0, len(paths), FORCES_PER_PART)]
-                    for _ in pool.map(force, parts):
+                    try:
+                        done: Iterator[None] = pool.map(force, parts)
+                    except RuntimeError:
+                        # The program ends, or the system has no thread for it.
+                        done = map(force, parts)
+                    for _ in done:
                         on_progress()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)

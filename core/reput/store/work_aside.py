@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from reput.store.threads import Threads
+from reput.errors import StoreError
+from reput.store.threads import StartedThread, Threads
 
 __all__ = ["WorkAside"]
 
@@ -17,7 +18,12 @@ class WorkAside:
         self.work = work
         self.error: BaseException | None = None
         self.ended = threading.Event()
-        self.thread = threads.start(name, self.run)
+        self.thread: StartedThread | None = None
+        try:
+            self.thread = threads.start(name, self.run)
+        except StoreError:
+            # The program ends, or the system has no thread for it: its owner does it.
+            self.run()
 
     def run(self) -> None:
         """Do the work; the thread."""
@@ -36,7 +42,8 @@ class WorkAside:
         """
         if timeout is not None and not self.ended.wait(timeout):
             return False
-        self.thread.join()
+        if self.thread is not None:
+            self.thread.join()
         if self.error is not None:
             raise self.error
         return True
