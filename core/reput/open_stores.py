@@ -40,8 +40,8 @@ open_stores: set[OpenStore] = set()
 def close_with_program(store: OpenStore) -> None:
     """Have *store* closed when the program ends, unless it is taken out of `open_stores` before."""
     open_stores.add(store)
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
         from multiprocessing.util import Finalize
 
         # A child that was forked ends by `os._exit`, and calls these alone before.

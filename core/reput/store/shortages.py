@@ -26,8 +26,8 @@ ADVICE = {
     errno.EIO: "The disk may be failing: see the system's log (dmesg), and `reput check STORE`.",
     errno.EACCES: "See its owner and mode; run as a user who may read it.",
 }
-# What Python says where the system starts no thread; it has no class of its own.
-NO_THREAD = "can't start new thread"
+# What Python says where the system starts no thread, or the program ends; it has no class of its own.
+NO_THREAD = ("can't start new thread", "can't create new thread")
 # What the dynamic loader says where numpy, for one, does not fit into the address space any more.
 NO_ROOM_FOR_LIBRARY = "failed to map segment"
 
@@ -81,7 +81,7 @@ def tell_store_error(what: str) -> Iterator[None]:
     except MemoryError as error:
         raise StoreError(f"{what}: error=there is no memory for it", NO_MEMORY) from error
     except (RuntimeError, ImportError) as error:
-        if NO_THREAD in str(error):
+        if str(error).startswith(NO_THREAD):
             raise StoreError(f"{what}: error=the system starts no thread", ADVICE[errno.EAGAIN]) from error
         if NO_ROOM_FOR_LIBRARY in str(error):
             raise StoreError(f"{what}: error=there is no memory for a library", NO_MEMORY) from error

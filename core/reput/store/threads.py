@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from reput.errors import StoreError
+from reput.store.shortages import tell_store_error
 
 __all__ = ["DEATH_ADVICE", "StartedThread", "Threads", "thread_death"]
 
@@ -54,13 +55,8 @@ class Threads:
             StoreError: the system starts no thread.
         """
         thread = threading.Thread(target=self.run, args=(name, target, end_waits), name=name, daemon=True)
-        try:
+        with tell_store_error(f"a thread of the store cannot be started: thread={name}"):
             thread.start()
-        except RuntimeError as error:
-            raise StoreError(
-                f"the system starts no thread: thread={name} error={error}",
-                "Raise the limit of threads (ulimit -u), or open the store before the program ends.",
-            ) from error
         return thread
 
     def run(self, name: str, target: Callable[[], None], end_waits: Callable[[str], None] | None) -> None:
