@@ -34,7 +34,7 @@ from reput.settings import Settings
 from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id, require_store
 from reput.store.log_end import find_log_end
-from reput.store.recorded_settings import load_store_settings
+from reput.store.recorded_settings import building_settings, load_store_settings
 from reput.store.segments import Segments
 from reput_hooks import CommitLogDispatcher, Cursor
 
@@ -122,7 +122,7 @@ class DebuggedDispatcher:
         self.publisher = FramePublisher(self.ring, self.ring.epoch or 0)
         self.cell = InlineCell(name, 0, self.ring)
         self.hosted = HostedLoop(
-            GroupContext(directory, store_id, settings, self.root),
+            GroupContext(directory, store_id, building_settings(directory, settings), self.root),
             plugin,
             description,
             options,

@@ -31,6 +31,7 @@ from reput.settings import Settings
 from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id, require_store
 from reput.store.queue_births import QUEUE_BIRTHS, seal_queue_births
+from reput.store.recorded_settings import building_settings
 from reput.store.segments import Segments
 from reput_hooks import replace_durably
 
@@ -105,7 +106,7 @@ def rebuild(
             epoch=read_epochs(store_directory, store_id).epoch,
             ordinal=0,
         )
-        settings = msgspec.structs.replace(settings, dispatchers=tuple(views))
+        settings = building_settings(store_directory, msgspec.structs.replace(settings, dispatchers=tuple(views)))
         group = ProcessGroup(GroupContext(store_directory, store_id, settings, target), memory)
         try:
             started = time.monotonic()

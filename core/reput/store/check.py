@@ -40,6 +40,7 @@ from reput.store.queue_births import QueueBirth, read_queue_births
 from reput.store.record_columns import RecordColumns
 from reput.store.recorded_settings import read_delay_history
 from reput.store.recovery import present_births, read_damage
+from reput.store.rocksdb_folders import rocksdb_notes
 from reput.store.segments import Segments
 from reput.store.store_lock import StoreLock, is_claimed
 from reput.store.subscription_group_manager import SubscriptionGroupManager
@@ -202,6 +203,7 @@ class StoreCheck:
                 *absent_notes(views, cursors),
                 *unchecked_notes(views, self.store_directory, self.settings),
                 *configuration_notes(self.store_directory, self.settings),
+                *rocksdb_notes(self.store_directory),
             ],
         )
 

@@ -63,6 +63,7 @@ from reput.store.record import (
     decode_record,
     stored_at,
 )
+from reput.store.rocksdb_folders import refuse_queues_in_rocksdb
 from reput.store.segments import Segments
 from reput.store.tags_code_search import find_tags_codes
 from reput.store.topic_deletions import LastDeletions
@@ -429,7 +430,12 @@ class MessageReader:
         return low, high
 
     def batch_queue(self, topic: str, queue_id: int) -> BatchQueueReader | None:
-        """Return the batch consume queue that RocketMQ 5 keeps in place of this queue, None if there is none."""
+        """Return the batch consume queue that RocketMQ 5 keeps in place of this queue, None if there is none.
+
+        Raises:
+            StoreError: the consume queues of this store are in RocksDB.
+        """
+        refuse_queues_in_rocksdb(self.directory)
         if not os.path.isdir(f"{self.batch_queues}/{topic}/{queue_id}"):
             return None
         # Here, because hardly any store has one.

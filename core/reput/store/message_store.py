@@ -104,6 +104,7 @@ from reput.store.recorded_settings import (
     with_recorded,
 )
 from reput.store.retention import Retention
+from reput.store.rocksdb_folders import refuse_queues_in_rocksdb
 from reput.store.sealed_file import seal
 from reput.store.segments import Segments
 from reput.store.shortages import tell_store_error
@@ -349,6 +350,7 @@ class MessageStore:
         found = segments is not None and has_record(segments)
         store_id = new_store_id() if identity is None else identity.store_id
         self.adopted_clean = not (self.directory / "abort").exists() if found else None
+        refuse_queues_in_rocksdb(self.directory)
         settings = self.fitting(settings, identity, segments)
         self.settings = settings
         self.store_id = store_id

@@ -34,6 +34,7 @@ from reput.store.segments import Segments
 __all__ = [
     "FILE_SIZES",
     "MEANINGS",
+    "building_settings",
     "changed_settings",
     "delay_history",
     "enters_tags",
@@ -178,6 +179,12 @@ def enters_tags(store_directory: Path, settings: Settings, identity: StoreIdenti
     recorded = identity.settings.get("index_tags") if identity is not None else None
     begin = recorded[-1].begin if recorded else 0
     return bool(shown_index_tags(store_directory, settings.max_hash_slot_num, settings.max_index_num, begin))
+
+
+def building_settings(store_directory: Path, settings: Settings) -> Settings:
+    """Return *settings* as a view is built with them in another place: with tags, if the store's own index has them."""
+    tags = enters_tags(store_directory, settings, read_identity(store_directory))
+    return msgspec.structs.replace(settings, index_tags=tags)
 
 
 def with_recorded(identity: StoreIdentity, settings: Settings, log_end: int) -> StoreIdentity:

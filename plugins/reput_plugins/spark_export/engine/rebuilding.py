@@ -23,6 +23,7 @@ from reput.store.epochs import read_epochs
 from reput.store.identity import read_store_id, require_store
 from reput.store.log_end import find_log_end
 from reput.store.queue_births import births_by_queue
+from reput.store.recorded_settings import building_settings
 from reput.store.recovery import present_births
 from reput.store.segments import Segments
 from reput.store.topic_deletions import TopicDeletions, last_deletions
@@ -116,6 +117,7 @@ def rebuild(
     deletions = last_deletions(TopicDeletions(store).following(begin))
     store_id = read_store_id(store)
     births = births_by_queue(present_births(store, segments, store_id))
+    settings = building_settings(store, settings)
     plan = RebuildPlan(str(store), str(target), begin, until, settings, split_bytes or SPLIT_BYTES, deletions, births)
     end = Cursor(store_id, read_epochs(store, store_id).epoch, until, 0)
     with engine_session(settings.spark_options, f"rebuild {store}") as session:
