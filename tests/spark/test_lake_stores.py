@@ -147,6 +147,22 @@ def test_a_store_keeps_its_name_in_rows_when_it_gets_an_id(tmp_path: Path):
     assert rows_by_store(lake) == {ONE: 10, "broker-a": 22}
 
 
+def test_a_copy_that_went_another_way_is_no_store_of_its_own(tmp_path: Path):
+    """What both have in common would be there twice; the operator says whether it takes the other's place."""
+    lake = tmp_path / "lake"
+    log = written(tmp_path / "one", "a", 60)
+    export(log.store, lake)
+    copy = written(tmp_path / "copy", "a", 30, store_id=TWO)
+    append(copy, "b", 40)
+    with pytest.raises(StoreError, match=r"the lake holds another store: .* marks_held=[1-9]") as raised:
+        export(copy.store, lake)
+    (known,) = rows_by_store(lake)
+    assert f"--store-id {known}" in raised.value.advice
+    assert rows_by_store(lake) == {known: 60}
+    export(copy.store, lake, store_id=known)
+    assert rows_by_store(lake) == {known: 70}
+
+
 def test_a_lake_without_the_column_takes_one_store(tmp_path: Path):
     """An older version made it; it goes on with its store and refuses every other."""
     lake = tmp_path / "lake"

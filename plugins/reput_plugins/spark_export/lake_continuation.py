@@ -180,7 +180,11 @@ def find_source(
     agreeing = [source for source in sources if source.compared.agrees or is_unmarked(source, log)]
     if agreeing:
         return max(agreeing, key=end_of)
-    is_another = all(source.compared.refuted_count or source.compared.ahead_count for source in sources)
+    # A copy that went another way has records in common, which would be there twice.
+    is_another = all(
+        not source.compared.held_count and (source.compared.refuted_count or source.compared.ahead_count)
+        for source in sources
+    )
     if apart and (given is not None or (recorded is not None and is_another)):
         return None
     other = max(sources, key=end_of)
