@@ -1,4 +1,5 @@
-"""The fault matrix of consume-queue units: each of their bytes is changed, and no message is missing in silence."""
+"""The fault matrix of the views' bytes: each byte of queue units and of index entries is changed, and no message is
+missing in silence."""
 
 from __future__ import annotations
 
@@ -169,3 +170,41 @@ def change_unit_beside_writer(root: Path) -> int:
     with reput.open(root / "rebuilt", read_only=True, **SIZES) as opened:
         require_told(opened, count, [])
     return times + 1
+
+
+@row(
+    "Byte of an index file changed",
+    "header, slots and entries",
+    "a query has the right answer or names the file, but where a slot or an entry skips part of its own chain",
+)
+def change_index(root: Path) -> int:
+    sizes = {"mapped_file_size_commit_log": 1 << 16, "max_hash_slot_num": 5, "max_index_num": 24}
+    store = root / "store"
+    with reput.open(store, mode="inline", dispatchers=["consume_queue", "index"], **sizes) as opened:
+        for number in range(40):
+            result = opened.put(reput.Message("orders", b"%d" % number, keys=[f"key_{number % 7}"]))
+        opened.wait_for("index", result.next_commit_log_offset, timeout=60)
+    keys = [f"key_{number}" for number in range(7)]
+
+    def answers() -> list[list[bytes] | None]:
+        """Return the bodies by key, None where the query raises."""
+        found: list[list[bytes] | None] = []
+        with reput.open(store, read_only=True, **sizes) as opened:
+            for key in keys:
+                try:
+                    found.append([record.body for record in opened.query("orders", key)])
+                except DamagedStore:
+                    found.append(None)
+        return found
+
+    right = answers()
+    times = 0
+    for path in sorted((store / "index").iterdir()):
+        whole = path.read_bytes()
+        for at in range(0, 40 + 5 * 4 + 24 * 20, 3):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x80]) + whole[at + 1 :])
+            assert all(found in (None, expected) for found, expected in zip(answers(), right, strict=True)), at
+            times += 1
+        path.write_bytes(whole)
+    assert answers() == right
+    return times

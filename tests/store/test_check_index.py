@@ -285,7 +285,7 @@ def test_versions_may_take_turns_at_an_index(golden, batch_size):
     for number, batch in enumerate(cut_into_batches(log_batch(store), itertools.repeat(batch_size))):
         builder.with_tags = number % 3 == 1
         builder.put(batch)
-    builder.begin_force()()
+    builder.begin_force()(lambda: None)
     builder.close()
     found = view(store)
     assert (found.state, found.difference_count) == ("equal", 0)

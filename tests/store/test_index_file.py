@@ -136,14 +136,16 @@ def test_files_that_are_no_index_are_left_alone(written):
     assert [path.name for path in index_paths(written.directory)] == [written.path(1).name, written.path(2).name]
 
 
-def test_a_chain_that_does_not_lead_back_is_left_over_from_a_crash(written):
-    """It is not followed in a circle."""
+def test_a_chain_that_does_not_lead_back_is_damage(written):
+    """It is not followed in a circle, nor taken for the end of the messages with this key."""
     data = bytearray(written.path(2).read_bytes())
     at = HEADER.size + SLOT.size * SLOTS + ENTRY.size * 3
     code, offset, seconds, _ = ENTRY.unpack_from(data, at)
     ENTRY.pack_into(data, at, code, offset, seconds, 4)
     written.path(2).write_bytes(data)
-    assert written.query("a", 4) == [24, 23, 22, 18]
+    with pytest.raises(DamagedStore, match=r"path=.*: an entry does not lead back: entry=3 previous=4"):
+        written.query("a", 4)
+    assert written.query("a", 2) == [24, 23]
 
 
 def test_a_slot_that_leads_behind_the_files_end_is_an_error(written):
@@ -174,3 +176,45 @@ def hash_of(text):
     for letter in text.encode():
         code = (31 * code + letter) & 0xFFFFFFFF
     return code - (1 << 32) if code >> 31 else code
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(0, BEGIN_MS + 10**6), (0, -1), (1, BEGIN_MS + 20_000), (2, 1900), (3, 2500)]
+)
+def test_a_header_whose_times_leave_something_out_is_compared_first(written, field, value):
+    """With its first and last entry, and with the log; else a changed one would hide whole files."""
+    times = {100 * n: BEGIN_MS + 1000 * n for n in range(25)}
+    data = bytearray(written.path(2).read_bytes())
+    fields = list(HEADER.unpack_from(data, 0))
+    fields[field] = value
+    HEADER.pack_into(data, 0, *fields)
+    written.path(2).write_bytes(data)
+    with pytest.raises(DamagedStore, match=r"contradicts"):
+        written.index.query(
+            key_hash("t", "a"), 9, BEGIN_MS + 1000, BEGIN_MS + 22_000, FOR_EVER, lambda _: True, times.get
+        )
+
+
+def test_a_header_that_denies_an_entry_is_named(written):
+    """A file that was just made has no slot in use."""
+    data = bytearray(written.path(2).read_bytes())
+    data[36:40] = bytes(4)
+    written.path(2).write_bytes(data)
+    with pytest.raises(DamagedStore, match=r"a slot leads to an entry, and there is none: entry=5 count=0"):
+        written.query("a", 3)
+    assert written.query("b", 2) == [19, 17]
+
+
+def test_what_contradicts_itself_is_looked_at_again(written, monkeypatch):
+    """Beside a live builder the parts of a file may be of different moments."""
+    search, times = Index.search, []
+
+    def first_is_torn(*arguments):
+        times.append(1)
+        if len(times) == 1:
+            raise DamagedStore("torn")
+        return search(*arguments)
+
+    monkeypatch.setattr(Index, "search", first_is_torn)
+    assert written.query("a", 2) == [24, 23]
+    assert len(times) == 2

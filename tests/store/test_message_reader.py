@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import reput
-from reput.errors import NotAStore
+from reput.errors import DamagedStore, NotAStore
 from reput.filter import BloomFilter, ConsumerFilter, ExpressionMessageFilter, parse
 from reput.store.consume_queue import ConsumeQueue
+from reput.store.index_file import ENTRY, HEADER, SLOT
 from reput.store.message_reader import BoundaryType, GetMessageStatus
 from reput.store.open_files import DirectoryStamp, OpenFiles
 
@@ -219,3 +220,26 @@ def test_a_message_is_found_by_the_id_that_the_store_gave_it(tmp_path, host):
         assert not store.query("orders", f"{'0' * len(head)}{result.commit_log_offset:016X}")
         assert not store.query("orders", result.message_id[:-1])
         assert store.query("orders", result.message_id.lower()) == store.query("orders", result.message_id)
+
+
+@pytest.mark.parametrize(
+    ("shift", "what"), [(8, "an entry leads to no record"), (None, "an entry leads to a record of other keys")]
+)
+def test_an_entry_of_the_index_that_leads_elsewhere_is_named(tmp_path, shift, what):
+    """A message is not missing because its entry was changed, and the log is not blamed for it."""
+    sizes = {"max_hash_slot_num": 5, "max_index_num": 24, "mapped_file_size_commit_log": 4096}
+    with reput.open(tmp_path / "store", mode="inline", **sizes) as store:
+        puts = [store.put(reput.Message("orders", b"body", keys=[key])) for key in ("a", "b", "c")]
+        store.wait_for("index", store.appended, timeout=60)
+    (path,) = (tmp_path / "store" / "index").iterdir()
+    data = bytearray(path.read_bytes())
+    at = HEADER.size + SLOT.size * 5 + ENTRY.size * 2
+    offset = puts[0].commit_log_offset if shift is None else puts[1].commit_log_offset + shift
+    data[at + 4 : at + 12] = offset.to_bytes(8, "big")
+    path.write_bytes(data)
+    with reput.open(tmp_path / "store", read_only=True, **sizes) as store:
+        with pytest.raises(DamagedStore, match=f"the index is damaged: topic=orders: {what}") as error:
+            store.query("orders", "b")
+        assert error.value.place is None
+        assert "reput rebuild STORE index" in error.value.advice
+        assert len(store.query("orders", "a")) == len(store.query("orders", "c")) == 1

@@ -27,13 +27,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from struct import Struct
-
-import msgspec
 
 from reput.errors import DamagedStore
 from reput.filter.string_hash import string_hash
+from reput.store.index_chain import ENTRY, HEADER, SLOT, BrokenChain, IndexHeader, read_chain
 from reput.store.open_files import DirectoryStamp, OpenFiles
+from reput_hooks import Record
 
 __all__ = [
     "ENTRY",
@@ -43,6 +42,8 @@ __all__ = [
     "FoundOffsets",
     "Index",
     "IndexHeader",
+    "hashes_of",
+    "index_damage",
     "index_paths",
     "key_hash",
     "read_header",
@@ -50,24 +51,8 @@ __all__ = [
     "tags_hash",
 ]
 
-HEADER = Struct(">qqqqii")
 # What tells tags from a key of the same text: MessageConst.INDEX_TAG_TYPE.
 TAGS_TYPE = "T"
-SLOT = Struct(">i")
-ENTRY = Struct(">iqii")
-assert HEADER.size == 40
-assert ENTRY.size == 20
-
-
-class IndexHeader(msgspec.Struct):
-    """The header's fields. Of a file without entries *index_count* is 1: the number of the first."""
-
-    begin_timestamp: int = 0
-    end_timestamp: int = 0
-    begin_offset: int = 0
-    end_offset: int = 0
-    hash_slot_count: int = 0
-    index_count: int = 1
 
 
 class FoundOffsets:
@@ -92,6 +77,20 @@ def tags_hash(topic: str, tags: str) -> int:
     return key_hash(topic, f"{TAGS_TYPE}#{tags}")
 
 
+def hashes_of(record: Record) -> set[int]:
+    """Return the hashes under which a record may stand in the index."""
+    hashes = {key_hash(record.topic, key) for key in (record.uniq_key, *record.keys) if key}
+    return hashes | {tags_hash(record.topic, record.tags)} if record.tags else hashes
+
+
+def index_damage(where: str, what: str) -> DamagedStore:
+    """Return the error that says what is wrong with the index, and *where*, as ``name=value``."""
+    return DamagedStore(
+        f"the index is damaged: {where}: {what}",
+        "See `reput check STORE`; `reput rebuild STORE index` builds it again from the log.",
+    )
+
+
 class Index:
     """All index files of a store."""
 
@@ -104,9 +103,18 @@ class Index:
         self.stamp = DirectoryStamp(directory)
         self.listed: list[tuple[str, int | None]] = []
         self.unfinished = False
+        # Path → the header whose offsets and times were compared with the entries and the log.
+        self.compared: dict[str, IndexHeader] = {}
 
     def query(
-        self, wanted: int, count_max: int, begin: int, end: int, progress: int, agrees: Callable[[int], bool]
+        self,
+        wanted: int,
+        count_max: int,
+        begin: int,
+        end: int,
+        progress: int,
+        agrees: Callable[[int], bool],
+        stored_at: Callable[[int], int | None] = lambda commit_log_offset: None,
     ) -> FoundOffsets:
         """Return the commit-log offsets below *progress* of records under a hash, newest first, at most *count_max*.
 
@@ -114,10 +122,29 @@ class Index:
             wanted: what `key_hash` or `tags_hash` gives.
             begin, end: store time in ms, both included; the index knows it to the second.
             agrees: tells whether the record at a commit-log offset has the key, or the tags.
+            stored_at: gives the store time of the record at a commit-log offset, None where the log has it no more.
 
         Raises:
-            DamagedStore: a file that may hold some of them was cut short.
+            DamagedStore: a file that may hold some of them was cut short, or contradicts itself or the log.
         """
+        try:
+            return self.search(wanted, count_max, begin, end, progress, agrees, stored_at)
+        except DamagedStore:
+            # A live builder writes entries, header and slots one after the other, and may just have changed them.
+            self.stamp.forget()
+            return self.search(wanted, count_max, begin, end, progress, agrees, stored_at)
+
+    def search(
+        self,
+        wanted: int,
+        count_max: int,
+        begin: int,
+        end: int,
+        progress: int,
+        agrees: Callable[[int], bool],
+        stored_at: Callable[[int], int | None],
+    ) -> FoundOffsets:
+        """Do what `query` promises, as the files are in this moment."""
         found = FoundOffsets()
         if count_max <= 0:
             return found
@@ -125,25 +152,71 @@ class Index:
             try:
                 if slot_count is None:
                     raise self.unreadable(path)
-                header = HEADER.unpack(self.files.read(path, HEADER.size, 0))
-                begin_timestamp, end_timestamp, _, end_offset, _, index_count = header
-                if index_count <= 1:
+                header = self.header(path)
+                if header.index_count <= 1 and not self.has_entry(path, slot_count, wanted):
                     # Made, but without an entry: RocketMQ leaves it with the times of the file before, reput with none.
                     continue
                 if found.last_update_timestamp == 0:
-                    found.last_update_timestamp, found.last_update_offset = end_timestamp, end_offset
-                if overlaps(begin, end, begin_timestamp, end_timestamp):
-                    for offset in self.select(path, slot_count, wanted, begin_timestamp, begin, end):
-                        if offset < progress and offset not in found.offsets and agrees(offset):
+                    found.last_update_timestamp, found.last_update_offset = header.end_timestamp, header.end_offset
+                if overlaps(begin, end, header.begin_timestamp, header.end_timestamp):
+                    for offset in self.select(path, slot_count, wanted, header, begin, end):
+                        if offset is None:
+                            self.compare(path, slot_count, header, stored_at)
+                        elif offset < progress and offset not in found.offsets and agrees(offset):
                             found.offsets.append(offset)
                             if len(found.offsets) >= count_max:
                                 return found
+                else:
+                    self.compare(path, slot_count, header, stored_at)
+                if header.begin_timestamp < begin:
+                    self.compare(path, slot_count, header, stored_at)
+                    break
             except FileNotFoundError:
                 # Retention took it after the names were listed, with records that are gone, too.
                 continue
-            if begin_timestamp < begin:
-                break
         return found
+
+    def header(self, path: str) -> IndexHeader:
+        """Return the header of one file as it is now."""
+        return IndexHeader(*HEADER.unpack(self.files.read(path, HEADER.size, 0)))
+
+    def has_entry(self, path: str, slot_count: int, wanted: int) -> bool:
+        """Tell whether a file whose header says that it has no entry has got one under this hash by now.
+
+        Raises:
+            DamagedStore: the header still says so, and there is one.
+        """
+        (number,) = SLOT.unpack(self.files.read(path, SLOT.size, HEADER.size + SLOT.size * (wanted % slot_count)))
+        if not number:
+            return False
+        count = self.header(path).index_count
+        raise index_damage(f"path={path}", f"a slot leads to an entry, and there is none: entry={number} count={count}")
+
+    def compare(self, path: str, slot_count: int, header: IndexHeader, stored_at: Callable[[int], int | None]) -> None:
+        """Compare a header, whose times have left something out, with the first and the last entry, and with the log.
+
+        Raises:
+            DamagedStore: it contradicts them.
+        """
+        if self.compared.get(path) == header:
+            return
+        entries_at = HEADER.size + SLOT.size * slot_count
+        for number, offset, timestamp in (
+            (1, header.begin_offset, header.begin_timestamp),
+            (header.index_count - 1, header.end_offset, header.end_timestamp),
+        ):
+            data = self.files.read(path, ENTRY.size, entries_at + ENTRY.size * number)
+            if len(data) < ENTRY.size:
+                raise self.unreadable(path)
+            own_offset = ENTRY.unpack(data)[1]
+            stored = stored_at(own_offset) if own_offset == offset else None
+            if own_offset != offset or stored not in (None, timestamp):
+                raise index_damage(
+                    f"path={path}",
+                    f"the header contradicts an entry: entry={number} header_offset={offset} "
+                    f"entry_offset={own_offset} header_timestamp={timestamp} store_timestamp={stored}",
+                )
+        self.compared[path] = header
 
     def newest_first(self) -> list[tuple[str, int | None]]:
         """Return the files and their numbers of slots, newest first; those without an entry are left out.
@@ -199,33 +272,24 @@ class Index:
         )
 
     def select(
-        self, path: str, slot_count: int, wanted: int, begin_timestamp: int, begin: int, end: int
-    ) -> Iterator[int]:
-        """Yield the offsets of one file's entries under *wanted*, newest first.
-
-        The header's count is no bound: beside a live builder a slot may lead to an entry that came after it was read.
+        self, path: str, slot_count: int, wanted: int, header: IndexHeader, begin: int, end: int
+    ) -> Iterator[int | None]:
+        """Yield the offsets of one file's entries under *wanted*, newest first; None once if times leave one out.
 
         Raises:
-            DamagedStore: the file was cut short before one of them.
+            DamagedStore: the file was cut short before one of them, or they are not what was written.
         """
-        read = self.files.read
-        (number,) = SLOT.unpack(read(path, SLOT.size, HEADER.size + SLOT.size * (wanted % slot_count)))
-        entries_at = HEADER.size + SLOT.size * slot_count
-        while number > 0:
-            data = read(path, ENTRY.size, entries_at + ENTRY.size * number)
-            if len(data) < ENTRY.size:
-                # A file has its full size from its making on.
-                raise self.unreadable(path)
-            code, offset, seconds, previous = ENTRY.unpack(data)
-            if seconds < 0:
-                return
-            timestamp = begin_timestamp + seconds * 1000
-            if code == wanted and begin <= timestamp <= end:
-                yield offset
-            # A chain only leads back; whatever does not is left over from a crash.
-            if previous >= number or timestamp < begin:
-                return
-            number = previous
+
+        def read(size: int, at: int) -> bytes:
+            return self.files.read(path, size, at)
+
+        try:
+            yield from read_chain(read, slot_count, wanted, header, begin, end)
+        except EOFError:
+            # A file has its full size from its making on.
+            raise self.unreadable(path) from None
+        except BrokenChain as error:
+            raise index_damage(f"path={path}", str(error)) from None
 
 
 def index_paths(directory: Path) -> list[Path]:

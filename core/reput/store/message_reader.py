@@ -46,7 +46,7 @@ from reput.store.consume_queue_builder import (
 )
 from reput.store.consume_queue_ext import ConsumeQueueExt, is_address
 from reput.store.file_name import file_name
-from reput.store.index_file import Index, key_hash, tags_hash
+from reput.store.index_file import Index, hashes_of, index_damage, key_hash, tags_hash
 from reput.store.index_tags import shown_index_tags
 from reput.store.nearest_offset import QueueFile, nearest_offset
 from reput.store.open_files import DirectoryStamp, OpenFiles
@@ -67,7 +67,7 @@ from reput.store.rocksdb_folders import refuse_queues_in_rocksdb
 from reput.store.segments import Segments
 from reput.store.tags_code_search import find_tags_codes
 from reput.store.topic_deletions import LastDeletions
-from reput.store.unit_damage import log_damage, require_reason
+from reput.store.unit_damage import begins_no_record, log_damage, require_reason
 from reput_hooks import Record
 
 if TYPE_CHECKING:
@@ -675,17 +675,15 @@ class MessageReader:
             # Retention has trimmed the log; the index follows.
             if commit_log_offset < log_min:
                 return False
-            try:
-                record = self.record_at(commit_log_offset)
-            except DamagedStore as error:
-                if self.is_accepted(commit_log_offset):
-                    return False
-                raise self.told(
-                    DamagedStore.at(
-                        commit_log_offset, None, f"{error} topic={topic} commit_log_offset={commit_log_offset}"
+            record = self.indexed_record(topic, commit_log_offset)
+            if record is None:
+                return False
+            if record.topic != topic or not agrees_with(record):
+                if wanted not in hashes_of(record):
+                    raise index_damage(
+                        f"topic={topic}",
+                        f"an entry leads to a record of other keys: commit_log_offset={commit_log_offset}",
                     )
-                ) from None
-            if record is None or record.topic != topic or not agrees_with(record):
                 return False
             if not self.has_whole_body(record):
                 return False
@@ -693,7 +691,7 @@ class MessageReader:
             return True
 
         count_max = min(count_max, self.settings.max_msgs_num_batch)
-        found = self.index.query(wanted, count_max, begin, end, self.progress("index"), agrees)
+        found = self.index.query(wanted, count_max, begin, end, self.progress("index"), agrees, self.stored_at)
         if not found.offsets:
             return QueryMessageResult([], 0, 0)
         return QueryMessageResult(
@@ -701,6 +699,36 @@ class MessageReader:
             found.last_update_timestamp,
             found.last_update_offset,
         )
+
+    def indexed_record(self, topic: str, commit_log_offset: int) -> Record | None:
+        """Return the record that an entry of the index leads to, None if it is gone, or an operator has given it up.
+
+        Raises:
+            DamagedStore: there is none; the error says whether the index is at fault or the log.
+        """
+        try:
+            return self.record_at(commit_log_offset)
+        except (DamagedStore, OffsetOutOfRange) as error:
+            if self.is_accepted(commit_log_offset):
+                return None
+            segment = self.log().find(commit_log_offset)
+            if segment is None or begins_no_record(self, segment.begin, commit_log_offset):
+                raise index_damage(
+                    f"topic={topic}", f"an entry leads to no record: commit_log_offset={commit_log_offset}"
+                ) from None
+            raise self.told(
+                DamagedStore.at(commit_log_offset, None, f"{error} topic={topic} commit_log_offset={commit_log_offset}")
+            ) from None
+
+    def stored_at(self, commit_log_offset: int) -> int | None:
+        """Return the store time of the record there, None if the log has none there that could be read."""
+        if not self.log().offset_min <= commit_log_offset < self.progress("index"):
+            return None
+        try:
+            record = self.record_at(commit_log_offset)
+        except (DamagedStore, OffsetOutOfRange):
+            return None
+        return None if record is None else record.store_timestamp
 
     def is_accepted(self, commit_log_offset: int) -> bool:
         """Tell whether an operator has accepted that the log is damaged there, so that nobody waits for that record."""

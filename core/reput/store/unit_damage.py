@@ -17,9 +17,9 @@ from reput.store.consume_queue import NO_UNIT, Unit, is_garbage
 from reput.store.record import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, decode_record
 
 if TYPE_CHECKING:
-    from reput.store.message_reader import QueueReader
+    from reput.store.message_reader import MessageReader, QueueReader
 
-__all__ = ["damage_of_unit", "log_damage", "require_reason"]
+__all__ = ["begins_no_record", "damage_of_unit", "log_damage", "require_reason"]
 
 # Of a record: size, magic code, commit-log offset.
 HEAD = Struct(">iI20xq")
@@ -46,7 +46,8 @@ def damage_of_unit(queue: QueueReader, queue_offset: int, unit: Unit) -> Damaged
     except OffsetOutOfRange:
         own_size, magic_code, own_offset = 0, 0, -1
     if magic_code not in MAGIC_CODES or own_offset != commit_log_offset:
-        if begins_no_record(queue, queue_offset, commit_log_offset):
+        before = record_before(queue, queue_offset, commit_log_offset)
+        if begins_no_record(queue.reader, before, commit_log_offset):
             return queue.garbled(queue_offset, f"the unit points into the middle of a record: {stands}")
         return log_damage(queue, "the log has no record where the queue says", queue_offset, commit_log_offset, size)
     try:
@@ -97,15 +98,18 @@ def log_damage(
     )
 
 
-def begins_no_record(queue: QueueReader, queue_offset: int, commit_log_offset: int) -> bool:
-    """Tell whether the log shows that no record begins at this offset: its records lie on both sides of it."""
+def record_before(queue: QueueReader, queue_offset: int, commit_log_offset: int) -> int:
+    """Return where a record begins that lies before this offset in its segment; of the queue's last unit if it can."""
     segment = queue.reader.log().find(commit_log_offset)
-    if segment is None:
-        return False
-    begin = segment.begin
+    begin = commit_log_offset if segment is None else segment.begin
     before = queue.units.unit(queue_offset - 1) if queue_offset else None
     if before is not None and begin <= before[0] < commit_log_offset and queue.agrees(queue_offset - 1, before):
-        begin = before[0]
+        return before[0]
+    return begin
+
+
+def begins_no_record(reader: MessageReader, begin: int, commit_log_offset: int) -> bool:
+    """Tell whether the chain of records from *begin* on shows that none begins at this offset."""
     if commit_log_offset - begin > WALK_SIZE_MAX:
         return False
-    return not queue.reader.proof.is_begin_of_record(commit_log_offset, begin)
+    return not reader.proof.is_begin_of_record(commit_log_offset, begin)
