@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -110,3 +111,37 @@ def test_a_program_changes_a_setting_by_name(delayed):
     ) as opened:
         assert opened.status().settings["message_delay_level"] == "1s"
         assert opened.waiting_delays() == {3: 1}
+
+
+def test_a_broker_s_own_file_is_recorded_at_the_first_writing(golden, broker_properties, tmp_path, capsys):
+    """From then on nobody has to give it; what it said of delays holds for every verb."""
+    store = golden("basic-5.3") / "store"
+    config = tmp_path / "broker.conf"
+    config.write_bytes(broker_properties("basic-5.3").read_bytes() + b"\nmessageDelayLevel=1s 7s\n")
+    assert main(["check", str(store), "--config", str(config)]) == 0
+    assert not (store / "reput").exists()
+    sent = ["send", str(store), "orders", "--count", "1", "--delay-level", "2"]
+    assert main([*sent, "--config", str(config)]) == 0
+    assert run_reput("status", store, "--format", "json").report()["settings"]["message_delay_level"] == "1s 7s"
+    assert main(["check", str(store)]) == 0
+    assert main(["check", str(store), "--config", str(config)]) == 0
+    assert main(["check", str(store), "--set", "message_delay_level=1s"]) == 2
+
+
+def test_delays_that_a_store_shows_need_not_be_configured(delayed, capsys):
+    """Of a store without a record, as RocketMQ leaves one; a configuration still says what holds."""
+    (delayed / "reput" / "store.json").unlink()
+    assert main(["check", str(delayed)]) == 0
+    levels = run_reput("status", delayed, "--format", "json").report()["settings"]["message_delay_level"].split()
+    assert levels[:4] == ["1s", "5s", "3600s", "30s"]
+    assert main(["check", str(delayed), "--set", f"message_delay_level={LEVELS}"]) == 0
+    assert main(["check", str(delayed), "--set", "message_delay_level=1s 5s 2h"]) == 1
+
+
+def test_a_store_that_a_program_has_open_keeps_its_settings(delayed, capsys):
+    """They can be shown meanwhile."""
+    with reput.open(delayed, mode="inline"):
+        assert run_reput("settings", delayed).code == 0
+        changed = run_reput("settings", delayed, "--change", "message_delay_level=1s")
+        assert changed.code == 3
+        assert f"pid={os.getpid()}" in changed.stderr

@@ -30,6 +30,7 @@ from reput.store.index_tags import shown_index_tags
 from reput.store.multi_dispatch import LMQ_PREFIX
 from reput.store.record import CRC_NAME, decode_record
 from reput.store.segments import Segments
+from reput.store.shown_delays import shown_delay_levels
 
 __all__ = [
     "FILE_SIZES",
@@ -102,6 +103,8 @@ def shown_meaning(store_directory: Path, recorded: Container[str]) -> dict[str, 
             shown |= {"enable_lmq": True, "enable_multi_dispatch": True}
     if "enabled_append_prop_crc" not in recorded and begins_with_crc(store_directory):
         shown["enabled_append_prop_crc"] = True
+    if "message_delay_level" not in recorded and (levels := shown_delay_levels(store_directory)) is not None:
+        shown["message_delay_level"] = levels
     return {name: value for name, value in shown.items() if name not in recorded}
 
 
