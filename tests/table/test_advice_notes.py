@@ -40,7 +40,7 @@ def test_an_error_is_found_in_the_text_that_others_hand_on(error: ReputError):
     found = error_in(text)
     assert found is not None
     assert (type(found), str(found), found.advice) == (type(error), str(error), error.advice)
-    assert text.count("Advice: ") == 1
+    assert text.count("Advice: ") == text.count(error.advice) == 1
 
 
 def test_text_that_tells_of_no_error_of_ours_gives_none():

@@ -1,4 +1,4 @@
-"""Advice of errors that leave their process as text: a note below the sentence, which whoever reads the text finds.
+"""Advice of errors that leave their process as text: its note below the sentence gets a mark by which it is found.
 
     reput.errors.StoreError: the checkpoint is of another store: …
     Advice: Start the query with a checkpoint of its own.
@@ -27,9 +27,10 @@ def advice_noted() -> Iterator[None]:
     try:
         yield
     except ReputError as error:
-        note = f"{MARK}{error.advice}"
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
+        # In place of the note that the error has from its beginning.
+        marked = f"{MARK}{error.advice}"
+        others = (note for note in getattr(error, "__notes__", ()) if note not in (marked, error.advice))
+        error.__notes__ = [marked, *others]
         raise
 
 
