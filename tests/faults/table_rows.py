@@ -1,18 +1,25 @@
-"""The fault matrix of a lake: what happens to the log that it is made of, in each order."""
+"""The fault matrix of tables and lakes: what happens to the log that they are made of."""
 
 from __future__ import annotations
 
 import itertools
 import shutil
 from collections import Counter
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import reput
+import reput.table
 from faults.rows import row
+from reput.errors import DamagedStore
+from reput.process.log_reader import CommitLogReader
+from reput.store.log_scan import LogScan
 from reput.store.repair import cut
+from reput_hooks import DispatchColumns
 from written_log import WrittenLog
 
 __all__: list[str] = []
@@ -90,3 +97,78 @@ def write_as_rocketmq(store: Path, aside: Path) -> None:
         theirs.append(b"%d theirs" % number * 25, queue_offset=100 + number, store_timestamp=2**41 + number)
     theirs.save()
     shutil.copytree(aside / "commitlog", store / "commitlog", dirs_exist_ok=True)
+
+
+@row(
+    "A body changed on disk",
+    "each way out of the log: get, query, records, a plugin, an Arrow table, Spark as batch and as damage, a lake",
+    "no way hands it out; each refuses and names the place, and Spark's table of damage lists it",
+)
+def body_changed(root: Path) -> int:
+    if not (find_spec("deltalake") and find_spec("pyspark")):
+        pytest.skip("the extra spark is not installed")
+    store = root / "store"
+    with reput.open(store, mode="inline", mapped_file_size_commit_log=SEGMENT_SIZE) as opened:
+        placed = [opened.put(reput.Message("orders", b"body %d" % n, keys=[f"k{n}"])) for n in range(60)]
+        opened.wait_for("index", opened.appended)
+    changed, end = placed[25].commit_log_offset, placed[25].next_commit_log_offset
+    path = store / "commitlog" / f"{changed // SEGMENT_SIZE * SEGMENT_SIZE:020d}"
+    data = bytearray(path.read_bytes())
+    data[data.index(b"body 25") + 5] ^= 0x01
+    path.write_bytes(data)
+    ways = ways_out(store, root / "lake")
+    for way in ways.values():
+        with pytest.raises(DamagedStore, match=str(changed)):
+            way()
+    assert spark_rows(store, schemaMode="damage") == [(changed, end, "a CRC does not fit")]
+    return len(ways) + 1
+
+
+def ways_out(store: Path, lake: Path) -> dict[str, Callable[[], object]]:
+    """Return each way in which messages leave a log, by its name."""
+    from reput_plugins.spark_export import export
+    from spark.exporting import without_spark
+
+    def read(way: Callable[[Any], object]) -> object:
+        with reput.open(store, read_only=True) as opened:
+            return way(opened)
+
+    def dispatched() -> object:
+        scan, reader = LogScan(store), CommitLogReader(store)
+        try:
+            return [reader.read_many(columns) for columns in requests_of(scan)]
+        finally:
+            scan.close()
+            reader.close()
+
+    def exported() -> object:
+        with without_spark():
+            return export(store, lake)
+
+    return {
+        "get": lambda: read(lambda opened: opened.get("orders", 0, 25, 1)),
+        "query": lambda: read(lambda opened: opened.query("orders", "k25")),
+        "records": lambda: read(lambda opened: list(opened.records())),
+        "plugin": dispatched,
+        "Arrow": lambda: reput.table.read(store),
+        "Spark": lambda: spark_rows(store),
+        "lake": exported,
+    }
+
+
+def requests_of(scan: LogScan) -> Iterator[DispatchColumns]:
+    """Yield the requests of the whole log, a piece at a time."""
+    at = scan.offset_min
+    while at < scan.segments.offset_end and (found := scan.scan(at, scan.segments.offset_end)).columns:
+        yield found.columns
+        at = found.end
+
+
+def spark_rows(store: Path, **options: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a batch read of Spark's, which is done here."""
+    from pyspark_reput import DefaultSource
+
+    source = DefaultSource({"path": str(store), **options})
+    reader = source.reader(source.schema())
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return [tuple(found.values()) for batch in batches for found in batch.to_pylist()]
