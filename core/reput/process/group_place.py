@@ -104,4 +104,4 @@ def why_silent(store_directory: Path) -> str | None:
     pid = lock.pid or "unknown"
     if place_path(store_directory).exists():
         return f"its control socket is not reachable from here, as from another network namespace: pid={pid}"
-    return f"the program that has the store open offers no control socket, as with mode='inline': pid={pid}"
+    return f"its program offers no control socket, as with mode='inline', or while it opens the store: pid={pid}"
