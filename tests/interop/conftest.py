@@ -1,4 +1,4 @@
-"""Fixtures for the tests with the real RocketMQ: its store on any directory, in both versions."""
+"""Fixtures for the tests with the real RocketMQ: its store on any directory, in each version."""
 
 from __future__ import annotations
 
