@@ -8,6 +8,7 @@ import threading
 import time
 import tracemalloc
 from queue import SimpleQueue
+from unittest.mock import patch
 
 import pytest
 
@@ -355,3 +356,42 @@ def test_a_disk_that_fails_is_told_to_whoever_waits(store, hold_service, monkeyp
     again = Answer()
     result = hold_service.pull(request(), WAIT_S, again) or again.wait()
     assert result.records[0].body == b"a"
+
+
+def test_a_put_costs_the_same_however_many_groups_wait_for_its_topic(hold_service):
+    """It goes through the loops that they have, not through them; each is told by the thread that it wakes."""
+    told = []
+    watches = [hold_service.watch(("crowded", "other"), told.append) for _ in range(500)]
+    assert hold_service.loops_of_topic == {"crowded": {None: 500}, "other": {None: 500}}
+    with patch.object(hold_service, "watches", None):
+        hold_service.arrived([("crowded", 0)], 0)
+    wait_until(lambda: len(told) == 500)
+    for watch in watches:
+        hold_service.unwatch(watch)
+    assert (hold_service.loops_of_topic, hold_service.watches) == ({}, {})
+
+
+def test_a_watch_is_told_by_its_loop_or_by_the_thread(hold_service):
+    """Whoever waits for it changes that; the others of the topic are told as before."""
+
+    class Told:
+        def __init__(self):
+            self.arrivals = []
+            self.tell = self.arrivals.append
+
+    one, other, told = Told(), Told(), []
+    watches = [hold_service.watch(("orders",), told.append) for _ in range(3)]
+    hold_service.set_loop(watches[0], one)
+    hold_service.set_loop(watches[1], one)
+    assert hold_service.loops_of_topic == {"orders": {None: 1, one: 2}}
+    hold_service.set_loop(watches[2], other)
+    hold_service.arrived([("orders", 0)], 0)
+    assert (one.arrivals, other.arrivals) == ([(0, ("orders", 0))], [(0, ("orders", 0))])
+    hold_service.unwatch(watches[2])
+    hold_service.set_loop(watches[2], None)
+    assert hold_service.loops_of_topic == {"orders": {one: 2}}
+    hold_service.set_loop(watches[0], None)
+    assert hold_service.loops_of_topic == {"orders": {None: 1, one: 1}}
+    for watch in watches[:2]:
+        hold_service.unwatch(watch)
+    assert hold_service.loops_of_topic == {}

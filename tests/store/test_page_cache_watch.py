@@ -68,6 +68,46 @@ def test_a_free_lock_is_not_stuck_however_long_nothing_is_put(watch):
     assert look(watch, 101.0)
 
 
+def test_a_put_is_refused_by_what_it_finds_itself(watch):
+    """Whenever the flusher has looked last: not any more once nobody has the lock, or the log grows."""
+    watch.put_lock.acquire()
+    assert [look(watch, seconds) for seconds in (0.0, 5.0)] == [False, True]
+    assert watch.is_stuck()
+    watch.commit_log.appended += 1
+    assert not watch.is_stuck()
+    watch.put_lock.release()
+    assert watch.busy
+    assert not watch.is_stuck()
+
+
+def test_a_put_finds_another_one_stuck_while_the_flusher_is_stuck_too(watch):
+    """Nobody looks but puts; whoever comes after a pause in which nothing was put has his time."""
+    assert not look(watch, 0.0)
+    watch.clock.seconds = 100.0
+    watch.put_lock.acquire()
+    assert not watch.is_stuck()
+    watch.clock.seconds = 100.9
+    assert not watch.is_stuck()
+    watch.clock.seconds = 101.0
+    assert watch.is_stuck()
+    assert not watch.busy
+
+
+def test_a_put_succeeds_at_once_when_no_other_waits_any_more(tmp_path):
+    """However late the flusher looks again."""
+    store = open_store(tmp_path, os_page_cache_busy_time_out_mills=1, flush_interval_commit_log=3_600_000)
+    end = time.monotonic() + LIMIT_S
+    with store.put_lock:
+        while not store.page_cache.is_stuck():
+            assert time.monotonic() < end
+        with pytest.raises(StoreBusy, match="OS_PAGECACHE_BUSY"):
+            store.put(Message("orders", b"x"))
+        store.page_cache.look()
+    for number in range(3):
+        assert store.put(Message("orders", b"x")).queue_offset == number
+    store.close(views_complete=False)
+
+
 def test_puts_are_refused_while_another_one_is_stuck(tmp_path):
     """Nothing of them is stored, and they succeed as soon as it gets on."""
     store = open_store(tmp_path, os_page_cache_busy_time_out_mills=1, flush_interval_commit_log=1)

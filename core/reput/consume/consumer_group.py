@@ -265,15 +265,16 @@ class ConsumerGroup:
         watch = self.watch
         if watch is None or (watch.loop is not None and watch.loop.loop is loop):
             return
-        former, watch.loop = watch.loop, None
+        former, hold_service = watch.loop, self.services.hold_service
         if former is not None:
+            hold_service.set_loop(watch, None)
             # The loop may be busy with something else, or not run at all.
             former.share_all()
         store = self.services.store
         if loop is None or self.thread_count or not store.loops_wait_for_progress:
             return
         if all(other is loop for consumer in self.consumers for other, _ in consumer.tasks):
-            watch.loop = self.services.hold_service.loop_arrivals(loop)
+            hold_service.set_loop(watch, hold_service.loop_arrivals(loop))
 
     def grown(self, queues: set[tuple[str, int]]) -> None:
         """Called by the hold service or a loop: these queues can be read further."""

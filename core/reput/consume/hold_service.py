@@ -111,7 +111,10 @@ class HoldService:
         self.lock = threading.Lock()
         # By queue, in the order in which they came; the values mean nothing.
         self.held: dict[Queue, dict[HeldPull, None]] = {}
-        self.watches: dict[str, list[Watch]] = {}
+        # By topic, in the order in which they came; the values mean nothing.
+        self.watches: dict[str, dict[Watch, None]] = {}
+        # By topic, how many of its watches have each loop: a put does not go through them.
+        self.loops_of_topic: dict[str, dict[LoopArrivals | None, int]] = {}
         # (deadline, number, pull), the earliest first.
         self.deadlines: list[tuple[float, int, HeldPull]] = []
         self.served_count = 0
@@ -129,21 +132,21 @@ class HoldService:
 
     def arrived(self, queues: list[Queue], end: int) -> None:
         """The log has grown to *end* by records of *queues*."""
-        held, watches = self.held, self.watches
+        held, loops_of_topic = self.held, self.loops_of_topic
         for queue in queues:
             if queue in held:
                 self.arrivals.put((end, queue))
                 continue
-            watching = watches.get(queue[0])
+            watching = loops_of_topic.get(queue[0])
             if watching is not None:
-                loops = {watch.loop for watch in watching}
+                loops = tuple(watching)
                 if None in loops:
                     self.arrivals.put((end, queue))
                 else:
                     for loop in loops:
                         assert loop is not None
                         loop.tell((end, queue))
-                    if any(watch.loop is None for watch in watching):
+                    if None in watching:
                         # A thread has begun to wait, and saw nothing of this yet.
                         self.arrivals.put((end, queue))
 
@@ -239,18 +242,41 @@ class HoldService:
         watch = Watch(topics, grown)
         with self.lock:
             for topic in topics:
-                self.watches[topic] = [*self.watches.get(topic, []), watch]
+                self.watches.setdefault(topic, {})[watch] = None
+                self.count_loop(topic, None, 1)
         return watch
 
     def unwatch(self, watch: Watch) -> None:
         """Call it no more."""
         with self.lock:
             for topic in watch.topics:
-                rest = [other for other in self.watches.get(topic, []) if other is not watch]
-                if rest:
-                    self.watches[topic] = rest
-                else:
-                    self.watches.pop(topic, None)
+                watching = self.watches.get(topic, {})
+                if watch in watching:
+                    del watching[watch]
+                    if not watching:
+                        del self.watches[topic]
+                    self.count_loop(topic, watch.loop, -1)
+
+    def set_loop(self, watch: Watch, loop: LoopArrivals | None) -> None:
+        """Have *loop* told for *watch*; None: the thread."""
+        with self.lock:
+            former, watch.loop = watch.loop, loop
+            for topic in watch.topics:
+                if watch in self.watches.get(topic, {}):
+                    # In this order, so that there is somebody to be told at any moment.
+                    self.count_loop(topic, loop, 1)
+                    self.count_loop(topic, former, -1)
+
+    def count_loop(self, topic: str, loop: LoopArrivals | None, by: int) -> None:
+        """Count the watches of *topic* that have *loop*. Under the lock."""
+        counts = self.loops_of_topic.setdefault(topic, {})
+        count = counts.get(loop, 0) + by
+        if count:
+            counts[loop] = count
+        else:
+            counts.pop(loop, None)
+            if not counts:
+                del self.loops_of_topic[topic]
 
     def loop_arrivals(self, loop: asyncio.AbstractEventLoop) -> LoopArrivals:
         """Return what tells *loop*, which the calling thread runs, of queues that have grown."""
@@ -356,7 +382,7 @@ class HoldService:
         """Tell those who watch *grown* queues; pulls that are held learn nothing of it."""
         by_watch: dict[Watch, set[Queue]] = {}
         for queue in grown:
-            for watch in self.watches.get(queue[0], ()):
+            for watch in list(self.watches.get(queue[0], ())):
                 by_watch.setdefault(watch, set()).add(queue)
         for watch, queues in by_watch.items():
             try:
@@ -468,6 +494,7 @@ class HoldService:
         self.closed = True
         self.held.clear()
         self.watches.clear()
+        self.loops_of_topic.clear()
 
     def close(self) -> None:
         """Answer every pull that waits: the store is closed."""

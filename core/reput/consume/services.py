@@ -99,7 +99,7 @@ class ConsumeServices:
         self.settings = settings
         self.managers = ConfigManagers(store.directory, settings)
         self.topics = Topics(self.managers.topics, settings, store.queue_ids, on_change=store.topic_changed)
-        self.groups = SubscriptionGroups(self.managers.groups, settings)
+        self.groups = SubscriptionGroups(self.managers.groups, settings, keep_new_later=True)
         self.filters = ConsumerFilters(
             self.managers.filters,
             self.managers.bloom_filter,
@@ -260,7 +260,7 @@ class ConsumeServices:
     # Keeping.
 
     def keep(self) -> None:
-        """Write offsets and filters to their files, if they have changed.
+        """Write offsets, filters and new groups to their files, if they have changed.
 
         Raises:
             OSError: the files hold what they held before.
@@ -269,6 +269,7 @@ class ConsumeServices:
             shared.commit()
         self.managers.offsets.persist()
         self.managers.filters.persist()
+        self.groups.keep_new()
         with ExitStack() as files:
             # One that refuses keeps no other from being written.
             for shared in list(self.broadcasts):

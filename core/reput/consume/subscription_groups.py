@@ -51,12 +51,23 @@ class SubscriptionGroups:
 
     Args:
         persist: keep every change in the file; False for a store that is only read.
+        keep_new_later: a group that is made when it is met is kept by `keep_new` only. The file is written as a whole,
+            and durably, and what a kill takes of such groups is made again when they are met.
     """
 
-    def __init__(self, manager: SubscriptionGroupManager, settings: Settings, *, persist: bool = True) -> None:
+    def __init__(
+        self,
+        manager: SubscriptionGroupManager,
+        settings: Settings,
+        *,
+        persist: bool = True,
+        keep_new_later: bool = False,
+    ) -> None:
         self.manager = manager
         self.settings = settings
         self.persist = persist
+        self.keep_new_later = keep_new_later
+        self.has_new = False
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """Return what is known of a group; with ``auto_create_subscription_group`` it is made when it is met."""
@@ -74,8 +85,23 @@ class SubscriptionGroups:
             config = self.manager.entries.get(group)
             if config is None:
                 config = SubscriptionGroupConfig(group_name=group)
-                self.keep(config)
+                if self.keep_new_later:
+                    self.manager.put(group, config)
+                    self.has_new = True
+                else:
+                    self.keep(config)
             return config
+
+    def keep_new(self) -> None:
+        """Write the groups that were met to the file.
+
+        Raises:
+            OSError: it holds what it held before.
+        """
+        with self.manager.lock:
+            if self.has_new:
+                self.manager.persist()
+                self.has_new = False
 
     def require(self, group: str) -> SubscriptionGroupConfig:
         """Return what is known of a group.

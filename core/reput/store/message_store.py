@@ -1072,7 +1072,7 @@ class MessageStore:
     def append(self, message: Message) -> PutMessageResult:
         """Store one message as `put` does, without waiting for the disk."""
         called = self.monotonic()
-        if self.page_cache.busy:
+        if self.put_lock.locked() and self.page_cache.is_stuck():
             raise self.busy_refusal()
         prepared = self.prepare(message)
         with self.put_lock:
@@ -1162,7 +1162,7 @@ class MessageStore:
     def append_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
         """Store *messages* as `put_batch` does, without waiting for the disk."""
         called = self.monotonic()
-        if self.page_cache.busy:
+        if self.put_lock.locked() and self.page_cache.is_stuck():
             raise self.busy_refusal()
         batch = [self.prepare(message) for message in messages]
         if not batch:
@@ -1196,7 +1196,7 @@ class MessageStore:
             MessageIllegal: it breaks a limit.
             StoreBusy: another put is stuck.
         """
-        if self.page_cache.busy:
+        if self.put_lock.locked() and self.page_cache.is_stuck():
             raise self.busy_refusal()
         return message, self.prepare(message)
 

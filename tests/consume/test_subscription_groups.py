@@ -1,0 +1,34 @@
+"""Groups that are made when they are met."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from delivering import open_inline
+from reput.store.subscription_group_manager import SubscriptionGroupManager
+
+
+def kept(directory) -> set[str]:
+    """Return the groups that the file has."""
+    manager = SubscriptionGroupManager(directory)
+    manager.load()
+    return set(manager.entries)
+
+
+def test_many_new_groups_are_written_together(tmp_path):
+    """The file is written as a whole: one write for each of n groups would cost n times n."""
+    written = []
+    persist = SubscriptionGroupManager.persist
+    names = {f"group-{number}" for number in range(50)}
+    with open_inline(tmp_path / "store", flush_consumer_offset_interval=3_600_000) as store:
+        with patch.object(SubscriptionGroupManager, "persist", lambda self: (written.append(1), persist(self))):
+            consumers = [store.consumer(name, "orders") for name in sorted(names)]
+            assert written == []
+            store.services.keep()
+            store.services.keep()
+            assert written == [1]
+        assert names <= kept(tmp_path / "store")
+        for consumer in consumers:
+            consumer.close()
+        store.services.groups.require("last")
+    assert names | {"last"} <= kept(tmp_path / "store")
