@@ -17,7 +17,7 @@ from delivering import wait_until
 from reput.consume.pull_service import PullRequest
 from reput.consume.response_code import ResponseCode
 from reput.consume.subscription import subscribe
-from reput.errors import ConfigError, RequestRefused, StoreClosed
+from reput.errors import ConfigError, RequestRefused, StoreClosed, StoreError
 from reput.filter import parse
 from reput.store.files import Clock
 from reput.store.topic_config_manager import TopicConfig
@@ -351,7 +351,7 @@ def test_a_disk_that_fails_is_told_to_whoever_waits(store, hold_service, monkeyp
     with monkeypatch.context() as broken:
         broken.setattr(store.reader, "get_message", fail)
         store.put(reput.Message("orders", b"a", queue_id=0))
-        with pytest.raises(OSError, match="Input/output"):
+        with pytest.raises(StoreError, match="Input/output"):
             answer.wait()
     again = Answer()
     result = hold_service.pull(request(), WAIT_S, again) or again.wait()
