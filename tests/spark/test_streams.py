@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,19 @@ def test_a_checkpoint_of_another_store_is_refused(spark: Any, log: WrittenLog):
         match=r"(?s)the checkpoint is of another store: .*Advice: Start the query with a checkpoint of its own",
     ):
         Run(spark, other.store, startingOffsets="earliest")
+
+
+def test_a_brokers_retention_brings_no_row_again(spark: Any, golden: Callable[[str], Path]):
+    """The directory of a broker that reput never opened has no id; the query knows it by what it has read."""
+    store = golden("basic-5.3") / "store"
+    run = Run(spark, store, startingOffsets="earliest")
+    offsets = run.offsets(spark)
+    assert len(offsets) == 822
+    shutil.rmtree(store / "commitlog")
+    shutil.copytree(golden("aged-5.3") / "head-before" / "store" / "commitlog", store / "commitlog")
+    again = Run(spark, store, startingOffsets="earliest")
+    assert again.batches() == []
+    assert again.offsets(spark) == offsets
 
 
 def test_a_checkpoint_of_a_history_that_was_cut_is_refused(log: WrittenLog):
