@@ -53,6 +53,7 @@ OWNER_TIMEOUT_S = 3.0
 CONNECT_TIMEOUT_S = 1.0
 CONNECT_LOOK_S = 0.01
 BACKLOG = 64
+SILENCE_ADVICE = "See whether its supervisor is stopped, or the machine very busy, and ask again."
 
 
 class ControlSocket:
@@ -182,9 +183,10 @@ def refuse_strangers(store_directory: Path, connection: socket.socket) -> None:
         raise unreachable(store_directory, f"it belongs to another user: supervisor_pid={pid} uid={uid} own_uid={own}")
 
 
-def unreachable(store_directory: Path, reason: str) -> GroupUnreachable:
+def unreachable(store_directory: Path, reason: str, advice: str = "") -> GroupUnreachable:
     """Return the error for a group that cannot be asked, and why."""
-    return GroupUnreachable(f"the store's process group cannot be asked: store={store_directory} reason={reason}")
+    text = f"the store's process group cannot be asked: store={store_directory} reason={reason}"
+    return GroupUnreachable(text, advice)
 
 
 def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Reply, list[int]]:
@@ -203,11 +205,11 @@ def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Repl
         while not channel.closed:
             remaining = deadline - time.monotonic()
             if remaining <= 0 or not poll.poll(remaining * 1000):
-                raise unreachable(store_directory, f"it does not answer in time: timeout={timeout:g}")
+                raise unreachable(store_directory, f"it does not answer in time: timeout={timeout:g}", SILENCE_ADVICE)
             for line in channel.receive():
                 descriptors, channel.descriptors = channel.descriptors, []
                 return msgspec.json.decode(line, type=Reply), descriptors
-        raise unreachable(store_directory, "it ended the connection without an answer")
+        raise unreachable(store_directory, "it ended the connection without an answer", SILENCE_ADVICE)
     finally:
         channel.close()
 
