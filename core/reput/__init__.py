@@ -10,10 +10,11 @@ Names are imported when they are first used, so that `import reput` stays light.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+# Not imported: `typing` takes as long to load as all the rest of this, and with a command a Ctrl-C may come meanwhile.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from reput.errors import (
         ConfigError,
         DamagedStore,
@@ -86,6 +87,8 @@ def __getattr__(name: str) -> Any:
     home = HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'reput' has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

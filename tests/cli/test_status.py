@@ -18,6 +18,8 @@ import reput
 from command_line import REPUT, run_reput
 from reput.cli import main
 from reput.cli.status import status_text
+from reput.store.log_end import find_log_end
+from reput.store.segments import Segments
 
 NOBODY = 65534
 ROW = {
@@ -175,7 +177,8 @@ def test_another_user_is_told_that_the_state_is_unknown(capsys):
         with reput.open(store) as opened:
             end = opened.put(reput.Message("orders", b"x")).next_commit_log_offset
             opened.wait_for("index", end, 60)
-            # Everything is imported then, which another user might not be able to do.
+            # Everything is imported then, which another user might not be able to do: the end of the log, too.
+            assert find_log_end(Path(store), Segments(Path(store) / "commitlog")) >= end
             assert main(ask) == 0
             known = json.loads(capsys.readouterr().out)
             with another_user():
@@ -220,3 +223,17 @@ def test_an_address_needs_a_broker(capsys):
     """Which this version does not reach."""
     assert main(["status", "127.0.0.1:9876"]) == 3
     assert "target=127.0.0.1:9876" in capsys.readouterr().err
+
+
+def test_on_a_terminal_no_line_is_longer_than_it_is_wide():
+    """Columns that have no room stand in a further table; a long reason is broken."""
+    error = "RuntimeError: " + "it went wrong " * 20
+    row = ROW | {"dispatchers": [{**dispatcher, "error": error} for dispatcher in ROW["dispatchers"] * 3]}
+    assert max(map(len, status_text(row, 80).splitlines())) <= 80
+    lines = status_text(row, 50).splitlines()
+    assert max(map(len, lines)) <= 50
+    assert sum(line.startswith("name") for line in lines) > 1
+    shown = " ".join(" ".join(lines).split())
+    assert f"error of index: {error.strip()}" in shown
+    for name in ("lag_bytes", "restart_count", "progress"):
+        assert name in shown

@@ -28,3 +28,9 @@ def test_importing_a_package_loads_nothing_heavy(package):
 def test_the_hooks_load_nothing_of_ours():
     """An author of a dispatcher imports `reput_hooks` and gets only that."""
     assert not {name for name in modules_after("import reput_hooks") if name.split(".")[0] == "reput"}
+
+
+def test_a_command_is_interruptible_at_once():
+    """Until `main` runs, Ctrl-C prints a traceback; so hardly anything is imported before."""
+    ours = modules_after("import reput.cli") - modules_after("import collections.abc, __future__")
+    assert ours == {"reput", "reput.cli"}

@@ -36,7 +36,6 @@ application = typer.Typer(
     name="reput",
     help="A durable message log in RocketMQ's store format; every view of it is a plugin in a process of its own.",
     epilog="`reput VERB --help` shows the options of a verb, and an example.",
-    add_completion=False,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,8 +22,10 @@ __all__ = [
     "RecordPrinter",
     "aligned",
     "cell_text",
+    "fitted_table",
     "print_table",
     "table_text",
+    "wrapped",
     "write_line",
 ]
 
@@ -95,6 +98,42 @@ def table_text(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """Return the named *columns* of *rows* under their names, without columns that are empty in all rows."""
     shown = [name for name in columns if any(row[name] not in (None, "", []) for row in rows)]
     return aligned([shown, *([cell_text(row[name]) for name in shown] for row in rows)]) if shown else ""
+
+
+def fitted_table(rows: Sequence[Row], columns: Sequence[str], width: int) -> str:
+    """Return `table_text` in lines of *width*: columns without room stand in further tables, behind the first one.
+
+    A text that is wider than that stands below, with its lines broken.
+    """
+    shown = [name for name in columns if any(row[name] not in (None, "", []) for row in rows)]
+    if not shown:
+        return ""
+    first = shown[0]
+    widths = {name: max(len(name), *(len(cell_text(row[name])) for row in rows)) for name in shown}
+    room = width - widths[first]
+    tables: list[list[str]] = [[first]]
+    below: list[str] = []
+    left = room
+    for name in shown[1:]:
+        needed = widths[name] + 2
+        if needed > room:
+            below += [
+                wrapped(f"{name} of {cell_text(row[first])}: {cell_text(row[name])}", width)
+                for row in rows
+                if row[name] not in (None, "", [])
+            ]
+            continue
+        if needed > left:
+            tables.append([first])
+            left = room
+        tables[-1].append(name)
+        left -= needed
+    return "\n".join([*(table_text(rows, names) for names in tables), *below])
+
+
+def wrapped(line: str, width: int) -> str:
+    """Return *line* in lines of *width* at most, but for a word that is longer."""
+    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def cell_text(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from reput.cli.options import (
     refuse_address,
     settings_of,
 )
-from reput.cli.output import Printer, cell_text, table_text
+from reput.cli.output import Printer, cell_text, fitted_table, table_text, wrapped
 from reput.settings.values import value_text
 
 __all__ = ["EXAMPLE", "status"]
@@ -80,7 +81,7 @@ def status(
 
     refuse_address(store)
     loaded = settings_of(store, config, assignments)
-    printer = Printer(output_format, status_text)
+    printer = Printer(output_format, terminal_text)
     waiting = threading.Event()
     while True:
         with ReadOnlyStore(store, as_run_last(store, loaded)) as opened:
@@ -102,20 +103,33 @@ def is_unhealthy(row: Mapping[str, Any]) -> bool:
     return bool(states & UNHEALTHY) or stuck or any(not part["accepted"] for part in row["damage"])
 
 
-def status_text(row: Mapping[str, Any]) -> str:
-    """Return the group for people: the store, a row for the writer, a row for each dispatcher."""
+def terminal_text(row: Mapping[str, Any]) -> str:
+    """Return `status_text` for the terminal that stdout is, as wide as that is; for a file or pipe, in long lines."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return status_text(row, width)
+
+
+def status_text(row: Mapping[str, Any], width: int | None = None) -> str:
+    """Return the group for people: the store, a row for the writer, a row for each dispatcher; in lines of *width*."""
+
+    def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+        return table_text(rows, columns) if width is None else fitted_table(rows, columns, width)
+
+    def lines(text: str) -> str:
+        return text if width is None else "\n".join(wrapped(line, width) for line in text.splitlines())
+
     parts = [
-        f"store={row['store']} store_id={row['store_id'] or 'none'} version={row['version']}",
-        "settings: " + " ".join(f"{name}={value_text(value)}" for name, value in row["settings"].items()),
-        table_text([row["writer"]], WRITER_COLUMNS),
-        table_text(row["dispatchers"], DISPATCHER_COLUMNS),
-        counters_text(row["dispatchers"]),
-        table_text(row["damage"], DAMAGE_COLUMNS),
+        lines(f"store={row['store']} store_id={row['store_id'] or 'none'} version={row['version']}"),
+        lines("settings: " + " ".join(f"{name}={value_text(value)}" for name, value in row["settings"].items())),
+        table([row["writer"]], WRITER_COLUMNS),
+        table(row["dispatchers"], DISPATCHER_COLUMNS),
+        lines(counters_text(row["dispatchers"])),
+        table(row["damage"], DAMAGE_COLUMNS),
     ]
     if row["statistics"] is None:
-        parts += [line_text(waiting_counts(row))]
+        parts += [lines(line_text(waiting_counts(row)))]
     else:
-        parts += [counts_text(row), table_text(row["statistics"]["groups"], GROUP_COLUMNS)]
+        parts += [lines(counts_text(row)), table(row["statistics"]["groups"], GROUP_COLUMNS)]
     return "\n\n".join(part for part in parts if part)
 
 
