@@ -95,7 +95,7 @@ def test_kills_hand_the_store_over(tmp_path, rocketmq, mode):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_order_of_programs_and_ends_hands_the_store_over(tmp_path, rocketmq_of, seed):
-    """reput and all versions of RocketMQ, each closed or killed as it comes: all read all, and reput finds every key."""
+    """reput and all RocketMQs, each closed or killed as it comes: all read all, and reput finds every key."""
     settings = Settings(**FILE_SIZES)
     rng = random.Random(seed)
     ledger = Ledger(settings)
