@@ -243,3 +243,23 @@ def test_an_entry_of_the_index_that_leads_elsewhere_is_named(tmp_path, shift, wh
         assert error.value.place is None
         assert "reput rebuild STORE index" in error.value.advice
         assert len(store.query("orders", "a")) == len(store.query("orders", "c")) == 1
+
+
+def test_the_end_of_a_queue_of_large_messages_is_found_without_their_bodies(tmp_path, monkeypatch):
+    """The first get of such a queue costs what one of small messages does, and the one message."""
+    size = 300_000
+    with reput.open(tmp_path / "store", mode="inline", mapped_file_size_commit_log=1 << 24) as store:
+        for _ in range(16):
+            store.put(reput.Message("orders", bytes(size)))
+        store.wait_for("consume_queue", store.appended, timeout=60)
+    read, sizes = OpenFiles.read, []
+
+    def recorded(self, path, size, at):
+        sizes.append(size)
+        return read(self, path, size, at)
+
+    monkeypatch.setattr(OpenFiles, "read", recorded)
+    with reput.open(tmp_path / "store", read_only=True) as store:
+        assert len(store.get("orders", 0, 3, 1)) == 1
+        assert sum(sizes) < 2 * size
+        assert store.queue_range("orders") == (0, 16)

@@ -151,3 +151,14 @@ def test_a_unit_that_points_before_the_logs_first_byte_is_named(written):
         assert opened.queue_range("orders", 0)[0] < 20
         with pytest.raises(DamagedStore, match=r"queue_offset=20: the unit points before the queue's first message"):
             opened.get("orders", 0, 20, 1)
+
+
+@pytest.mark.parametrize("change", [(8, 0, 0), (0, 16, 0)])
+def test_a_queue_whose_last_unit_was_changed_is_built_again_at_the_next_opening(written, change):
+    """What the view's cursor says of it does not hold: neither where the record lies nor how large it is."""
+    unit = unit_of(written, COUNT - 1)
+    overwrite(written, COUNT - 1, tuple(field + more for field, more in zip(unit, change, strict=True)))
+    with reput.open(written, mode="inline", dispatchers=["consume_queue"], **SIZES) as opened:
+        opened.wait_for("consume_queue", opened.appended, timeout=60)
+        assert len(opened.get("orders", 0, 0, COUNT)) == COUNT
+    assert unit_of(written, COUNT - 1) == unit

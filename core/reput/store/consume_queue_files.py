@@ -221,7 +221,8 @@ class ConsumeQueueFiles:
         """
         begins = queue_file_begins(self.directory)
         wanted = range(known.begin, known.end, self.file_size)
-        if not set(begins).issuperset(wanted) or self.unit_at(known.end - UNIT_SIZE)[0] != known.last:
+        last = (known.last, known.max_physic_offset - known.last)
+        if not set(begins).issuperset(wanted) or self.unit_at(known.end - UNIT_SIZE)[:2] != last:
             raise DamagedStore(
                 f"consume queue is not what its cursor says: directory={self.directory} end={known.end} "
                 f"last={known.last}"

@@ -112,6 +112,8 @@ MAGIC_CODES = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
 BODY_AT = (88, 100, 100, 112)
 # Mostly a whole record.
 FIRST_READ_SIZE = 2048
+# Of a larger record head and topic are read by themselves where nothing else of it is wanted.
+PART_READ_SIZE = 1 << 16
 
 
 class GetMessageStatus(enum.Enum):
@@ -882,6 +884,8 @@ class QueueReader:
         if unit[0] < self.log_min:
             return True
         try:
+            if unit[1] > PART_READ_SIZE and self.begins_as_record(queue_offset, unit):
+                return True
             data = self.record_bytes(unit[0], unit[1])
             if not self.is_record(data, 0, queue_offset, unit):
                 return False
@@ -889,6 +893,23 @@ class QueueReader:
             return True
         except OffsetOutOfRange:
             return False
+
+    def begins_as_record(self, queue_offset: int, unit: Unit) -> bool:
+        """Tell whether a large record is that of a unit, from its head and its topic, without reading its body.
+
+        One that is in this queue by multi-dispatch alone is not known so.
+        """
+        offset, size, _ = unit
+        head = self.reader.read_log(offset, BODY_AT[-1])
+        own_size, magic_code, queue_id, own_queue_offset, commit_log_offset, sys_flag = HEAD.unpack_from(head)
+        if (own_size, queue_id, own_queue_offset, commit_log_offset) != (size, self.queue_id, queue_offset, offset):
+            return False
+        body_at = BODY_AT[sys_flag >> 4 & 3]
+        (body_size,) = BODY_SIZE.unpack_from(head, body_at - BODY_SIZE.size)
+        topic_field = self.topic_fields[magic_code == MESSAGE_MAGIC_CODE_V2]
+        if magic_code not in MAGIC_CODES or not 0 <= body_size <= size - body_at - len(topic_field):
+            return False
+        return self.reader.read_log(offset + body_at + body_size, len(topic_field)) == topic_field
 
     def record_bytes(self, commit_log_offset: int, size: int) -> bytes:
         """Return the bytes that a unit names; of one whose size is no usual one, only if the record itself says so.
