@@ -48,6 +48,7 @@ from reput.store.message_store import MessageStore
 from reput.store.met_damage import MetDamages, known_damage
 from reput.store.multi_dispatch import LMQ_PREFIX
 from reput.store.publisher import Publisher
+from reput.store.record import decode_message_id
 from reput.store.recorded_settings import changed_settings, load_store_settings, meaning_of
 from reput.store.retention_plan import SegmentFate
 from reput.store.shortages import go_back, store_error, tell_read_error, tell_store_error
@@ -233,7 +234,7 @@ class Reading:
 
     def query(
         self,
-        topic: str,
+        topic: str | None = None,
         key: str | None = None,
         count_max: int = 64,
         *,
@@ -244,22 +245,34 @@ class Reading:
         """Return the newest *count_max* messages of *topic* with this key, or with these tags, in commit-log order.
 
         Args:
+            topic: None, where *key* is a `message_id`.
             key: one of a message's keys, the unique one that clients give, or the store's own `message_id`.
             tags: what the message was put with as its tags. Only an index with ``index_tags`` finds it.
             begin, end: store time in ms since 1970, both included; the index knows it to the second.
 
         Raises:
-            ConfigError: there is neither *key* nor *tags*, or both; or the index of this store has no tags.
+            ConfigError: there is neither *key* nor *tags*, or both; or the index of this store has no tags. Or there is
+                no topic, and *key* is no message id.
         """
         self.require_open()
-        require_text("topic", topic)
+        if topic is not None:
+            require_text("topic", topic)
         if (key is None) == (tags is None):
             raise ConfigError(f"a query has a key or tags: key={key!r} tags={tags!r}", "Give one of the two.")
         require_text("key" if tags is None else "tags", key if tags is None else tags)
         require_whole("count_max", count_max)
         require_whole("begin", begin, None)
         require_whole("end", end, None)
+        if topic is None and (key is None or decode_message_id(key) is None):
+            raise ConfigError(
+                f"a query without a topic is for a message id: key={key!r} tags={tags!r}",
+                "Name the topic, or give the message_id that put has returned.",
+            )
         with self.read_lock, tell_read_error(f"the index cannot be read: topic={topic}"):
+            if topic is None:
+                assert key is not None
+                record = self.reader.record_of_id(key)
+                return [record] if record and count_max and begin <= record.store_timestamp <= end else []
             if tags is not None:
                 return self.reader.query_tags(topic, tags, count_max, begin, end).records
             assert key is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 
@@ -106,6 +107,19 @@ def test_an_index_without_tags_says_how_to_get_them(golden_read_only, capsys):
 
 def test_what_asks_for_nothing_or_for_two_things_is_refused(golden_read_only, capsys):
     """A query has a key or tags."""
-    for asked in ([], ["k", "--tags", "t"]):
-        assert main(["query", str(golden_read_only("basic-5.3") / "store"), "t", *asked]) == 2
+    for asked in ([], ["t", "k", "--tags", "t"]):
+        assert main(["query", str(golden_read_only("basic-5.3") / "store"), *asked]) == 2
         assert "give either KEY or --tags" in capsys.readouterr().err
+
+
+def test_a_message_id_needs_no_topic(golden_read_only, golden_listing, capsys):
+    """It names the place in the log; what is no such id needs one, and says so."""
+    wanted = golden_listing("basic-5.3")[7]
+    store = str(golden_read_only("basic-5.3") / "store")
+    assert main(["query", store, wanted["msgId"], "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["commit_log_offset"] == wanted["physicalOffset"]
+    assert main(["query", store, "order-17"]) == 2
+    assert "a query without a topic is for a message id: key='order-17'" in capsys.readouterr().err
+    with reput.open(store, read_only=True) as opened:
+        assert [record.body for record in opened.query(key=wanted["msgId"])] == [base64.b64decode(wanted["body"])]
+        assert opened.query(key=wanted["msgId"], end=wanted["storeTimestamp"] - 1) == []

@@ -16,7 +16,6 @@ from reput.cli.options import (
     OutputFormat,
     SetOption,
     StoreArgument,
-    TopicArgument,
     parse_time,
     settings_of,
 )
@@ -29,7 +28,9 @@ EXAMPLE = "reput send store orders --keys order-17 --count 1 && reput query stor
 
 def query(
     store: StoreArgument,
-    topic: TopicArgument,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="Name of a topic; a message's id needs none.")
+    ] = None,
     key: Annotated[
         str | None,
         typer.Argument(metavar="[KEY]", help="A key of the message, its unique id, or the store's id of it."),
@@ -52,11 +53,15 @@ def query(
 ) -> int:
     """Print the newest messages with a key, or with some tags, in the order of the log.
 
-    A time is a number of milliseconds since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there is none.
+    The store's own id of a message needs no topic: `reput query STORE MESSAGE_ID`. A time is a number of milliseconds
+    since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there is none.
     """
     from reput.cli.behind import note_if_behind
     from reput.opened_store import ReadOnlyStore
 
+    if key is None and tags is None:
+        # The store's own id of a message says where it lies.
+        topic, key = None, topic
     if (key is None) == (tags is None):
         raise typer.BadParameter(f"give either KEY or --tags: KEY={key} --tags={tags}")
     settings = settings_of(store, config, assignments).settings
