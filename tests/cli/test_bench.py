@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from reput.bench import growth
 from reput.bench.figures import FIGURES, look_up
 from reput.cli import bench, main
 
@@ -82,6 +83,68 @@ def test_flatness_is_measured(tmp_path, capsys):
     assert report["segments"]["put"]["many_to_few"] > 0
     assert figures_left_out(report) == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("grows", ["topics", "groups", "delayed", "chain"])
+def test_growth_is_measured(grows, tmp_path, monkeypatch):
+    """Each cost that has a law, of a store that grows in each way."""
+    monkeypatch.setattr(growth, "WARM_UP_ROUNDS", 0)
+    monkeypatch.setattr(growth, "INDEX_TIME_S", 0)
+    monkeypatch.setattr(growth.Side, "command", lambda *_: 1.0)
+    report = growth.measure_growth(tmp_path, sizes={grows: [3]}, rounds=1, calls=5)
+    assert [row["what"] for row in report["rows"]] == list(growth.LAWS[grows])
+    assert all(row["costs_us"][0] > 0 and row["ratio"] == 1 and row["kept"] for row in report["rows"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.processes
+def test_growth_is_told_as_a_table(tmp_path, monkeypatch, capsys):
+    """What grows, the sizes, the cost at each, their ratio and its law."""
+    monkeypatch.setattr(growth, "WARM_UP_ROUNDS", 0)
+    few = ["--only", "topics", "--topics", "12", "--rounds", "1", "--format", "text"]
+    assert main(["bench", "growth", "--directory", str(tmp_path), *few]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == list(growth.GROWTH_COLUMNS)
+    assert [line[8:20].strip() for line in lines[3:]] == list(growth.LAWS["topics"])
+    assert all("10 12 " in line for line in lines[3:])
+
+
+def test_a_part_that_grows_nothing_is_refused(capsys):
+    """The known ones are named."""
+    assert main(["bench", "growth", "--only", "colours"]) == 2
+    assert "known=topics,groups,delayed,chain" in capsys.readouterr().err
+
+
+def test_a_linear_cost_may_grow_as_the_store_does():
+    """And a flat one not at all: of each the sizes are compared that tell most."""
+    topics = {"put": [10e-6, 11e-6, 13e-6], "topic list": [0.5, 0.6, 11.0], "open": [0.1, 0.2, 5.0]}
+    rows = {what: growth.row_of("topics", what, [10, 1000, 20_000], [costs]) for what, costs in topics.items()}
+    assert [(rows[what]["compared"], rows[what]["kept"]) for what in topics] == [
+        ([10, 20_000], False),
+        ([1000, 20_000], True),
+        ([1000, 20_000], False),
+    ]
+    put, topic_list, _ = growth.growth_rows({"rows": rows.values()})
+    assert (put["costs"], put["unit"], put["ratio"], put["kept"]) == (
+        "10.0 11.0 13.0",
+        "µs",
+        "1.3 (20,000 to 10)",
+        "NO",
+    )
+    assert (topic_list["costs"], topic_list["unit"], topic_list["kept"]) == ("500.0 600.0 11,000.0", "ms", "yes")
+
+
+def test_sizes_without_options_are_those_of_a_short_run():
+    """And --full those of a large store; what is given goes before both."""
+    assert growth.sizes_up_to(False)["topics"] == [10, 1000]
+    full = growth.sizes_up_to(True, groups=50)
+    assert full == {
+        "topics": [10, 1000, 20_000],
+        "groups": [10, 50],
+        "delayed": [10, 1000, 1_000_000],
+        "chain": [100, 1000, 500_000],
+    }
 
 
 def test_decoding_is_measured_without_spark(tmp_path, capsys):

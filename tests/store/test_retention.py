@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from reput.errors import OffsetOutOfRange, StoreFull
+from reput.store import retention
 from reput.store.files import Files
 from reput.store.log_clock import LogClock
 from reput.store.message_store import MessageStore
-from reput.store.retention_plan import SegmentFate
+from reput.store.retention_plan import SegmentFate, kept_segments
 from reput.store.segments import Segments
 from small_store import SEGMENT_SIZE, START_MS, ManualClock, message_of_size, records, small_settings
 
@@ -158,6 +159,41 @@ def test_segments_that_have_had_their_time_go(scenes):
     assert scene.store.commit_log_offset_min == 4 * SEGMENT_SIZE
     assert scene.told.minimums == [SEGMENT_SIZE * number for number in range(1, 5)]
     assert [record.commit_log_offset for record in records(scene.store.directory)] == [4 * SEGMENT_SIZE]
+
+
+def test_what_a_removal_looks_at_does_not_depend_on_how_many_segments_there_are(scenes, monkeypatch):
+    """The log is listed once for many removals, and each looks at the segment that goes and at the next one."""
+    scene = scenes(delete_file_batch_max=100)
+    scene.fill(13)
+    listings, looked_at = [], []
+
+    def listed(directory):
+        listings.append(directory)
+        return Segments(directory)
+
+    def kept(segments):
+        looked_at.append(len(segments))
+        return kept_segments(segments)
+
+    monkeypatch.setattr(retention, "Segments", listed)
+    monkeypatch.setattr(retention, "kept_segments", kept)
+    assert scene.run(65) == 12
+    # A second time only where no next segment was made ahead of need.
+    assert len(listings) <= 2
+    assert max(looked_at) <= 2
+    assert len(looked_at) <= 12 + 3
+
+
+def test_a_segment_that_somebody_else_took_stops_nothing(scenes):
+    """Between two removals: the log is listed again."""
+    scene = scenes()
+    scene.fill(6)
+    scene.clock.go_on(60)
+    assert scene.retention.do_work() == 1
+    taken = scene.retention.listed[1].path
+    taken.unlink()
+    assert scene.run(10) == 3
+    assert scene.told.minimums == [SEGMENT_SIZE * number for number in (1, 3, 4, 5)]
 
 
 def test_nothing_goes_in_the_first_minute(scenes):

@@ -100,6 +100,7 @@ for name, measure in (
     ("dispatch", bench.dispatch),
     ("export", bench.export),
     ("flat", bench.flat),
+    ("growth", bench.growth),
     ("open", bench.open_store),
     ("read", bench.read),
     ("rebuild", bench.rebuild),

@@ -21,6 +21,8 @@ __all__ = [
     "consume",
     "dispatch",
     "export",
+    "flat",
+    "growth",
     "open_store",
     "read",
     "rebuild",
@@ -35,6 +37,7 @@ EXAMPLES = {
     "dispatch": "reput bench dispatch --count 2000 --restarts 3 --misbehaviour-seconds 0 --seconds 1",
     "export": "reput bench export --bytes 16777216 --no-spark",
     "flat": "reput bench flat --queues 100 --segments 3 --rounds 3",
+    "growth": "reput bench growth --only topics --topics 50 --rounds 1",
     "open": "reput bench open --bytes 4194304 --rounds 1",
     "read": "reput bench read --count 50000",
     "rebuild": "reput bench rebuild --count 50000",
@@ -217,6 +220,53 @@ def flat(
     from reput.bench.flat import measure_flat
 
     print_report(measure_flat(directory, queues=(10, queues), segments=(1, segments), rounds=rounds), output_format)
+
+
+def growth(
+    directory: DirectoryOption = None,
+    topics: Annotated[
+        int | None, typer.Option("--topics", metavar="N", parser=whole_number(11), help="Topics; by default 1,000.")
+    ] = None,
+    groups: Annotated[
+        int | None,
+        typer.Option("--groups", metavar="N", parser=whole_number(11), help="Groups that wait; by default 500."),
+    ] = None,
+    delayed: Annotated[
+        int | None,
+        typer.Option("--delayed", metavar="N", parser=whole_number(11), help="Delayed messages; by default 50,000."),
+    ] = None,
+    chain: Annotated[
+        int | None,
+        typer.Option("--chain", metavar="N", parser=whole_number(101), help="Messages of a key; by default 50,000."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="PART", help="topics, groups, delayed or chain; may be repeated."),
+    ] = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="By default 20,000 topics, 5,000 groups, a million delayed, 500,000 of a key."),
+    ] = False,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="Turns of each store.")
+    ] = 5,
+    output_format: ReportOption = OutputFormat.JSON,
+) -> None:
+    """Measure what grows with topics, waiting groups, delayed messages and messages of a key, and by which law.
+
+    Each number is that of the largest store; smaller ones are measured in turns with it.
+    """
+    from reput.bench.growth import measure_growth, sizes_up_to
+
+    sizes = sizes_up_to(full, only or (), topics=topics, groups=groups, delayed=delayed, chain=chain)
+    Printer(output_format, growth_text).row(measure_growth(directory, sizes=sizes, rounds=rounds))
+
+
+def growth_text(report: Mapping[str, Any]) -> str:
+    """Return where growth was measured, and a table of what it came to."""
+    from reput.bench.growth import GROWTH_COLUMNS, growth_rows
+
+    return f"growth on {machine_text(report['machine'])}\n\n{table_text(growth_rows(report), GROWTH_COLUMNS)}"
 
 
 def dispatch(

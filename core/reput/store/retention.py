@@ -1,8 +1,9 @@
 """Retention: removes old segments of the log, a few at a time, and stops the puts while the disk is too full.
 
 An agent on a thread of its own. Every ``clean_resource_interval`` it looks how full the disk is and whether anything
-may go; then up to ``delete_file_batch_max`` segments go, ``delete_commit_log_files_interval`` apart. Before each one
-the whole situation is looked at again, so that nothing goes once there is room.
+may go; then up to ``delete_file_batch_max`` segments go, ``delete_commit_log_files_interval`` apart. Each look lists
+the log once. Before each segment goes, the disk, the clock and the dispatchers are looked at again, so that nothing
+goes once there is room; of the log, only the oldest segment and the next one are looked at.
 
 Readers in the writer's process know first where the log begins now, then the file goes, durably, and only then are the
 views told. A crash in between leaves a log that begins later than its views, which is what they can deal with.
@@ -14,7 +15,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -22,8 +25,8 @@ from reput.errors import ReputError
 from reput.settings import Settings
 from reput.store.disk_space import DiskLevel, DiskLevels, DiskSpace
 from reput.store.log_clock import LogClock
-from reput.store.retention_plan import SegmentFate, Situation, kept_segments, plan_retention
-from reput.store.segments import Segments
+from reput.store.retention_plan import KeptSegment, SegmentFate, Situation, kept_segments, plan_retention
+from reput.store.segments import Segment, Segments
 from reput.store.threads import StartedThread, Threads, thread_death
 
 __all__ = ["RetainedLog", "Retention"]
@@ -76,6 +79,8 @@ class Retention:
         self.look_at = clock.monotonic() + FIRST_LOOK_S
         self.delete_at = clock.monotonic()
         self.left = 0
+        # The log as the last look found it, without what has gone since.
+        self.listed: deque[Segment] = deque()
         self.complaint = ""
         self.stopping = False
         self.wake = threading.Event()
@@ -132,6 +137,7 @@ class Retention:
             if now >= self.look_at:
                 self.look_at = now + self.settings.clean_resource_interval / 1000
                 self.left = self.settings.delete_file_batch_max
+                self.listed.clear()
                 self.look()
             if not self.left or now < self.delete_at:
                 return 0
@@ -168,31 +174,45 @@ class Retention:
         """Remove the oldest segment if it may go; return how many went."""
         # Whoever asks while this plans is not met by it.
         requests = self.requests
-        fates = self.plan(asked=requests > self.requests_met)
-        oldest = fates[0]
-        if not oldest.goes:
+        situation = self.situation(asked=requests > self.requests_met)
+        # The last segment never goes. Where the log has a hole, it begins behind it.
+        first, following = self.first_two()
+        oldest = next(plan_retention([first], self.settings, situation))
+        if following is None or not oldest.goes:
             self.left = 0
             self.requests_met = requests
             return 0
         logger.log(
             logging.WARNING if oldest.missed_by else logging.INFO,
             "segment goes: path=%s reason=%s",
-            oldest.segment.path,
+            first.path,
             oldest.reason,
         )
-        # The last segment never goes, so there is a next one; where the log has a hole, it begins behind it.
-        self.log.trim(oldest.segment.path, fates[1].segment.begin)
+        self.log.trim(first.path, following.begin)
+        self.listed.popleft()
         self.on_trim()
         self.complaint = ""
         self.left -= 1
         self.delete_at = now + self.settings.delete_commit_log_files_interval / 1000
         return 1
 
+    def first_two(self) -> tuple[KeptSegment, KeptSegment | None]:
+        """Return the oldest segment and the next one, if there is one, as the file system knows them now."""
+        if len(kept := kept_segments(list(islice(self.listed, 2)))) < 2:
+            # The listed ones are used up, or somebody else has taken one.
+            self.listed = deque(Segments(self.directory / "commitlog").list)
+            kept = kept_segments(list(islice(self.listed, 2)))
+        return kept[0], kept[1] if len(kept) > 1 else None
+
     def plan(self, *, asked: bool) -> list[SegmentFate]:
         """Return what becomes of each segment as things stand."""
+        situation = self.situation(asked=asked)
+        segments = kept_segments(Segments(self.directory / "commitlog").list)
+        return list(plan_retention(segments, self.settings, situation))
+
+    def situation(self, *, asked: bool) -> Situation:
+        """Return what a plan depends on besides the segments."""
         used = self.used_percent()
         # Who asks sees the clock.
         now = self.clock.now_ms() if asked else self.log_clock.now_ms()
-        situation = Situation(now, self.log.durable, self.levels.level(used), used, self.cursors(), asked)
-        segments = kept_segments(Segments(self.directory / "commitlog").list)
-        return list(plan_retention(segments, self.settings, situation))
+        return Situation(now, self.log.durable, self.levels.level(used), used, self.cursors(), asked)
