@@ -157,3 +157,19 @@ def test_text_beyond_ascii_is_as_good_as_any(tmp_path):
     opened.put(Message("orders", b"x", properties={"name": "Grüße 你好"}))
     opened.close(views_complete=False)
     assert damage(tmp_path) == []
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2, 3])
+@pytest.mark.parametrize("at", ["first", "last"])
+def test_properties_that_are_no_text_are_found_wherever_they_lie(tmp_path, bad, at):
+    """In the first record and in the last, at the first byte and at the last."""
+    opened = open_store(tmp_path)
+    results = [opened.put(Message("orders", b"x", properties={"name": "n" * 50})) for _ in range(4)]
+    begin, end = [*(result.commit_log_offset for result in results), opened.appended][bad : bad + 2]
+    opened.close(views_complete=False)
+    text = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()[begin:end].index(b"name\x01")
+    place = begin + text if at == "first" else end - 1
+    overwrite(tmp_path, place, b"\xff")
+    [(found, _, reason)] = damage(tmp_path)
+    assert found == begin
+    assert "the properties are no UTF-8" in reason

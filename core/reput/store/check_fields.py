@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reput.filter.java_numbers import int_or
+from reput.store.byte_runs import WORD_SIZE, join_runs
 from reput.store.check_report import LogRange
 from reput.store.record import (
     BORN_HOST_V6_FLAG,
@@ -40,6 +41,7 @@ DAY_MS = 24 * JUMP_MS
 # The year 2200: no clock of a computer that works has come so far.
 TIMESTAMP_MAX = 7_258_118_400_000
 PORT_MAX = 65535
+NOT_ASCII = 0x80
 IPV6_MORE = 12
 # Of hosts that are IPv4: where the ports lie in the record.
 BORN_PORT_AT = 52
@@ -259,18 +261,17 @@ class FieldsCheck:
                 for record in np.flatnonzero(queue_index == number).tolist():
                     self.nameless.add(int(columns.header["queue_offset"][record]))
                     self.add_text(columns, record, f"the topic {fault}: topic={topic!r}")
-        view = memoryview(columns.data)
-        begins = columns.properties_at.tolist()
-        ends = (columns.properties_at + columns.properties_size).tolist()
-        properties = [view[begin:end] for begin, end in zip(begins, ends, strict=True)]
-        # Mostly all of it is ASCII. One copy and one look at all of it.
-        if b"".join(properties).isascii():
+        # Mostly all of it is ASCII: one copy and one look at all properties, without an object per record.
+        buffer = np.frombuffer(columns.data, np.uint8)
+        joined, _ = join_runs(buffer, columns.properties_at, columns.properties_size)
+        if not (joined[WORD_SIZE:] & NOT_ASCII).any():
             return
-        for number, data in enumerate(properties):
+        for number in range(len(columns)):
+            properties = columns.properties_bytes(number)
             try:
-                str(data, "utf-8")
+                properties.decode()
             except UnicodeDecodeError as error:
-                place = f"at byte {error.start} of {len(data)}"
+                place = f"at byte {error.start} of {len(properties)}"
                 self.add_text(columns, number, f"the properties are no UTF-8: {place}")
 
     def take_ports(self, columns: RecordColumns) -> None:
