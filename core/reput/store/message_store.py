@@ -806,8 +806,10 @@ class MessageStore:
             raise MessageIllegal(f"flag is not a number of 32 bits: flag={flag!r}")
         topic = self.topics.get(message.topic)
         if queue_id is None:
-            one_queue = topic is not None and topic.write_queue_nums == 1
-            queue_id = 0 if one_queue and message.sharding_key is None else self.choose_queue(message)
+            if topic is not None and topic.write_queue_nums == 1 and message.sharding_key is None:
+                queue_id = 0
+            else:
+                queue_id = self.choose_queue(message)
         elif type(queue_id) is not int or not 0 <= queue_id <= INT_MAX:
             raise MessageIllegal(f"queue_id is not a number from 0 to {INT_MAX}: queue_id={queue_id!r}")
         elif message.sharding_key is not None:
@@ -828,11 +830,12 @@ class MessageStore:
                 texts, keys_size = tags.text, -1 if data else 0
                 after_body = b"".join((topic.field, pack_properties_size(len(data)), data))
             else:
-                listed = type(keys) is list or type(keys) is tuple
-                text = " ".join(keys) if listed else keys
-                if listed and text.count(" ") >= len(keys):
-                    # A key has a blank in it, which is refused there.
-                    return self.prepare_any(message, queue_id)
+                text = keys
+                if type(keys) is list or type(keys) is tuple:
+                    text = " ".join(keys)
+                    if " " in text and text.count(" ") >= len(keys):
+                        # A key has a blank in it, which is refused there.
+                        return self.prepare_any(message, queue_id)
                 # What is printable has no separator, no zero byte and no lone surrogate in it.
                 if type(text) is not str or not text.isprintable() or not 0 < len(text) <= PLAIN_KEYS_MAX:
                     return self.prepare_any(message, queue_id)
