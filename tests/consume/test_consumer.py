@@ -162,11 +162,18 @@ def test_the_offset_never_passes_a_message_that_is_in_flight(store, directory):
 
 def test_a_consumer_waits_for_a_message(store):
     """It is woken by the put."""
+    group = None
+
+    def put_when_it_waits() -> None:
+        wait_until(lambda: group.thread_count == 1)
+        put(store, "late")
+
     with store.consumer("billing", "orders") as consumer:
-        timer = threading.Timer(0.05, put, (store, "late"))
-        timer.start()
+        group = store.services.consumer_groups["billing"]
+        thread = threading.Thread(target=put_when_it_waits)
+        thread.start()
         assert bodies_of(consumer, 1) == ["late"]
-        timer.join()
+        thread.join()
 
 
 def test_a_topic_may_come_later_than_its_consumer(store):
@@ -187,7 +194,8 @@ def test_tasks_receive_too(store):
             assert await consumer.receive_async(timeout=0.01) is None
 
             async def later() -> None:
-                await asyncio.sleep(0.02)
+                while not consumer.tasks:
+                    await asyncio.sleep(0.001)
                 put(store, "a", "b", "c")
 
             task = asyncio.create_task(later())

@@ -61,7 +61,10 @@ def test_a_policy_that_somebody_else_chose_stays():
     """It is an operator's business."""
 
     def work() -> None:
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        try:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        except OSError as error:
+            pytest.skip(f"the system lets no thread change its scheduling policy: {error}")
         before = attributes()
         Turns().set_short(True)
         assert attributes() == before
