@@ -1015,3 +1015,24 @@ def test_a_topic_that_is_described_anew_is_spread_anew(store):
     describe(store.directory, "orders", 4)
     store.topic_changed("orders")
     assert {store.put(Message("orders", b"")).queue_id for _ in range(4)} == {0, 1, 2, 3}
+
+
+def test_a_description_that_changes_while_it_is_looked_up_is_not_missed(store):
+    """What was read before the change is not kept after it."""
+    describe(store.directory, "orders", 1)
+    store.put(Message("orders", b""))
+    store.topic_changed("orders")
+    find, changing = store.batch_topics.described.find, []
+
+    def find_while_it_changes(topic):
+        found = find(topic)
+        if not changing:
+            describe(store.directory, "orders", 4)
+            changing.append(threading.Thread(target=store.topic_changed, args=("orders",)))
+            changing[0].start()
+        return found
+
+    store.batch_topics.described.find = find_while_it_changes
+    store.put(Message("orders", b""))
+    changing[0].join()
+    assert {store.put(Message("orders", b"")).queue_id for _ in range(4)} == {0, 1, 2, 3}

@@ -366,6 +366,8 @@ class MessageStore:
         self.recover(segments)
         undo.callback(self.commit_log.close)
         self.put_lock = threading.Lock()
+        # Held while a topic's description is looked up, and while it is told that one has changed.
+        self.description_lock = threading.Lock()
         self.publisher: Publisher = NobodyListens()
         # What nobody may see yet waits there: with SYNC_FLUSH until it is durable, with a transient pool for the files.
         self.committed_publisher: CommittedPublisher | None = None
@@ -761,9 +763,18 @@ class MessageStore:
 
     def topic_changed(self, name: str) -> None:
         """Look up again over how many queues a topic is spread: ``topics.json`` describes it in another way now."""
-        found = self.topics.get(name)
-        if found is not None:
-            found.write_queue_nums = 0
+        with self.description_lock:
+            found = self.topics.get(name)
+            if found is not None:
+                found.write_queue_nums = 0
+
+    def look_up_queues(self, topic: Topic) -> int:
+        """Return over how many queues a topic is spread, and keep that until `topic_changed`."""
+        # Without the lock a description that changes meanwhile would be told first, and the old one kept after it.
+        with self.description_lock:
+            config = self.batch_topics.described.find(topic.name)
+            topic.write_queue_nums = 1 if config is None else max(config.write_queue_nums, 1)
+            return topic.write_queue_nums
 
     def choose_queue(self, message: Message) -> int:
         """Return the queue of a message that names none: by its sharding key, or the next in turn.
@@ -774,10 +785,7 @@ class MessageStore:
         Source: RocketMQ client, SelectMessageQueueByHash and TopicPublishInfo.selectOneMessageQueue.
         """
         topic = self.topics.get(message.topic) or self.topic(message.topic)
-        queue_nums = topic.write_queue_nums
-        if not queue_nums:
-            config = self.batch_topics.described.find(topic.name)
-            queue_nums = topic.write_queue_nums = 1 if config is None else max(config.write_queue_nums, 1)
+        queue_nums = topic.write_queue_nums or self.look_up_queues(topic)
         key = message.sharding_key
         if key is not None:
             if not isinstance(key, str):
@@ -1573,6 +1581,7 @@ class MessageStore:
         self.forked_from = os.getppid()
         # Another thread may have held it as the process forked, and there is no such thread here.
         self.put_lock = threading.Lock()
+        self.description_lock = threading.Lock()
         self.commit_log.forget()
         self.store_lock.close()
 
