@@ -23,6 +23,7 @@ from reput.table import LogTable, RowFormat, TableOptions
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake import Commit, Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_sources import lake_sources, row_name
 from reput_plugins.spark_export.maintenance import (
     ALIKE_FILES_MAX,
     COMMITS_BETWEEN_LOOKS,
@@ -170,6 +171,39 @@ def test_what_was_cut_can_be_taken_out(export: Export):
     assert export.committed() == export.offset(10)
     export.commit(10, 60)
     assert offsets_in(export.path) == export.log.offsets
+
+
+def test_a_cut_that_no_row_lies_behind_is_kept_in_mind(export: Export):
+    """The lake then ends at the cut under the new epoch, has forgotten what is void, and the export goes on there."""
+    files = export.write(0, 10)
+    export.lake.commit(SCHEMA, 0, export.offset(20), files)
+    epochs: Epochs = export.lake.epochs.begin(export.offset(15), 0)
+    void = Cursor(epochs.store_id, epochs.epoch + 1, export.offset(20), 0)
+    export.lake.go_on(export.location.table(), void, [], [])
+    export.lake = Lake(export.location, "export", epochs, "earlier-name")
+    export.lake.truncate(Cursor(epochs.store_id, epochs.epoch, export.offset(15), 0), [void])
+    assert export.committed() == export.offset(15)
+    assert row_name(export.location, epochs.store_id, "export") == "earlier-name"
+    assert void.epoch not in [cursor.epoch for cursor in lake_sources(export.location, "export")]
+    version = export.location.table().version()
+    export.lake.truncate(Cursor(epochs.store_id, epochs.epoch, export.offset(15), 0), [void])
+    assert export.location.table().version() == version
+    export.commit(15, 60)
+    assert offsets_in(export.path) == export.log.offsets[:10] + export.log.offsets[15:]
+
+
+def test_rows_that_cannot_be_taken_out_are_one_sentence(export: Export, monkeypatch: pytest.MonkeyPatch):
+    """With what to do, as for a commit; the rows stay."""
+    export.commit(0, 20)
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise DeltaError("no space left")
+
+    monkeypatch.setattr("deltalake.DeltaTable.delete", refuse)
+    with pytest.raises(DispatcherError, match=r"the lake takes no commit: lake=.* error=no space left") as raised:
+        export.lake.truncate(Cursor(export.store_id, export.lake.epochs.epoch, export.offset(10), 0))
+    assert "Make room" in raised.value.advice
+    assert offsets_in(export.path) == export.log.offsets[:20]
 
 
 def test_a_lake_of_an_older_reput_gets_the_columns_that_it_lacks(tmp_path: Path):

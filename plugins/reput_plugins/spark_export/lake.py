@@ -303,14 +303,27 @@ class Lake:
         """Take the records that begin at the cursor's offset or behind it out of the table, in one transaction.
 
         What the table knew by the cursors *retired* it forgets.
+
+        Raises:
+            DispatcherError: the table takes no transaction.
         """
         table = self.location.table()
         of_store = f" and \"{STORE_COLUMN}\" = '{self.store_name}'" if tells_stores_apart(table) else ""
-        table.delete(
-            f'"commitLogOffset" >= {cursor.commit_log_offset}{of_store}',
-            commit_properties=CommitProperties(app_transactions=self.transactions(cursor, retired)),
-        )
+        transactions = self.transactions(cursor, retired)
+        try:
+            table.delete(
+                f'"commitLogOffset" >= {cursor.commit_log_offset}{of_store}',
+                commit_properties=CommitProperties(app_transactions=transactions),
+            )
+        except (OSError, DeltaError) as error:
+            raise DispatcherError(
+                f"the lake takes no commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
+            ) from None
         self.force_commits()
+        table = self.location.table()
+        if any(table.transaction_version(known.app_id) != known.version for known in transactions):
+            # Where there is no row to delete, the Delta library makes no transaction.
+            self.go_on(table, cursor, [], retired)
 
     def transactions(self, cursor: Cursor, retired: Sequence[Cursor]) -> list[Transaction]:
         """Return what has the table know the store by *cursor*, and not by *retired*."""
