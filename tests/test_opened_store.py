@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import shutil
@@ -23,6 +24,7 @@ from reput.errors import (
     MessageIllegal,
     NotAStore,
     StoreClosed,
+    StoreFull,
     StoreLocked,
     WaitTimeout,
 )
@@ -336,6 +338,43 @@ def test_a_closed_store_takes_nothing(tmp_path):
     store.close()
     with pytest.raises(StoreClosed):
         store.put(message(0))
+
+
+def test_a_close_that_the_disk_refuses_gives_everything_back(tmp_path, mode, monkeypatch):
+    """Consumer offsets find no room: the close says so, no process or thread is left, and the store opens again."""
+    threads = set(threading.enumerate())
+    store = open_tiny(tmp_path / "store", mode=mode)
+    store.put(message(0))
+    consumer = store.consumer("billing", "orders")
+    consumer.acknowledge(consumer.receive(TIMEOUT))
+
+    def refuse() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "consumerOffset.json")
+
+    monkeypatch.setattr(store.services.managers.offsets, "persist", refuse)
+    supervisor = getattr(store.group, "process", None)
+    with pytest.raises(StoreFull, match=r"could not be closed cleanly.*path=consumerOffset.json"):
+        store.close()
+    assert supervisor is None or supervisor.poll() is not None
+    assert set(threading.enumerate()) <= threads
+    with open_tiny(tmp_path / "store", mode=mode) as again:
+        assert again.put(message(1)).queue_offset == 1
+        catch_up(again)
+
+
+def test_a_consumer_that_cannot_leave_keeps_nothing_else_from_closing(tmp_path, monkeypatch, caplog):
+    """The store closes cleanly, its other consumers with it, and the log tells of the one."""
+    with open_tiny(tmp_path / "store", mode="inline") as store:
+        store.put(message(0))
+        stuck, other = store.consumer("billing", "orders"), store.consumer("shipping", "orders")
+
+        def refuse(reference: object) -> None:
+            raise DamagedStore("the queue is damaged: topic=orders")
+
+        monkeypatch.setattr(stuck.shared, "leave", refuse)
+    assert "cannot be left cleanly: group=billing error=the queue is damaged: topic=orders" in caplog.text
+    assert other.closed
+    assert not (tmp_path / "store" / "abort").exists()
 
 
 def test_a_close_takes_no_longer_than_it_is_given(tmp_path, monkeypatch):

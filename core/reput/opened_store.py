@@ -51,7 +51,7 @@ from reput.store.publisher import Publisher
 from reput.store.record import decode_message_id
 from reput.store.recorded_settings import changed_settings, load_store_settings, meaning_of
 from reput.store.retention_plan import SegmentFate
-from reput.store.shortages import go_back, store_error, tell_read_error, tell_store_error
+from reput.store.shortages import do_all, go_back, store_error, tell_read_error, tell_store_error
 from reput.store.store_checkpoint import write_checkpoint
 from reput.store.threads import Threads
 from reput.store.topic_config_manager import TopicConfigManager
@@ -1056,39 +1056,46 @@ class Store(Reading):
 
     def close_everything(self, drain_time: float) -> None:
         """Do what `close` promises; whatever fails, all is given back."""
+        schedule, ring = self.schedule, self.ring
         complete = False
-        try:
-            self.close_services()
-            if self.schedule is not None:
-                self.schedule.stop()
-            # The last bytes become durable here, so that dispatchers which read nothing else get them, too.
-            self.writer.stop_puts()
-            if self.ring is not None:
-                self.ring.end_release()
-            self.group.drain_and_stop(drain_time)
+
+        def settle() -> None:
+            nonlocal complete
+            do_all(
+                self.stop_transactions,
+                self.close_consumers,
+                *(() if schedule is None else (schedule.stop,)),
+                # The last bytes become durable here, so that dispatchers which read nothing else get them, too.
+                self.writer.stop_puts,
+                *(() if ring is None else (ring.end_release,)),
+                partial(self.group.drain_and_stop, drain_time),
+            )
             complete = self.views_complete()
             if self.writer.read_only_reason is None:
-                if self.schedule is not None:
-                    self.schedule.keep()
+                if schedule is not None:
+                    schedule.keep()
                 self.write_checkpoint(complete)
                 self.keep_cursors(self.durable_cursors())
-        finally:
-            if self.schedule is not None:
-                self.schedule.close()
-            self.reader.close()
-            self.writer.close(views_complete=complete)
-            self.close_ring()
 
-    def close_services(self) -> None:
+        do_all(
+            settle,
+            *(() if schedule is None else (schedule.close,)),
+            self.reader.close,
+            lambda: self.writer.close(views_complete=complete),
+            self.close_ring,
+        )
+
+    def stop_transactions(self) -> None:
+        """Ask no sender any more about its transactions, and keep how far they were looked at."""
+        with self.transacting_lock:
+            if self.transacting is not None:
+                self.transacting.stop()
+
+    def close_consumers(self) -> None:
         """End the consumers, and keep how far they have come."""
-        try:
-            with self.transacting_lock:
-                if self.transacting is not None:
-                    self.transacting.stop()
-        finally:
-            with self.consuming_lock:
-                if self.consuming is not None:
-                    self.consuming.close()
+        with self.consuming_lock:
+            if self.consuming is not None:
+                self.consuming.close()
 
     def views_complete(self) -> bool:
         """Whether the views that RocketMQ reads are durable up to the log's end.

@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_written_keeps_nothing_else_from_being(tmp_path, c
         blocked.write_text("not a directory")
         with pytest.raises(OSError, match="blocked"):
             told.close()
-    assert "a broadcasting consumer's place cannot be kept: group=caches" in caplog.text
+    assert "a consumer's group cannot be left cleanly: group=caches" in caplog.text
     assert parse_config((tmp_path / "3.json").read_text())["offsetTable"] == {"orders@caches": {0: 1}}
     offsets = parse_config((tmp_path / "store" / "config" / "consumerOffset.json").read_text())
     assert offsets["offsetTable"]["orders@billing"] == {0: 1}

@@ -13,7 +13,7 @@ import pytest
 import reput
 from reput.errors import StoreError, StoreFull, StoreReadOnly
 from reput.store.files import Files
-from reput.store.shortages import go_back, store_error, tell_read_error, tell_store_error
+from reput.store.shortages import do_all, go_back, store_error, tell_read_error, tell_store_error
 
 SIZES = {"mapped_file_size_commit_log": 1 << 16, "max_hash_slot_num": 1000, "max_index_num": 2000}
 VIEWS = ["consume_queue", "index"]
@@ -181,3 +181,19 @@ def test_each_step_of_the_way_back_is_made():
     go_back(error, fails, lambda: made.append(1))
     assert made == [1]
     assert error.__notes__ == ["Then, on the way back: OSError: second"]
+
+
+def test_what_fails_keeps_nothing_else_from_being_done():
+    """All is done in its order; the first error is raised, and tells of those that came after it."""
+    done = []
+
+    def fail(name: str) -> None:
+        done.append(name)
+        raise ValueError(name)
+
+    actions = (lambda: done.append("a"), lambda: fail("b"), lambda: done.append("c"), lambda: fail("d"))
+    with pytest.raises(ValueError, match="b") as raised:
+        do_all(*actions)
+    assert done == ["a", "b", "c", "d"]
+    assert raised.value.args == ("b",)
+    assert raised.value.__notes__ == ["Then, on the way back: ValueError: d"]

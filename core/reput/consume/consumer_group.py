@@ -21,7 +21,7 @@ from reput.consume.shared_queue import SharedQueue
 from reput.consume.subscription import Subscription
 from reput.consume.topic_reader import Beginning
 from reput.consume.topics import RETRY_PREFIX
-from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange, RequestRefused
+from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange, ReputError, RequestRefused
 from reput.filter import SqlFilter, TagFilter
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.message_reader import GetMessageStatus, Records
@@ -492,9 +492,10 @@ class ConsumerGroup:
         for consumer in self.consumers:
             try:
                 consumer.close()
-            except OSError as error:
-                # The program's own file. Whoever closes a consumer is told; the store is closed cleanly all the same.
-                logger.error("a broadcasting consumer's place cannot be kept: group=%s error=%s", self.group, error)
+            except (ReputError, OSError) as error:
+                # A file of the program's own, or a queue that the others of the group would take over. Whoever closes
+                # a consumer is told; the store is closed cleanly all the same.
+                logger.error("a consumer's group cannot be left cleanly: group=%s error=%s", self.group, error)
 
 
 def filter_of(subscription: Subscription) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +30,7 @@ from reput.consume.topic_reader import Beginning
 from reput.consume.topics import Topics
 from reput.errors import ConfigError, ReputError, RequestRefused
 from reput.store.message import Message, PutMessageResult
+from reput.store.shortages import do_all
 from reput.store.threads import Threads, thread_death
 
 __all__ = ["ConsumableStore", "ConsumeServices"]
@@ -267,13 +267,13 @@ class ConsumeServices:
         """
         for shared in self.all_groups():
             shared.commit()
-        self.managers.offsets.persist()
-        self.managers.filters.persist()
-        self.groups.keep_new()
-        with ExitStack() as files:
-            # One that refuses keeps no other from being written.
-            for shared in list(self.broadcasts):
-                files.callback(shared.offsets.persist)
+        # One that refuses keeps no other from being written.
+        do_all(
+            self.managers.offsets.persist,
+            self.managers.filters.persist,
+            self.groups.keep_new,
+            *(shared.offsets.persist for shared in list(self.broadcasts)),
+        )
 
     def keep_regularly(self) -> None:
         """Keep at the interval that the settings name, until the services are closed; the keeper's thread."""
@@ -339,11 +339,12 @@ class ConsumeServices:
         if self.closing.is_set():
             return
         self.closing.set()
-        for shared in self.all_groups():
-            shared.end()
-        self.hold_service.close()
-        self.keeper.join()
-        self.keep()
+        do_all(
+            *(shared.end for shared in self.all_groups()),
+            self.hold_service.close,
+            self.keeper.join,
+            self.keep,
+        )
 
 
 def other_model(group: str, message_model: str) -> ConfigError:

@@ -10,7 +10,7 @@ from types import TracebackType
 from reput.errors import StoreError, StoreFull, StoreReadOnly
 from reput_hooks import RetryLater
 
-__all__ = ["NO_ROOM", "go_back", "retry_on_shortage", "store_error", "tell_read_error", "tell_store_error"]
+__all__ = ["NO_ROOM", "do_all", "go_back", "retry_on_shortage", "store_error", "tell_read_error", "tell_store_error"]
 
 NOT_ALLOWED = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -99,6 +99,21 @@ def tell_read_error(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise store_error(what, error) from error
+
+
+def do_all(*actions: Callable[[], object]) -> None:
+    """Do each of *actions* in turn, whatever becomes of those before it.
+
+    Raises:
+        BaseException: the first error; those that came after it are added to it.
+    """
+    rest = iter(actions)
+    for action in rest:
+        try:
+            action()
+        except BaseException as error:
+            go_back(error, *rest)
+            raise
 
 
 def go_back(error: BaseException, *actions: Callable[[], object]) -> None:
