@@ -26,6 +26,7 @@ from reput_plugins.spark_export.export_job import export
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import MARKS_INFO
 from reput_plugins.spark_export.lake_sources import lake_sources
+from small_store import overwrite
 from spark.exporting import without_spark
 from spark.lakes import lake_rows, offsets_in
 from written_log import START_MS, WrittenLog
@@ -318,6 +319,30 @@ def test_a_log_that_ends_before_the_lake_is_not_waited_for_in_silence(tmp_path: 
     assert offsets_in(lake) == old.offsets
     export(store, lake, accept_truncation=True)
     assert offsets_in(lake) == shorter.offsets
+
+
+def test_a_damaged_header_under_the_last_mark_takes_no_rows(tmp_path: Path):
+    """The log goes on behind it, so nobody has written another history there."""
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    old = written(store, bodies(60))
+    name_store(store)
+    export(store, lake)
+    log = written(store, [*bodies(60), *bodies(5, b"b")])
+    overwrite(store, old.offsets[-1] + 4, b"\0\0")
+    assert export(store, lake).records == 5
+    assert offsets_in(lake) == log.offsets
+
+
+def test_a_damaged_header_at_the_end_of_the_log_has_the_operator_asked(tmp_path: Path):
+    """The log ends there, and what the lake has of it would have to go."""
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    log = written(store, bodies(60))
+    name_store(store)
+    export(store, lake)
+    overwrite(store, log.offsets[-1] + 4, b"\0\0")
+    with pytest.raises(StoreError, match=f"log_end={log.offsets[-1]} .* rows_to_take_out=1 rows_to_keep=59"):
+        export(store, lake)
+    assert offsets_in(lake) == log.offsets
 
 
 def test_epochs_that_begin_anew_lead_to_no_old_place(tmp_path: Path):

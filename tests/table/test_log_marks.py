@@ -8,6 +8,7 @@ import pytest
 
 from reput.store.segments import Segments
 from reput.table.log_marks import MARK_COUNT_MAX, LogMark, compare_marks, joined_marks, last_marks
+from small_store import overwrite
 from written_log import START_MS, WrittenLog
 
 V6_FLAG = 0x10
@@ -106,12 +107,50 @@ def test_a_refuted_mark_before_a_held_one_is_damage(tmp_path):
     log, segments = written(tmp_path)
     marks = marks_of(log, segments)
     path = tmp_path / "commitlog" / f"{0:020d}"
-    data = bytearray(path.read_bytes())
-    data[marks[0].commit_log_offset + 4] ^= 1
-    path.write_bytes(data)
+    other = WrittenLog(tmp_path / "other")
+    for number in range(60):
+        other.append(b"%d" % number * 100, store_timestamp=START_MS - 5)
+    path.write_bytes(other.data[:4096])
     compared = compare_marks(segments, log.end, marks)
     assert compared.agrees
-    assert compared.refuted_count == 1
+    assert (compared.refuted_count, compared.damaged_count) == (1, 0)
+
+
+@pytest.mark.parametrize("size", [300, 200_000], ids=["short records", "longer than what is looked at first"])
+@pytest.mark.parametrize("at", [0, 4, 8, 28], ids=["size", "magic code", "CRC", "place"])
+def test_a_damaged_header_is_no_other_history(tmp_path, at, size):
+    """Nothing that can be read lies there, and the log goes on behind it: that speaks neither for nor against."""
+    log = WrittenLog(tmp_path, 1 << 20)
+    for number in range(14):
+        log.append(b"%d" % (number % 10) * size)
+    segments = Segments(log.save() / "commitlog")
+    marks = last_marks(segments, 0, log.offsets[3])
+    overwrite(tmp_path, marks[-1].commit_log_offset + at, b"\x7f\x01")
+    compared = compare_marks(segments, log.end, marks)
+    assert (compared.refuted, compared.damaged_count) == (None, 1)
+    assert "marks_damaged=1" in str(compared)
+
+
+@pytest.mark.parametrize("size", [300, 200_000], ids=["short records", "longer than what is looked at first"])
+def test_a_record_that_covers_a_mark_refutes_it(tmp_path, size):
+    """Though none begins at its place, another history lies there."""
+    log = WrittenLog(tmp_path, 1 << 20)
+    for number in range(14):
+        log.append(b"%d" % (number % 10) * size)
+    segments = Segments(log.save() / "commitlog")
+    for at in (log.offsets[2] + 50, log.offsets[3] - 50):
+        assert compare_marks(segments, log.end, [LogMark(at, 100, START_MS, 1)]).refuted_count == 1
+
+
+@pytest.mark.parametrize("left", [150, 70])
+def test_the_unused_rest_of_a_segment_refutes_a_mark(tmp_path, left):
+    """Another history ended its segment there, before what the mark is of."""
+    log = WrittenLog(tmp_path)
+    for number in range(20):
+        log.append(b"%d" % (number % 10) * 300)
+    segments = Segments(log.save() / "commitlog")
+    assert max(offset for offset in log.offsets if offset < 4096) + 450 < 4096 - left
+    assert compare_marks(segments, log.end, [LogMark(4096 - left, 100, START_MS, 1)]).refuted_count == 1
 
 
 def test_a_shorter_log_refutes_nothing(tmp_path):

@@ -5,12 +5,13 @@ keeps marks of what it has taken: of each segment the last record, by offset, si
 with a log, each mark is
 
     held          the same record lies there
-    refuted       the log holds that offset, and another record or none begins there
+    refuted       another record lies on its bytes, or the unused rest of a segment
     ahead         the log ends before it
-    gone          retention took it: it says nothing, neither for nor against
+    damaged       the log goes on behind it, and on its bytes lies nothing that can be read
+    gone          retention took it
 
-It is the same log where at least one mark is held and none behind that is refuted. A refuted mark with a held one
-behind it is damage, not another history.
+What is damaged or gone says nothing, neither for nor against. It is the same log where at least one mark is held and
+none behind that is refuted. A refuted mark with a held one behind it is damage, too, not another history.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from struct import Struct
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from reput.errors import OffsetOutOfRange
 from reput.store.epochs import Epochs
@@ -27,7 +29,7 @@ from reput.store.record import BORN_HOST_V6_FLAG, MESSAGE_MAGIC_CODE, MESSAGE_MA
 from reput.store.record_columns import RecordColumns
 from reput.store.segments import Segments
 from reput.table.range_reader import DamagedRange, RangeReader
-from reput.table.splits import next_record
+from reput.table.splits import begins_blank, next_record
 from reput_hooks import Cursor
 
 __all__ = [
@@ -54,7 +56,7 @@ SIGNED, UNSIGNED = Struct(">i"), Struct(">I")
 STORE_TIME_AT, STORE_TIME_AT_V6 = 56, 68
 READ_SIZE = STORE_TIME_AT_V6 + STORE_TIME.size
 
-Verdict = Literal["held", "refuted", "ahead", "gone"]
+Verdict = Literal["held", "refuted", "ahead", "damaged", "gone"]
 
 
 class LogMark(msgspec.Struct, frozen=True, array_like=True):
@@ -78,7 +80,7 @@ class MarkComparison(msgspec.Struct, frozen=True):
         held: the last mark that the log holds.
         refuted: the first one behind it that the log refutes.
         ahead: the first one that lies behind the log's end.
-        held_count, refuted_count, ahead_count, gone_count: of all marks.
+        held_count, refuted_count, ahead_count, damaged_count, gone_count: of all marks.
     """
 
     held: LogMark | None = None
@@ -87,6 +89,7 @@ class MarkComparison(msgspec.Struct, frozen=True):
     held_count: int = 0
     refuted_count: int = 0
     ahead_count: int = 0
+    damaged_count: int = 0
     gone_count: int = 0
 
     @property
@@ -102,7 +105,7 @@ class MarkComparison(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return (
             f"marks_held={self.held_count} marks_refuted={self.refuted_count} marks_ahead={self.ahead_count} "
-            f"marks_gone={self.gone_count}"
+            f"marks_damaged={self.damaged_count} marks_gone={self.gone_count}"
         )
 
 
@@ -125,6 +128,7 @@ def compare_marks(segments: Segments, log_end: int, marks: Iterable[LogMark]) ->
         len(held),
         len(refuted),
         len(ahead),
+        len(of("damaged")),
         len(of("gone")),
     )
 
@@ -136,19 +140,64 @@ def verdict_of(segments: Segments, log_end: int, mark: LogMark) -> Verdict:
         return "ahead"
     if segments.find(at) is None:
         return "gone"
+    if record_at(segments, at) == mark:
+        return "held"
+    if segments.find(at) is None:
+        # Removed meanwhile.
+        return "gone"
+    return "refuted" if is_occupied(segments, log_end, at, mark.end) else "damaged"
+
+
+def record_at(segments: Segments, at: int) -> LogMark | None:
+    """Return the mark of the record whose header lies at *at*, None if none does."""
     try:
         data = segments.read(at, READ_SIZE)
     except OffsetOutOfRange:
         # Removed meanwhile, or so near the segment's end that no record can begin there.
-        return "gone" if segments.find(at) is None else "refuted"
+        return None
     size, magic_code, crc = HEAD.unpack_from(data, HEAD_AT)
     place, sys_flag = PLACE.unpack_from(data, PLACE_AT)
     if magic_code not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2) or place != at:
-        return "refuted"
+        return None
     (store_timestamp,) = STORE_TIME.unpack_from(
         data, STORE_TIME_AT_V6 if sys_flag & BORN_HOST_V6_FLAG else STORE_TIME_AT
     )
-    return "held" if LogMark(at, size, store_timestamp, crc) == mark else "refuted"
+    return LogMark(at, size, store_timestamp, crc)
+
+
+def is_occupied(segments: Segments, log_end: int, begin: int, until: int) -> bool:
+    """Tell whether a whole record, its CRC included, or a segment's unused rest lies on bytes of [begin, until)."""
+    behind = record_before(segments, begin, until)
+    reader = RangeReader(
+        segments,
+        rows_wanted=ROWS_WANTED,
+        window_size_max=WINDOW_SIZE,
+        verify=True,
+        fail_on_data_loss=False,
+        on_damage=pass_over,
+    )
+    for columns in reader.read(behind, log_end):
+        begins = columns.header["commit_log_offset"].astype(np.int64)
+        ends = begins + columns.header["record_size"]
+        if ((begins < until) & (ends > begin)).any():
+            return True
+        if ends[-1] > begin:
+            break
+        behind = int(ends[-1])
+    return begins_blank(segments, behind)
+
+
+def record_before(segments: Segments, begin: int, until: int) -> int:
+    """Return where a record begins, or a segment, from which the records that lie on [begin, until) can be read."""
+    segment = segments.find(begin)
+    distance = LOOK_BACK
+    while segment is not None and distance < begin - segment.begin:
+        found = next_record(segments, begin - distance, until)
+        if found < until:
+            return found
+        # A record may be longer than what was looked at.
+        distance *= 16
+    return begin if segment is None else segment.begin
 
 
 def last_marks(segments: Segments, begin: int, until: int) -> list[LogMark]:
