@@ -24,7 +24,7 @@ from reput.errors import ConfigError, MessageIllegal, RequestRefused, StoreFull
 from reput.opened_store import Store
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.files import Clock
-from reput.store.log_clock import PARTED_MS, LogClock
+from reput.store.log_clock import PARTED_MS, SETTLED_MS, LogClock
 from reput.store.message import MessageExtBrokerInner, PutMessageStatus
 from reput.store.properties import PROPERTIES_SIZE_MAX
 from reput.store.topic_config_manager import TopicConfig, TopicConfigManager
@@ -46,6 +46,19 @@ def set_clock(store: Store, clock: ManualClock) -> None:
     """Have the store see that clock from now on."""
     store.writer.clock = clock
     store.writer.log_clock = LogClock(clock, 0)
+
+
+class RunningClock(ManualClock):
+    """A clock whose seconds go on with its time."""
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+def set_clock_after_idle(store: Store, clock: ManualClock) -> None:
+    """Have the store see that clock from now on, as if its last message were twelve hours old."""
+    store.writer.clock = clock
+    store.writer.log_clock = LogClock(clock, clock.ms - 12 * 3_600_000)
 
 
 def put_half(store: Store, body: bytes = b"body", **fields: object) -> HalfMessage:
@@ -460,6 +473,30 @@ def test_a_clock_that_runs_ahead_for_a_moment_gives_up_no_transaction(store, cap
     assert store.transactions.status() == 1
     assert of_topic(store, DISCARDED_TOPIC) == []
     assert store.writer.notice is None
+
+
+def test_a_sender_is_asked_in_time_after_the_store_has_lain_idle(store):
+    """The time-out counts from when the message was put, although the clock of the log is hours behind for a while."""
+    set_clock_after_idle(store, RunningClock())
+    store.transactions.on_check(GROUP, lambda _: COMMIT)
+    put_half(store)
+    advance(store, 5_999)
+    assert store.transactions.status() == 1
+    advance(store, 1)
+    wait_until(lambda: store.transactions.status() == 0)
+    assert len(of_topic(store, "orders")) == 1
+
+
+def test_a_sender_is_asked_once_the_clock_shows_that_it_is_due(store, monkeypatch):
+    """The clock of the log catches up with the machine's after ten minutes, and nobody says so."""
+    monkeypatch.setattr("reput.consume.transaction_service.LOOK_S", 0.01)
+    clock = RunningClock()
+    set_clock_after_idle(store, clock)
+    store.transactions.on_check(GROUP, lambda _: COMMIT)
+    put_clients_half(store, CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
+    clock.ms += SETTLED_MS
+    wait_until(lambda: store.transactions.status() == 0)
+    assert len(of_topic(store, "orders")) == 1
 
 
 def test_a_transaction_that_is_as_old_as_the_log_is_kept_is_given_up(store):

@@ -82,6 +82,8 @@ IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 HOUR_MS = 3_600_000
 # Until something is tried again that the store did not take.
 PAUSE_MS = 1_000
+# How long nobody looks at the clock of the log, which may come to believe another time.
+LOOK_S = 60.0
 # How long a close waits for a checker. Its sender is asked again after the next opening.
 CHECKER_PATIENCE_S = 10.0
 LOAD_TIMEOUT_S = 60.0
@@ -258,7 +260,9 @@ class TransactionService:
             transaction.queue_offset = half.queue_offset
             transaction.commit_log_offset = half.commit_log_offset
         immunity, _ = self.immunity(half)
-        self.ask_at(transaction, half.born_timestamp + immunity)
+        # The clock that says when it is due may be behind the one by which the message was born.
+        born = min(half.born_timestamp, self.writer.log_clock.now_ms())
+        self.ask_at(transaction, born + immunity)
         return transaction
 
     def settle_committed(self, end: int) -> None:
@@ -541,7 +545,7 @@ class TransactionService:
         while self.schedule:
             due, _, transaction = self.schedule[0]
             if self.pending.get(transaction.identity) is transaction and transaction.due == due:
-                return max(0.0, (due - self.writer.log_clock.now_ms()) / 1000)
+                return min(max(0.0, (due - self.writer.log_clock.now_ms()) / 1000), LOOK_S)
             heapq.heappop(self.schedule)
         return threading.TIMEOUT_MAX
 
