@@ -13,10 +13,12 @@ import reput
 
 PROGRAM = """
 import multiprocessing, os, signal, sys, threading
+from concurrent.futures import ThreadPoolExecutor
 import reput
 
 WAIT_S = 60.0
 path, mode, way = sys.argv[1:]
+pool = ThreadPoolExecutor(2)
 
 
 def work():
@@ -36,10 +38,17 @@ def put_more():
     store.put(reput.Message("orders", b"by a thread"))
 
 
-def after_a_fork(context):
-    child = multiprocessing.get_context(context).Process(target=work)
+def work_with_a_pool():
+    pool.submit(work).result()
+
+
+def after_a_fork(context, target=work):
+    child = multiprocessing.get_context(context).Process(target=target)
     child.start()
     child.join(WAIT_S)
+    # It has ended by itself, or is not to outlive the test.
+    child.kill()
+    child.join()
     sys.exit(child.exitcode)
 
 
@@ -47,6 +56,8 @@ if __name__ == "__main__":
     match way:
         case "fork" | "spawn":
             after_a_fork(way)
+        case "fork with a pool" | "spawn with a pool":
+            after_a_fork(way.split()[0], work_with_a_pool)
         case "os.fork":
             pid = os.fork()
             if pid:
@@ -80,6 +91,8 @@ WAYS = [
         (way, "inline")
         for way in ("return", "exit", "raise", "interrupt", "thread", "forget", "fork", "spawn", "os.fork")
     ),
+    ("fork with a pool", "inline"),
+    ("spawn with a pool", "inline"),
     ("return", "processes"),
     ("fork", "processes"),
 ]

@@ -51,6 +51,10 @@ def close_with_program(store: OpenStore) -> None:
 def close_in_child() -> None:
     """Close what is open once the threads of the program have ended, for which only the end of a child would wait."""
     if open_stores:
+        # What ends the idle threads of executors. The end of the child would do it before it waits for threads, too.
+        before_waiting = vars(threading)["_threading_atexits"]
+        while before_waiting:
+            before_waiting.pop()()
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.current_thread():
                 thread.join()
