@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -351,6 +353,30 @@ def test_a_lake_whose_files_are_not_to_be_merged_is_left_alone(export: Export):
     for number in range(20):
         export.commit(number, number + 1)
         assert maintenance.after_commit(lambda: None) == 0
+
+
+def test_only_files_that_reput_wrote_are_removed(export: Export):
+    """What people keep in the folder of a lake stays, however old; orphans and files that were merged go."""
+    for begin in range(0, 60, 6):
+        export.commit(begin, begin + 6)
+    orphans = [export.path / file.path for file in export.write(0, 60)]
+    export.location.table().delete('"commitLogOffset" < 100')
+    Maintenance(export.location, interval_ms=1, vacuum_hours=0).run(lambda: None)
+    folder = orphans[0].parent
+    kept = [export.path / "notes.ipynb", export.path / "sub" / "README.md", folder / "mine.parquet", folder / "x.csv"]
+    for path in kept:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"mine")
+    before = lake_rows(export.path)
+    for path in export.path.rglob("*"):
+        if path.suffix == ".json":
+            path.write_text(re.sub(r'"deletionTimestamp":\d+', '"deletionTimestamp":1', path.read_text()))
+        os.utime(path, (1, 1))
+    assert Maintenance(export.location, interval_ms=1, vacuum_hours=1).run(lambda: None) > len(orphans)
+    assert lake_rows(export.path).equals(before)
+    files = {path for path in export.path.rglob("*") if path.is_file() and "_delta_log" not in path.parts}
+    named = {export.path / name for name in export.location.file_names(export.location.table())}
+    assert files == named | {*kept}
 
 
 def test_files_that_cannot_be_merged_are_one_sentence(export: Export, monkeypatch: pytest.MonkeyPatch):

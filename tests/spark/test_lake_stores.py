@@ -6,10 +6,13 @@ What Spark's workers and driver do is done in this process.
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -69,6 +72,11 @@ def bodies_of(lake: Path, store: str) -> list[bytes]:
     return [row["body"] for row in rows if row["store"] == store]
 
 
+def files_at(lake: Path, version: int) -> list[str]:
+    """Return the files of the table as it was."""
+    return [unquote(uri) for uri in DeltaTable(lake, version=version).file_uris()]
+
+
 def make_old(lake: Path) -> None:
     """Leave the lake as a version without the column made it."""
     (path,) = (lake / "_delta_log").glob(f"{0:020d}.json")
@@ -95,6 +103,26 @@ def test_two_stores_in_one_lake_are_told_apart(tmp_path: Path):
     assert export(two.store, lake).records == 7
     assert rows_by_store(lake) == {ONE: 30, TWO: 27}
     assert bodies_of(lake, TWO) == [b"b" * 100] * 20 + [b"c" * 100] * 7
+
+
+def test_an_export_takes_nothing_out_of_the_folder(tmp_path: Path):
+    """The table can be read as it was, and what people keep beside it stays, however old both are."""
+    lake = tmp_path / "lake"
+    log = written(tmp_path / "store", "a", 30, ONE)
+    note = lake / "notes.ipynb"
+    for letter in "bcd":
+        export(log.store, lake)
+        append(log, letter, 5)
+        note.write_text("{}")
+        for path in lake.rglob("*"):
+            if path.suffix == ".json":
+                path.write_text(re.sub(r'"deletionTimestamp":\d+', '"deletionTimestamp":1', path.read_text()))
+            os.utime(path, (1, 1))
+    assert export(log.store, lake).records == 5
+    assert note.exists()
+    names = {file for version in range(DeltaTable(lake).version() + 1) for file in files_at(lake, version)}
+    assert len(names) > len(DeltaTable(lake).file_uris())
+    assert all(Path(name).exists() for name in names)
 
 
 def test_what_one_store_lost_leaves_the_rows_of_the_other(tmp_path: Path):

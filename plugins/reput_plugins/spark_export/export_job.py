@@ -110,7 +110,7 @@ def export(
     from reput_plugins.spark_export.lake_continuation import continue_lake
     from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.lake_sink import SinkPlan
-    from reput_plugins.spark_export.maintenance import VACUUM_HOURS, Maintenance
+    from reput_plugins.spark_export.maintenance import Maintenance
     from reput_plugins.spark_export.parquet_files import lake_schema
     from reput_plugins.spark_export.spark_session import spark_session
 
@@ -147,7 +147,8 @@ def export(
     added = target.last_commit(table, end)
     if added is None:
         raise DispatcherError(f"the lake does not have what was written: lake={location.address} until={end}")
-    if Maintenance(location, interval_ms=0, vacuum_hours=VACUUM_HOURS).run(lambda: None):
+    # A single run takes no file away from whoever reads the table as it was.
+    if Maintenance(location, interval_ms=0, vacuum_hours=0).run(lambda: None):
         table = location.table()
     return ExportReport(
         added.begin,

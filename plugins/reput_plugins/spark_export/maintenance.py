@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,12 @@ SMALL_SIZE = 8 << 20
 # there are never many, and a row is written again once for each of these sizes, not with every transaction.
 ALIKE_FILES_MAX = 4
 OPEN_DAY_SIZES = (1 << 20, 8 << 20, TARGET_SIZE)
+# What an export writes, and what the Delta library makes of several files, or of one that rows are taken out of.
+UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+OWN_FILE = re.compile(
+    rf"topic=[^/]*/date=[^/]*/([0-9]{{20}}-[0-9]{{20}}(-[0-9a-f]{{8}}){{1,2}}|part-[0-9]{{5}}-{UUID}-c[0-9]{{3}}(\.\w+)?)"
+    r"\.parquet"
+)
 # Transactions between two looks at what they have left.
 COMMITS_BETWEEN_LOOKS = 8
 
@@ -61,7 +68,9 @@ class Maintenance:
         return self.now() - self.done_at >= self.interval_seconds
 
     def run(self, alive: Callable[[], None]) -> int:
-        """Merge what is small and remove what is nobody's; return how many files went. *alive* is called in between.
+        """Merge what is small and remove what reput wrote and nobody names; return how many files went.
+
+        *alive* is called in between.
 
         Raises:
             DispatcherError: the lake cannot be written.
@@ -72,11 +81,13 @@ class Maintenance:
         if self.vacuum_hours:
             with self.refusals():
                 # Files that a running batch has written are nobody's yet; they are far younger.
-                removed += len(
-                    self.lake.table().vacuum(
-                        retention_hours=self.vacuum_hours, dry_run=False, enforce_retention_duration=False, full=True
-                    )
+                unused = self.lake.table().vacuum(
+                    retention_hours=self.vacuum_hours, dry_run=True, enforce_retention_duration=False, full=True
                 )
+                # The library would take whatever else people keep in the folder, too.
+                own = [name for name in unused if OWN_FILE.fullmatch(name)]
+                self.lake.remove(own)
+                removed += len(own)
         return removed
 
     def merge(self, alive: Callable[[], None]) -> int:

@@ -31,7 +31,8 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             between it is done where transactions have left many. 0: never.
         on_corruption: what bytes of the log mean that are no records, or a body that does not have its CRC: "fail", or
             "report": they are left out, logged, and named in the transaction.
-        vacuum_hours: files that no transaction names are removed when they are older; 0: never.
+        vacuum_hours: files that reput wrote and the table does not have, or no longer has, are removed when they are
+            older; 0: never.
     """
 
     lake: str | None = None

@@ -4,7 +4,7 @@
                                  └ first byte         └ behind the last    └ of this attempt
 
 Days are of the store time, in UTC. Topic and date are in the names of the folders, not in the files. Nobody sees a file
-before a transaction of the lake names it; what was never named is an orphan, and `vacuum` removes it.
+before a transaction of the lake names it; what was never named is an orphan, and maintenance removes it.
 """
 
 from __future__ import annotations
