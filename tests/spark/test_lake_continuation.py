@@ -250,6 +250,21 @@ def test_a_history_that_the_epochs_cannot_locate_is_located_by_the_marks(tmp_pat
     assert offsets[-1] == kept[-1]
 
 
+def test_what_another_program_appended_is_known_by_the_marks(tmp_path: Path):
+    """The lake took it before reput opened the store again and began an epoch where its own records end."""
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    written(store, bodies(40))
+    put_all(store, [])
+    log = written(store, [*bodies(40), *bodies(30, b"theirs ")])
+    export(store, lake)
+    put_all(store, [])
+    latest = read_epochs(store, STORE_ID).history[-1]
+    assert latest.located
+    assert latest.start_offset <= log.offsets[40]
+    assert export(store, lake).records == 0
+    assert offsets_in(lake) == log.offsets
+
+
 def diverging(tmp_path: Path) -> tuple[Path, Path, WrittenLog, WrittenLog]:
     """Return store and lake, whose log was written anew from record 30 of 60 on, the old log and the new."""
     store, lake = tmp_path / "store", tmp_path / "lake"

@@ -116,6 +116,30 @@ def test_what_retention_took_is_no_cut(tmp_path: Path):
     assert position(tmp_path, behind) == log.offsets[3]
 
 
+@pytest.mark.parametrize("read_on", [True, False], ids=["appended to", "written anew"])
+def test_an_epoch_of_another_programs_records_parts_where_the_marks_do(tmp_path: Path, read_on: bool):
+    """It begins where reput's own records end; the query may have read the others, and the log may still have them."""
+    written(tmp_path, 30)
+    with reput.open(tmp_path, mode="inline", dispatchers=[]) as opened:
+        own_end = opened.appended
+    log = written(tmp_path, 60)
+    checkpoint = positions(tmp_path).offset(log.end)
+    kept = checkpoint["marks"][-2]
+    if not read_on:
+        shutil.rmtree(tmp_path / "commitlog")
+        anew = written(tmp_path, log.offsets.index(kept[0]) + 1)
+        for number in range(40):
+            anew.append(b"b" * 200 + b"%d" % number)
+        anew.save()
+    epochs = read_epochs(tmp_path, checkpoint["store"]).begin(own_end, START_MS)
+    (tmp_path / "reput" / "epochs").write_bytes(epochs.seal())
+    if read_on:
+        assert position(tmp_path, checkpoint) == log.end
+        return
+    with pytest.raises(StoreError, match=f"the log was cut below the checkpoint: cut_at={kept[0] + kept[1]} "):
+        position(tmp_path, checkpoint)
+
+
 def test_a_log_that_was_written_anew_is_a_cut_behind_the_last_common_record(tmp_path: Path):
     """It says where, never below the log's minimum."""
     log = written(tmp_path / "one", 60)

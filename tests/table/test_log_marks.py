@@ -6,8 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from reput.store.epochs import Epoch, Epochs
 from reput.store.segments import Segments
-from reput.table.log_marks import MARK_COUNT_MAX, LogMark, compare_marks, joined_marks, last_marks
+from reput.table.log_marks import (
+    MARK_COUNT_MAX,
+    LogMark,
+    MarkComparison,
+    compare_marks,
+    find_parting,
+    joined_marks,
+    last_marks,
+)
+from reput_hooks import Cursor
 from small_store import overwrite
 from written_log import START_MS, WrittenLog
 
@@ -160,6 +170,25 @@ def test_a_shorter_log_refutes_nothing(tmp_path):
     compared = compare_marks(segments, marks[-1].commit_log_offset, marks)
     assert compared.agrees
     assert compared.ahead == marks[-1]
+
+
+@pytest.mark.parametrize(
+    ("starts", "held_end", "refuted_at", "parting"),
+    [
+        ([500], 400, None, 500),
+        ([500], 800, None, None),
+        ([500], 600, 700, 600),
+        ([500, 700], 600, None, 700),
+        ([500, 600], 600, None, 600),
+        ([500, 900], 800, None, None),
+    ],
+)
+def test_a_mark_that_is_held_speaks_for_what_lies_below_it(starts, held_end, refuted_at, parting):
+    """Whatever epoch began there; a later one that began above still parts."""
+    epochs = Epochs("a" * 32, [Epoch(1, 0, 0), *(Epoch(2 + n, start, 0) for n, start in enumerate(starts))])
+    refuted = None if refuted_at is None else LogMark(refuted_at, 100, 0, 0)
+    compared = MarkComparison(LogMark(held_end - 100, 100, 0, 0), refuted)
+    assert find_parting(epochs, Cursor("a" * 32, 1, 900, 0), compared, 0) == parting
 
 
 def test_the_newest_marks_are_kept(tmp_path):

@@ -255,16 +255,20 @@ def joined_marks(known: Sequence[LogMark], new: Sequence[LogMark], segment_size:
 def find_parting(epochs: Epochs, cursor: Cursor, compared: MarkComparison, commit_log_offset_min: int) -> int | None:
     """Return from where on the log has another history than what was read up to *cursor*, None if it goes on there.
 
-    It never lies below *commit_log_offset_min*, for the log contradicts nothing there, nor below a mark that is held,
-    unless the store wrote down that its history parted there.
+    It never lies below *commit_log_offset_min*, for the log contradicts nothing there, nor below a mark that is held.
     """
     difference = epochs.first_difference(cursor, commit_log_offset_min)
     parting = None if difference is None else difference.commit_log_offset
-    located = cursor.epoch <= epochs.epoch and all(epoch.located for epoch in epochs.since(cursor))
-    if parting is not None and not located and compared.held is not None:
-        # The epochs only know the lowest place where the histories may part.
-        known_same = compared.refuted is None and compared.ahead is None
-        parting = None if known_same else max(parting, compared.held_end)
+    since = epochs.since(cursor)
+    located = cursor.epoch <= epochs.epoch and all(epoch.located for epoch in since)
+    if parting is not None and compared.held is not None and (not located or compared.held_end > parting):
+        # The epochs only know the lowest place where the histories may part: an epoch also begins where another program
+        # went on, and what it appended may have been read before.
+        if compared.refuted is not None or compared.ahead is not None:
+            parting = max(parting, compared.held_end)
+        else:
+            starts = [epoch.start_offset for epoch in since if epoch.located]
+            parting = min((start for start in starts if start >= compared.held_end), default=None)
     if compared.refuted is not None and (parting is None or parting > compared.refuted.commit_log_offset):
         parting = max(compared.held_end, commit_log_offset_min)
     return None if parting is None or parting >= cursor.commit_log_offset else parting
