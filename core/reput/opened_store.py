@@ -472,14 +472,20 @@ class Store(Reading):
 
         Raises:
             DispatcherError: nobody builds the queues, or not in time.
+            DamagedStore: the queue has lost a unit that would say it.
         """
-        self.wait_for(CONSUME_QUEUE, self.writer.appended, QUEUE_WAIT_S)
+        self.wait_for(CONSUME_QUEUE, min(commit_log_offset, self.writer.appended), QUEUE_WAIT_S)
         with self.read_lock:
             queue = self.reader.queue(topic, queue_id)
             low, high = queue.range()
 
             def begin_of(queue_offset: int) -> int:
-                return queue.units.units(queue_offset, 1)[0][0]
+                unit = queue.units.unit(queue_offset)
+                if unit is None:
+                    queue.refuse_missing_file(queue_offset)
+                    # Retention has taken it meanwhile.
+                    return -1
+                return unit[0]
 
             return low + bisect_left(range(low, high), commit_log_offset, key=begin_of)
 

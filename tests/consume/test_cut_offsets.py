@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
 
 import reput
-from delivering import open_inline
+from delivering import open_inline, wait_until
 from reput.consume.cut_offsets import bring_back_offsets
 from reput.consume.local_offset_store import LocalFileOffsetStore
+from reput.errors import DamagedStore
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.queue_offsets import QueueOffsets
 
@@ -91,6 +93,40 @@ def test_a_broadcasting_consumer_misses_nothing_that_takes_the_place_of_what_a_p
     ):
         assert consumer.receive(WAIT_S).body == new[4]
     assert "has lost messages" not in caplog.text
+
+
+@pytest.mark.parametrize("cut", [None, 50])
+def test_a_queue_that_has_lost_a_file_says_so_to_whoever_looks_for_a_place_in_it(tmp_path, cut):
+    """A file is missing, or was cut short, within the queue: it is named."""
+    with open_inline(tmp_path / "store", mapped_file_size_consume_queue=200) as store:
+        put(store, *(b"%d" % number for number in range(50)))
+        # Nobody has the file open any more, to write it or to force it.
+        wait_until(lambda: store.durable_cursors()["consume_queue"] == store.appended)
+        lost = tmp_path / "store" / "consumequeue" / "orders" / "0" / f"{25 * 20 // 200 * 200:020d}"
+        if cut is None:
+            lost.unlink()
+        else:
+            os.truncate(lost, cut)
+        with pytest.raises(DamagedStore, match="topic=orders queue_id=0 queue_offset=25"):
+            store.queue_offset_from("orders", 0, store.appended)
+
+
+def test_a_queue_that_cannot_be_read_keeps_no_other_from_being_told_of(tmp_path, monkeypatch):
+    """Two queues have grown, and one is damaged: the consumer has the other one."""
+    with open_inline(tmp_path / "store") as store, store.consumer("billing", "orders") as consumer:
+        shared = consumer.shared
+        find = shared.new_queue
+
+        def refuse(topic: str, queue_id: int, begin: str) -> object:
+            if queue_id == 0:
+                raise DamagedStore("the queue is damaged: queue_id=0")
+            return find(topic, queue_id, begin)
+
+        monkeypatch.setattr(shared, "new_queue", refuse)
+        store.put(reput.Message("orders", b"1", queue_id=1))
+        with pytest.raises(DamagedStore, match="queue_id=0"):
+            shared.grown({("orders", 0), ("orders", 1)})
+        assert [queue.queue_id for queue in consumer.queues] == [1]
 
 
 def test_a_broadcasting_consumer_begins_anew_with_another_store_in_the_place_of_its_own(tmp_path):

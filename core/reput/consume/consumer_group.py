@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -26,6 +27,7 @@ from reput.filter import SqlFilter, TagFilter
 from reput.store.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.message_reader import GetMessageStatus, Records
 from reput.store.multi_dispatch import LMQ_PREFIX
+from reput.store.shortages import do_all
 from reput_hooks import Record
 
 if TYPE_CHECKING:
@@ -280,17 +282,19 @@ class ConsumerGroup:
         """Called by the hold service or a loop: these queues can be read further."""
         with self.lock:
             owners = set()
+            new = []
             for key in queues:
                 queue = self.queues.get(key)
                 if queue is None:
-                    if self.add_queue(*key):
-                        self.assign()
-                    continue
-                queue.has_more = True
-                owners.add(queue.owner)
+                    new.append(key)
+                else:
+                    queue.has_more = True
+                    owners.add(queue.owner)
             for consumer in self.consumers:
                 if consumer.reference in owners:
                     consumer.notify()
+            # One that cannot be read keeps no other from being given to somebody.
+            do_all(*(partial(self.add_queue, *key) for key in new))
 
     def wake_all(self) -> None:
         """Have whoever waits for a message look again."""
@@ -333,14 +337,13 @@ class ConsumerGroup:
             self.queues.pop((queue.topic, queue.queue_id), None)
         self.assign()
 
-    def add_queue(self, topic: str, queue_id: int) -> bool:
-        """Have a queue that was not there when its consumers came; False where it may not be read."""
+    def add_queue(self, topic: str, queue_id: int) -> None:
+        """Give somebody a queue that was not there when its consumers came, if it may be read."""
         config = self.services.topics.find(topic)
-        if config is None or queue_id >= config.read_queue_nums:
-            return False
-        # All of its messages came later than whoever wanted the latest.
-        self.queues[topic, queue_id] = self.new_queue(topic, queue_id, "earliest")
-        return True
+        if config is not None and queue_id < config.read_queue_nums:
+            # All of its messages came later than whoever wanted the latest.
+            self.queues[topic, queue_id] = self.new_queue(topic, queue_id, "earliest")
+            self.assign()
 
     # Messages.
 
