@@ -95,6 +95,36 @@ def test_a_broadcasting_consumer_misses_nothing_that_takes_the_place_of_what_a_p
     assert "has lost messages" not in caplog.text
 
 
+def test_a_broadcasting_consumer_misses_nothing_of_a_queue_that_a_power_cut_took_whole(tmp_path, caplog):
+    """The queue comes again only after the consumer has gone on in another one, and has come a second time."""
+    path = tmp_path / "place.json"
+
+    def consume(store: reput.Store, *bodies: bytes) -> None:
+        with store.consumer("caches", "orders", broadcast=True, offset_store=path) as consumer:
+            for body in bodies:
+                record = consumer.receive(WAIT_S)
+                assert record.body == body
+                consumer.acknowledge(record)
+
+    with open_inline(tmp_path / "store") as store:
+        put(store, b"kept")
+        store.flush()
+        shutil.copytree(tmp_path / "store", tmp_path / "cut")
+        store.put(reput.Message("orders", b"lost", queue_id=1))
+        store.put(reput.Message("orders", b"lost", queue_id=1))
+        with store.consumer("caches", "orders", broadcast=True, offset_store=path) as consumer:
+            for _ in range(3):
+                consumer.acknowledge(consumer.receive(WAIT_S))
+    with open_inline(tmp_path / "cut") as store:
+        put(store, b"1")
+        consume(store, b"1")
+    with open_inline(tmp_path / "cut") as store:
+        for body in (b"2", b"3", b"4"):
+            store.put(reput.Message("orders", body, queue_id=1))
+        consume(store, b"2", b"3", b"4")
+    assert "group=caches topic=orders queue_id=1 committed=2 queue_offset_max=0" in caplog.text
+
+
 @pytest.mark.parametrize("cut", [None, 50])
 def test_a_queue_that_has_lost_a_file_says_so_to_whoever_looks_for_a_place_in_it(tmp_path, cut):
     """A file is missing, or was cut short, within the queue: it is named."""

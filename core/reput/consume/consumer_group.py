@@ -183,8 +183,6 @@ class ConsumerGroup:
 
     def new_queue(self, topic: str, queue_id: int, begin: Beginning) -> SharedQueue:
         """Return a queue at the group's committed offset, or where it begins without one."""
-        if isinstance(self.offsets, LocalFileOffsetStore):
-            self.offsets.bring_back(self.group, topic, queue_id)
         committed = self.offsets.query_offset(self.group, topic, queue_id)
         position = self.position_at(topic, queue_id, begin) if committed is None else committed
         statistics = self.services.statistics.of_group(self.group, topic)

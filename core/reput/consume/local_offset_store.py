@@ -79,25 +79,37 @@ class LocalFileOffsetStore(ConsumerOffsetManager):
             end = self.log.log_cursor()
             self.log_end = LogEnd(end.store_id, end.epoch, end.commit_log_offset)
 
-    def bring_back(self, group: str, topic: str, queue_id: int) -> None:
-        """Have the consumer go on at the end of what the log has left of a queue, if it had come further.
+    def bring_back(self) -> None:
+        """Have the consumer go on at the end of what the log has left of each queue, if it had come further.
+
+        Of all queues at once, also of those that are not there any more: what is committed from then on is of the log
+        as it is now, and the file does not tell any more where it parted.
 
         Raises:
             DispatcherError: nobody builds the queues that say where that is.
+            DamagedStore: a queue cannot say it.
         """
-        committed = self.query_offset(group, topic, queue_id)
-        parted_from = self.parted_from
-        if committed is None:
-            return
-        if parted_from is None:
-            if committed <= self.log.next_queue_offset(topic, queue_id):
-                return
-            # Of a file that does not say where the log ended.
-            parted_from = OFFSET_MAX
-        end = self.log.queue_offset_from(topic, queue_id, parted_from)
-        if committed > end:
-            tell_lost(group, topic, queue_id, committed, end)
-            self.commit_offset(group, topic, queue_id, end)
+        ends: list[tuple[str, str, int, int]] = []
+        for group, committed in self.by_group().items():
+            for topic, by_queue in committed.items():
+                for queue_id, queue_offset in by_queue.items():
+                    end = self.end_of(topic, queue_id, queue_offset)
+                    if end < queue_offset:
+                        tell_lost(group, topic, queue_id, queue_offset, end)
+                        ends.append((group, topic, queue_id, end))
+        with self.lock:
+            # None is kept without the others.
+            for place in ends:
+                self.commit_offset(*place)
+
+    def end_of(self, topic: str, queue_id: int, committed: int) -> int:
+        """Return the end of what the log has left of a queue, or *committed*, if nothing before that is lost."""
+        if self.parted_from is not None:
+            return self.log.queue_offset_from(topic, queue_id, self.parted_from)
+        if committed <= self.log.next_queue_offset(topic, queue_id):
+            return committed
+        # Of a file that does not say where the log ended.
+        return self.log.queue_offset_from(topic, queue_id, OFFSET_MAX)
 
     def read_fields(self, fields: dict[str, Any]) -> None:
         others = dict(fields)

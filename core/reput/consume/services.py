@@ -203,6 +203,7 @@ class ConsumeServices:
 
         Raises:
             ConfigError, RequestRefused, DamagedStore: as `consumer`.
+            DispatcherError: what the log has left of its queues is not known in time.
         """
         if not self.groups.require(group).consume_broadcast_enable:
             raise RequestRefused(
@@ -216,9 +217,15 @@ class ConsumeServices:
             if path is not None and path in self.broadcasts.values():
                 raise ConfigError(f"another consumer keeps its offsets there: offset_store={path}")
             lock = next((other.lock for other in self.broadcasts if other.group == group), None)
-            shared = ConsumerGroup(self, group, offsets=LocalFileOffsetStore(path, self.store), lock=lock)
+            offsets = LocalFileOffsetStore(path, self.store)
+            shared = ConsumerGroup(self, group, offsets=offsets, lock=lock)
             self.broadcasts[shared] = path
-            return shared
+        try:
+            offsets.bring_back()
+        except BaseException:
+            self.broadcasts.pop(shared)
+            raise
+        return shared
 
     def stop_broadcasting(self, shared: ConsumerGroup) -> None:
         """A broadcasting consumer has gone: keep how far it has come.
