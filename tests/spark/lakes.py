@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["lake_rows", "offsets_by_reader", "offsets_in"]
+__all__ = ["forget_marks", "lake_rows", "offsets_by_reader", "offsets_in"]
 
 
 def lake_rows(lake: Path) -> pa.Table:
@@ -44,3 +45,14 @@ def offsets_by_reader(lake: Path, spark: Any = None) -> dict[str, list[int]]:
         frame = spark.read.option("basePath", str(lake)).parquet(*files)
         found["spark"] = sorted(row["commitLogOffset"] for row in frame.select("commitLogOffset", "body").collect())
     return found
+
+
+def forget_marks(lake: Path) -> None:
+    """Leave the lake as an older reput made it."""
+    from reput_plugins.spark_export.lake_marks import MARKS_INFO
+
+    for path in (lake / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in actions:
+            action.get("commitInfo", {}).pop(MARKS_INFO, None)
+        path.write_text("".join(json.dumps(action) + "\n" for action in actions))

@@ -5,7 +5,6 @@ What Spark's workers and driver do is done in this process. The fault matrix has
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,11 +23,10 @@ from reput.store.repair import cut
 from reput.store.sealed_file import seal
 from reput_plugins.spark_export.export_job import export
 from reput_plugins.spark_export.lake_location import LakeLocation
-from reput_plugins.spark_export.lake_marks import MARKS_INFO
 from reput_plugins.spark_export.lake_sources import lake_sources
 from small_store import overwrite
 from spark.exporting import without_spark
-from spark.lakes import lake_rows, offsets_in
+from spark.lakes import forget_marks, lake_rows, offsets_in
 from written_log import START_MS, WrittenLog
 
 STORE_ID = "ab" * 16
@@ -39,15 +37,6 @@ def exported_here() -> Iterator[None]:
     """Have exports do their work in this process."""
     with without_spark():
         yield
-
-
-def forget_marks(lake: Path) -> None:
-    """Leave the lake as an older reput made it."""
-    for path in (lake / "_delta_log").glob("*.json"):
-        actions = [json.loads(line) for line in path.read_text().splitlines()]
-        for action in actions:
-            action.get("commitInfo", {}).pop(MARKS_INFO, None)
-        path.write_text("".join(json.dumps(action) + "\n" for action in actions))
 
 
 def name_store(store: Path, store_id: str = STORE_ID) -> None:

@@ -29,7 +29,7 @@ from reput_plugins.spark_export.export_job import export
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.maintenance import Maintenance
 from spark.exporting import without_spark
-from spark.lakes import lake_rows
+from spark.lakes import forget_marks, lake_rows
 from written_log import START_MS, WrittenLog
 
 ONE, TWO = "1a" * 16, "2b" * 16
@@ -204,6 +204,30 @@ def test_a_lake_without_the_column_takes_one_store(tmp_path: Path):
         with pytest.raises(StoreError, match=r"the lake hold"):
             export(two.store, lake, **given)
     assert lake_rows(lake).num_rows == 35
+
+
+@pytest.mark.parametrize("accepted", [False, True], ids=["asked", "accepted"])
+@pytest.mark.parametrize("marked", [True, False], ids=["marks", "no marks"])
+def test_rows_that_may_be_anothers_are_never_taken_out(tmp_path: Path, marked: bool, accepted: bool):
+    """A lake without the column into which an older version took two stores keeps all rows, and both ids are named."""
+    lake = tmp_path / "lake"
+    one, two = written(tmp_path / "one", "a", 30, ONE), written(tmp_path / "two", "b", 40, TWO)
+    export(one.store, lake)
+    export(two.store, lake)
+    make_old(lake)
+    if not marked:
+        forget_marks(lake)
+    for log in (one, two):
+        append(log, "c", 2)
+        assert export(log.store, lake).records == 2
+    if not marked:
+        forget_marks(lake)
+    (two.store / "reput" / "epochs").write_bytes(read_epochs(two.store, TWO).begin(two.offsets[12], START_MS).seal())
+    two.data, two.offsets = two.data[: two.offsets[12]], two.offsets[:12]
+    append(two, "d", 5)
+    with pytest.raises(StoreError, match=f"rows of several exports are in the lake.* lake_store_id={ONE},{TWO} "):
+        export(two.store, lake, accept_truncation=accepted)
+    assert lake_rows(lake).num_rows == 74
 
 
 @pytest.mark.parametrize("recorded", [ONE, None])

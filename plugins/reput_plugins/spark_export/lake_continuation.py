@@ -230,13 +230,26 @@ def source_of(table: DeltaTable, lake: Lake, cursor: Cursor, log: LogTable) -> S
     """Return what the lake holds of one store, compared with *log*."""
     until = cursor.commit_log_offset
     found = committed_marks(table, cursor.store_id, lake.export_name)
-    if found is None:
+    if found is not None:
+        marks = found
+    elif mixed_exports(lake.location, table):
+        marks = []
+    else:
         name = row_name(lake.location, cursor.store_id, lake.export_name) if tells_stores_apart(table) else None
         marks = row_marks(table, name, log.offset_min, until, log.segments.segment_size)
-    else:
-        marks = found
     marks = [mark for mark in marks if mark.commit_log_offset < until]
     return Source(cursor, marks, found is not None, compare_marks(log.segments, log.find_end(), marks))
+
+
+def mixed_exports(location: LakeLocation, table: DeltaTable) -> list[tuple[str, str]]:
+    """Return the (store id, name) of each export in a lake of which nobody can tell whose its rows are; else none.
+
+    An older reput took several into one, before lakes told stores apart.
+    """
+    if tells_stores_apart(table):
+        return []
+    exports = {(cursor.store_id, name) for name, cursors in all_sources(location).items() for cursor in cursors}
+    return sorted(exports) if len(exports) > 1 else []
 
 
 def find_cut(lake: Lake, source: Source, log: LogTable) -> Cut | None:
@@ -269,6 +282,14 @@ def take_out(
     numbers = f"rows_to_take_out={rows} rows_to_keep={rows_kept} lake={lake.location.address}"
     place = f"={at} lake_until={source.cursor.commit_log_offset} lake_epoch={source.cursor.epoch} "
     place += f"epoch={lake.epochs.epoch} offset_min={log.offset_min}"
+    mixed = mixed_exports(lake.location, table) if rows else []
+    if mixed:
+        stores, names = (",".join(part) for part in zip(*mixed, strict=True))
+        raise StoreError(
+            f"rows of several exports are in the lake, and nothing tells whose they are: cut_at{place} "
+            f"lake_store_id={stores} name={names} {numbers}",
+            "Export each store into a folder of its own.",
+        )
     if rows and not accepted and (cut.log_ends or not has_common(lake, table, log, at, source.compared)):
         what = "the log ends before what the lake holds: log_end" if cut.log_ends else f"{CUT_BELOW}: cut_at"
         raise StoreError(f"{what}{place} {numbers} {source.compared}", ACCEPT)
