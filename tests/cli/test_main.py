@@ -171,9 +171,9 @@ def test_the_example_works_when_it_is_pasted(verb, tmp_path, capsys):
 def test_completion_is_installed_and_completes(tmp_path):
     """`reput --install-completion` writes it for the shell; it knows the verbs."""
     environment = {**os.environ, "HOME": str(tmp_path)}
-    installed = subprocess.run(
-        [REPUT, "--install-completion", "bash"], env=environment, capture_output=True, text=True, check=False
-    )
+    # The shell is the one that the command is typed in.
+    typed = ["bash", "-c", f"{REPUT} --install-completion && true"]
+    installed = subprocess.run(typed, env=environment, capture_output=True, text=True, check=False)
     assert installed.returncode == 0, installed.stderr
     assert "_reput_completion" in next((tmp_path / ".bash_completions").iterdir()).read_text()
     asked = {**environment, "_REPUT_COMPLETE": "complete_bash", "COMP_WORDS": "reput se", "COMP_CWORD": "1"}
