@@ -40,7 +40,6 @@ from reput.settings import Settings
 from reput.store.closed_store import closed_store
 from reput.store.consumer_offset_manager import consumer_offset_manager
 from reput.store.dispatcher_cursors import keep_dispatcher_cursors, keep_dispatcher_plugins
-from reput.store.epochs import read_epochs
 from reput.store.identity import require_store
 from reput.store.message import Message, PutMessageResult, check_topic
 from reput.store.message_reader import GetMessageResult, MessageReader
@@ -436,8 +435,7 @@ class Store(Reading):
         Before anything is put: a new message may have the offset of a lost one.
         """
         writer = self.writer
-        left = read_epochs(self.directory, writer.store_id)
-        if writer.adopted_clean and left.clean_end == writer.appended:
+        if writer.adopted_clean and writer.closed_at == writer.appended:
             # Nothing can be lost of a log that ends where we have closed it.
             return
         offsets = consumer_offset_manager(self.directory, self.settings, writer.files)

@@ -12,7 +12,7 @@ from delivering import open_inline, wait_until
 from reput.consume.cut_offsets import bring_back_offsets
 from reput.consume.local_offset_store import LocalFileOffsetStore
 from reput.errors import DamagedStore
-from reput.store.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.consumer_offset_manager import ConsumerOffsetManager, consumer_offset_manager
 from reput.store.queue_offsets import QueueOffsets
 
 WAIT_S = 60.0
@@ -63,6 +63,29 @@ def test_a_group_misses_nothing_of_a_queue_that_a_power_cut_took_whole(tmp_path,
                 assert [consumer.receive(WAIT_S).body for _ in range(3)] == [b"new", b"newer", b"newest"]
         assert "group=billing topic=orders queue_id=0 committed=2 queue_offset_max=0" in caplog.text
         caplog.clear()
+
+
+def test_committed_offsets_are_compared_with_the_log_only_where_it_may_have_lost_something(tmp_path, monkeypatch):
+    """A store that was closed opens without reading the offsets of all groups; after a kill they are read."""
+    with open_inline(tmp_path / "store") as store:
+        put(store, b"0", b"1")
+        with store.consumer("billing", "orders") as consumer:
+            consumer.acknowledge(consumer.receive(WAIT_S))
+        store.flush()
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    managers = []
+
+    def counted(*arguments):
+        managers.append(consumer_offset_manager(*arguments))
+        return managers[-1]
+
+    monkeypatch.setattr("reput.opened_store.consumer_offset_manager", counted)
+    for _ in range(2):
+        with open_inline(tmp_path / "store") as store:
+            assert managers == []
+            put(store, b"more")
+    with open_inline(tmp_path / "killed"):
+        assert len(managers) == 1
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])

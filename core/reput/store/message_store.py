@@ -513,6 +513,8 @@ class MessageStore:
         """Find the end of the log and the next queue offsets, and open the log there."""
         log_directory = self.directory / "commitlog"
         self.was_cut = False
+        # Where the log was closed, if the last to write it was reput and closed it.
+        self.closed_at: int | None = None
         self.found_queues: dict[str, dict[int, QueueSpan]] | None = None
         if segments is None:
             self.files.make_directory(log_directory)
@@ -556,6 +558,7 @@ class MessageStore:
             if recovered.births != read_queue_births(self.directory):
                 self.files.replace(self.own / QUEUE_BIRTHS, seal_queue_births(recovered.births))
             self.force_recovered(segments, recovered.known_durable, recovered.end)
+            self.closed_at = recovered.epochs.clean_end
             # From here on the log is known to be on disk as it is now.
             self.epochs = recovered.epochs.with_mark(make_mark(segments, recovered.end), clean=False)
             self.queue_offsets = recovered.queue_offsets
