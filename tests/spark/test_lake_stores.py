@@ -242,5 +242,34 @@ def test_one_store_under_two_names_is_refused(tmp_path: Path, recorded: str | No
         export(log.store, lake, name="more")
     copy = tmp_path / "copy"
     shutil.copytree(log.store, copy)
-    assert export(copy, lake, store_id="copied").records == 0
+    assert export(copy, lake).records == 0
     assert lake_rows(lake).num_rows == 30
+
+
+def test_a_name_that_the_lake_does_not_have_for_a_log_is_refused(tmp_path: Path):
+    """Both names are told: its rows would have the other one, in silence."""
+    lake = tmp_path / "lake"
+    log = written(tmp_path / "store", "a")
+    export(log.store, lake, store_id="broker-a")
+    append(log, "b", 5)
+    with pytest.raises(StoreError, match=r"under another id: .* store_id=broker-b lake_store_id=broker-a ") as raised:
+        export(log.store, lake, store_id="broker-b")
+    assert "Say --store-id broker-a (storeId), or export into another folder." in raised.value.advice
+    assert rows_by_store(lake) == {"broker-a": 30}
+    assert export(log.store, lake, store_id="broker-a").records == 5
+    assert rows_by_store(lake) == {"broker-a": 35}
+
+
+def test_the_name_in_rows_goes_on_being_taken_after_the_store_has_an_id(tmp_path: Path):
+    """A command that names the store as its rows do works before reput opens it, after, and without its new id."""
+    lake = tmp_path / "lake"
+    log = written(tmp_path / "store", "a")
+    export(log.store, lake, store_id="broker-a")
+    (log.store / "reput").mkdir()
+    (log.store / "reput" / "store.json").write_bytes(seal(StoreIdentity(1, TWO, {})))
+    for letter in "bc":
+        append(log, letter, 5)
+        assert export(log.store, lake, store_id="broker-a").records == 5
+    (log.store / "reput" / "store.json").unlink()
+    assert export(log.store, lake, store_id="broker-a").records == 0
+    assert rows_by_store(lake) == {"broker-a": 40}

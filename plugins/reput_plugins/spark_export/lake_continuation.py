@@ -179,7 +179,15 @@ def find_source(
     sources = [source_of(table, lake, cursor, log) for cursor in known.values()]
     agreeing = [source for source in sources if source.compared.agrees or is_unmarked(source, log)]
     if agreeing:
-        return max(agreeing, key=end_of)
+        found = max(agreeing, key=end_of)
+        held = found.cursor.store_id
+        if given is not None and given != row_name(lake.location, held, lake.export_name):
+            raise StoreError(
+                f"the lake holds this log under another id: lake={lake.location.address} store_id={given} "
+                f"lake_store_id={held} lake_until={end_of(found)} {found.compared}",
+                f"Say --store-id {held} (storeId), or export into another folder.",
+            )
+        return found
     # A copy that went another way has records in common, which would be there twice.
     is_another = all(
         not source.compared.held_count and (source.compared.refuted_count or source.compared.ahead_count)
