@@ -181,6 +181,9 @@ def test_a_shorter_log_refutes_nothing(tmp_path):
         ([500, 700], 600, None, 700),
         ([500, 600], 600, None, 600),
         ([500, 900], 800, None, None),
+        # An older reput wrote 0 where it did not know.
+        ([0], 800, None, None),
+        ([0], 600, 700, 600),
     ],
 )
 def test_a_mark_that_is_held_speaks_for_what_lies_below_it(starts, held_end, refuted_at, parting):
