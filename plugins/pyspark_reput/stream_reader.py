@@ -47,14 +47,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target: int | None = None
 
     def log(self) -> LogTable:
-        """Return the table, opened when it is first needed: Spark sends this object from process to process before.
-
-        Raises:
-            ConfigError: a topic is asked for that the store does not have.
-        """
+        """Return the table, opened when it is first needed: Spark sends this object from process to process before."""
         if self.table is None:
             table = open_table(self.options)
-            require_topics(table, asked_topics(self.options.table.row_filter))
             self.table, self.positions = table, StreamPositions(table, self.options.store_id)
         return self.table
 
@@ -84,8 +79,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.first
 
     def find_first(self) -> int:
-        """Return where the options say that a new query begins."""
+        """Return where the options say that a new query begins. One with a checkpoint outlives its topics.
+
+        Raises:
+            ConfigError: a topic is asked for that the store does not have, or a time at which it stored nothing more.
+        """
         options, table = self.options, self.log()
+        require_topics(table, asked_topics(options.table.row_filter))
         begin, until = table.offset_min, self.end()
         if options.starting_timestamp is not None:
             found = table.offset_of_time(options.starting_timestamp, begin, until)

@@ -119,6 +119,26 @@ def test_a_topic_that_the_store_does_not_have_is_named(log: WrittenLog, options:
         ask(failOnDataLoss="false")
 
 
+@pytest.mark.parametrize("options", [{"subscribe": "orders,refunds"}, {"assign": '{"orders":[0],"refunds":[0]}'}])
+def test_a_stream_with_a_checkpoint_outlives_its_topics(log: WrittenLog, options: dict[str, str]):
+    """Retention took all of one: a restart goes on with the others, and a new query is refused."""
+    log.append(b"refund", topic=b"refunds")
+    log.save()
+    checkpoint = stream(log, **options, startingOffsets="earliest").initialOffset()
+    log.data[log.offsets.pop() :] = b""
+    log.append(b"order")
+    log.save()
+    with pytest.raises(ConfigError, match="the store has no such topic: topic=refunds"):
+        stream(log, **options).initialOffset()
+    restarted = stream(log, **options)
+    end = restarted.latestOffset(checkpoint, ReadAllAvailable())
+    assert end["offset"] == log.end
+    rows = [
+        batch.num_rows for partition in restarted.partitions(checkpoint, end) for batch in restarted.read(partition)
+    ]
+    assert sum(rows) == len(log.offsets)
+
+
 def test_queue_offsets_that_retention_took_are_data_loss(log: WrittenLog):
     """A batch and a new stream refuse them unless they take losses."""
     (log.store / "commitlog" / f"{0:020d}").unlink()
