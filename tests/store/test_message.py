@@ -7,18 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput.errors import MessageIllegal
+from reput.filter.tags import can_be_selected
 from reput.store.message import Message, check_topic, message_properties
 from reput.store.properties import decode_properties
 
 NAMES = st.text(st.characters(exclude_characters="\0\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20)
 LEGAL = set("%|_-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 VALUES = st.text(st.characters(exclude_characters="\0\x02", exclude_categories=["Cs"]), max_size=50)
+KEYS = st.text(st.characters(exclude_characters="\0\x02 ", exclude_categories=["Cs"]), max_size=50)
 
 
 @given(
     properties=st.dictionaries(NAMES, VALUES, max_size=6),
-    tags=st.none() | VALUES,
-    keys=st.none() | st.lists(VALUES, max_size=3),
+    tags=st.none() | VALUES.filter(can_be_selected),
+    keys=st.none() | st.lists(KEYS, max_size=3),
 )
 def test_what_was_given_is_what_is_read(properties, tags, keys):
     """In the order given; keys and tags win over properties of their names."""
