@@ -135,7 +135,10 @@ class Told(NobodyListens):
 
 
 def test_a_clock_that_was_set_back_is_told_while_it_is_behind_the_log(tmp_path, caplog):
-    """Store times do not go back, so they stand still until it has come there; the opening and `doctor` say so, too."""
+    """Store times do not go back, so they stand still until it has come there; the opening and `doctor` say so, too.
+
+    Then it is told that the clock has jumped, which nothing grows old by for a while.
+    """
     clock = ManualClock(Clock().now_ms())
     # The flusher would tell of it, too.
     opened = open_store(tmp_path, clock=clock, files=UnforcedFiles(), flush_interval_commit_log=3_600_000)
@@ -154,7 +157,8 @@ def test_a_clock_that_was_set_back_is_told_while_it_is_behind_the_log(tmp_path, 
     assert (told.count, opened.state) == (1, "RUNNING")
     clock.ms += 3_600_000
     opened.tell_notice()
-    assert (told.count, opened.notice) == (2, None)
+    assert told.count == 2
+    assert "this machine's clock and the log's have parted" in opened.notice
     opened.close(views_complete=True)
     write_checkpoint(tmp_path, ahead, ahead, UnforcedFiles())
     (finding,) = [finding for finding in store_findings(tmp_path) if finding.name == "store times"]

@@ -395,7 +395,7 @@ class MessageStore:
         self.read_only_reason: str | None = None
         self.disk_full_reason: str | None = None
         # What others were told last of `notice`.
-        self.told_notice: str | None = None
+        self.told_notice = ""
         # Tells up to which store time the views that RocketMQ reads are on disk, and up to which commit-log offset the
         # index is.
         self.durable_views: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -742,7 +742,7 @@ class MessageStore:
                 self.committed_publisher.change(publisher, self.shown)
             self.needs_properties = needs_properties
             self.is_plain = not (needs_properties or self.appends_crc or self.multi_dispatch)
-        self.told_notice = None
+        self.told_notice = ""
         self.flush_service.durable_wanted = reads_durable
 
     def force_soon(self) -> None:
@@ -1496,8 +1496,9 @@ class MessageStore:
 
     def tell_notice(self) -> None:
         """Have `reput status` show what is to be known, or that it is over."""
-        notice = self.notice
-        if (notice is None) != (self.told_notice is None):
+        # Its numbers change from round to round; told is what is the matter.
+        notice = (self.notice or "").partition(":")[0]
+        if notice != self.told_notice:
             self.told_notice = notice
             self.publisher.read_only(self.reason)
 
