@@ -387,7 +387,7 @@ def test_several_dispatchers_of_one_plugin_are_told_apart_by_their_names(
     assert running.row("late").progress == end
     request(log.store_directory, "attach", "spare_hook")
     running.group.wait_for("spare_hook", log.end, TIMEOUT)
-    assert "here I am" in group_log(log)
+    running.wait_until(lambda: "here I am" in group_log(log))
     # What was attached, and of which plugin, is known under the next supervisor, too.
     os.kill(running.group.process.pid, signal.SIGKILL)
     running.wait_until(lambda: running.group.restart_count == 1 and running.row("spare_hook").state == "RUNNING")
