@@ -88,7 +88,11 @@ def list_groups(
     counted = rows_by_group(statistics)
     rows: list[dict[str, Any]] = []
     with look(store, config, assignments) as administration:
-        for group, progress in administration.progress_of_groups().items():
+        progress_of = administration.progress_of_groups()
+        # A group that has just begun is written a little later; the program that has the store open knows it.
+        begun = {row.group for row in statistics.groups} if statistics is not None else set()
+        for group in sorted(progress_of.keys() | begun):
+            progress = progress_of.get(group, [])
             described = administration.managers.groups.entries.get(group)
             rows.append(
                 {
