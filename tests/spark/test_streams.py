@@ -37,6 +37,13 @@ def append(log: WrittenLog, count: int) -> None:
     log.save()
 
 
+def append_others(log: WrittenLog, count: int) -> None:
+    """Append records that `append` never writes, as after a cut."""
+    for _ in range(count):
+        log.append(b"another body", store_timestamp=START_MS + 1_000_000 + len(log.offsets))
+    log.save()
+
+
 class Run:
     """One run of a query up to the end of the log, into Parquet files."""
 
@@ -182,13 +189,18 @@ def test_a_checkpoint_of_a_history_that_was_cut_is_refused(log: WrittenLog):
         source = DefaultSource({"path": str(log.store), "startingOffsets": "latest"})
         return source.streamReader(source.schema())
 
+    (log.store / "reput").mkdir()
+    (log.store / "reput" / "store.json").write_bytes(seal(StoreIdentity(1, "ab" * 16, {})))
     above = reader().initialOffset()
     below = {**above, "offset": log.offsets[10]}
     epochs = read_epochs(log.store, above["store"])
     cut = log.offsets[25]
-    (log.store / "reput").mkdir()
     (log.store / "reput" / "epochs").write_bytes(epochs.begin(cut, START_MS).seal())
-    with pytest.raises(StoreError, match=f"cut below the checkpoint: cut_at={cut} checkpoint_offset={log.end} "):
+    del log.data[cut:], log.offsets[25:]
+    append_others(log, 35)
+    with pytest.raises(
+        StoreError, match=f"cut below the checkpoint: cut_at={cut} checkpoint_offset={above['offset']} "
+    ):
         reader().position(above)
     assert reader().position(below) == log.offsets[10]
     assert reader().initialOffset()["epoch"] == above["epoch"] + 1
