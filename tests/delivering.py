@@ -9,9 +9,9 @@ from pathlib import Path
 
 import reput
 from reput.opened_store import Store
-from reput.store.message import PutMessageResult
-from reput.store.recovery import DamagedRange, DamageList
-from reput.store.sealed_file import seal
+from reput.store.disk.sealed_file import seal
+from reput.store.record.message import PutMessageResult
+from reput.store.recovery.recovery import DamagedRange, DamageList
 from reput_hooks import Record
 
 __all__ = ["LIMIT_S", "SMALL", "accept", "all_records", "open_inline", "wait_until"]

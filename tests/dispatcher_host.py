@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from reput.settings import Settings
-from reput.store.delay_level import DelayHistory
-from reput.store.identity import read_store_id
-from reput.store.log_scan import LogScan
+from reput.store.log.log_scan import LogScan
+from reput.store.record.delay_level import DelayHistory
+from reput.store.state.identity import read_store_id
 from reput_hooks import Cursor, DispatchBatch, DispatchColumns, DispatchRequest, Record
 from reput_hooks.dispatch import ROW_SIZE
 

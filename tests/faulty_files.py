@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from reput.store.files import Files, Mapping, WrittenFile
+from reput.store.disk.files import Files, Mapping, WrittenFile
 
 __all__ = ["FullDisk", "Killed", "KilledFiles", "PowerCutFiles"]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from reput.settings import Settings
-from reput.store import consume_queue_ext_addresses, consume_queue_ext_builder
-from reput.store.files import Clock, Files, Mapping, WrittenFile
-from reput.store.log_walk import LogWalk
-from reput.store.message import Message
+from reput.store.disk.files import Clock, Files, Mapping, WrittenFile
+from reput.store.ext import consume_queue_ext_addresses, consume_queue_ext_builder
+from reput.store.log.segments import Segments
 from reput.store.message_store import MessageStore
-from reput.store.record import decode_record
-from reput.store.segments import Segments
+from reput.store.record.message import Message
+from reput.store.record.record import decode_record
+from reput.store.recovery.log_walk import LogWalk
 from reput_hooks import Record
 
 __all__ = [

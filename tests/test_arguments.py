@@ -14,9 +14,9 @@ import reput
 from delivering import LIMIT_S
 from reput.consume import TransactionState
 from reput.errors import ConfigError, NotAStore, ReputError, RequestRefused, StoreError, StoreReadOnly
-from reput.store.files import Files
-from reput.store.subscription_group_manager import SubscriptionGroupConfig
-from reput.store.topic_config_manager import TopicConfig
+from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
+from reput.store.config.topic_config_manager import TopicConfig
+from reput.store.disk.files import Files
 
 
 @pytest.fixture(scope="module")

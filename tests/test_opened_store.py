@@ -29,10 +29,10 @@ from reput.errors import (
     WaitTimeout,
 )
 from reput.settings import Settings
-from reput.store.check import check_store
-from reput.store.files import Mapping
-from reput.store.message_reader import GetMessageStatus
-from reput.store.repair import accept
+from reput.store.check.check import check_store
+from reput.store.disk.files import Mapping
+from reput.store.reader.message_reader import GetMessageStatus
+from reput.store.recovery.repair import accept
 from written_log import WrittenLog
 
 TINY = {

@@ -14,10 +14,10 @@ from reput.errors import ConfigError, DamagedStore, StoreClosed
 from reput.process.control_socket import request
 from reput.process.rebuild import rebuild
 from reput.settings import Settings, load_settings
-from reput.store.check import check_store
-from reput.store.consumer_offset_manager import ConsumerOffsetManager
-from reput.store.topic_config_manager import TopicConfig, TopicConfigManager
-from reput.store.topic_deletions import TopicDeletions
+from reput.store.check.check import check_store
+from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.config.topic_config_manager import TopicConfig, TopicConfigManager
+from reput.store.state.topic_deletions import TopicDeletions
 from small_store import ManualClock, drop, open_store, records
 
 SMALL = {

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from reput.opened_store import ReadOnlyStore, Store, open
     from reput.process.debugging import DebuggedDispatcher, debug
     from reput.settings import Settings
-    from reput.store.message import Message, PutMessageResult, PutMessageStatus
-    from reput.store.message_reader import GetMessageResult, GetMessageStatus
+    from reput.store.reader.message_reader import GetMessageResult, GetMessageStatus
+    from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
     from reput_hooks import Record
 
 __version__ = "0.1.0"
@@ -40,13 +40,13 @@ HOMES = {
     "DamagedStore": "reput.errors",
     "DebuggedDispatcher": "reput.process.debugging",
     "DispatcherError": "reput.errors",
-    "GetMessageResult": "reput.store.message_reader",
-    "GetMessageStatus": "reput.store.message_reader",
-    "Message": "reput.store.message",
+    "GetMessageResult": "reput.store.reader.message_reader",
+    "GetMessageStatus": "reput.store.reader.message_reader",
+    "Message": "reput.store.record.message",
     "MessageIllegal": "reput.errors",
     "NotAStore": "reput.errors",
-    "PutMessageResult": "reput.store.message",
-    "PutMessageStatus": "reput.store.message",
+    "PutMessageResult": "reput.store.record.message",
+    "PutMessageStatus": "reput.store.record.message",
     "ReadOnlyStore": "reput.opened_store",
     "Record": "reput_hooks",
     "ReputError": "reput.errors",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reput.errors import ConfigError, MessageIllegal
-from reput.store.message import Message
+from reput.store.record.message import Message
 from reput_hooks import Record
 
 __all__ = [

@@ -67,10 +67,10 @@ def keep_refused(store_directory: Path, target: Path, view: str, refused: Sequen
     if not refused:
         return
     from reput.process.dead_letters import DeadLetter, DeadLetters
-    from reput.store.epochs import read_epochs
-    from reput.store.identity import read_store_id
-    from reput.store.record import decode_record
-    from reput.store.segments import Segments
+    from reput.store.log.segments import Segments
+    from reput.store.record.record import decode_record
+    from reput.store.state.epochs import read_epochs
+    from reput.store.state.identity import read_store_id
 
     segments = Segments(store_directory / "commitlog")
     epoch = read_epochs(store_directory, read_store_id(store_directory)).epoch

@@ -17,8 +17,8 @@ from functools import partial
 import msgspec
 
 from reput.durable_waits import DurableWaits
-from reput.store.message import Message, PutMessageResult, PutMessageStatus
 from reput.store.message_store import MessageStore, Prepared
+from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
 
 __all__ = ["GroupedPuts"]
 

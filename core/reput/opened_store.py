@@ -37,23 +37,23 @@ from reput.process.group import ProcessGroup
 from reput.process.group_context import GroupContext
 from reput.process.messages import GroupStatus, RebuiltView, WriterRow
 from reput.settings import Settings
-from reput.store.closed_store import closed_store
-from reput.store.consumer_offset_manager import consumer_offset_manager
-from reput.store.dispatcher_cursors import keep_dispatcher_cursors, keep_dispatcher_plugins
-from reput.store.identity import require_store
-from reput.store.message import Message, PutMessageResult, check_topic
-from reput.store.message_reader import GetMessageResult, MessageReader
+from reput.store.config.consumer_offset_manager import consumer_offset_manager
+from reput.store.config.topic_config_manager import TopicConfigManager
+from reput.store.disk.shortages import do_all, go_back, store_error, tell_read_error, tell_store_error
 from reput.store.message_store import MessageStore
-from reput.store.met_damage import MetDamages, known_damage
-from reput.store.multi_dispatch import LMQ_PREFIX
 from reput.store.publisher import Publisher
-from reput.store.record import decode_message_id
-from reput.store.recorded_settings import changed_settings, load_store_settings, meaning_of
-from reput.store.retention_plan import SegmentFate
-from reput.store.shortages import do_all, go_back, store_error, tell_read_error, tell_store_error
-from reput.store.store_checkpoint import write_checkpoint
-from reput.store.threads import Threads
-from reput.store.topic_config_manager import TopicConfigManager
+from reput.store.reader.message_reader import GetMessageResult, MessageReader
+from reput.store.record.message import Message, PutMessageResult, check_topic
+from reput.store.record.multi_dispatch import LMQ_PREFIX
+from reput.store.record.record import decode_message_id
+from reput.store.recovery.found_damage import FoundDamages, known_damage
+from reput.store.retention.retention_plan import SegmentFate
+from reput.store.service.threads import Threads
+from reput.store.state.closed_store import closed_store
+from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors, keep_dispatcher_plugins
+from reput.store.state.identity import require_store
+from reput.store.state.recorded_settings import changed_settings, load_store_settings, meaning_of
+from reput.store.state.store_checkpoint import write_checkpoint
 from reput_hooks import Cursor, Record
 
 if TYPE_CHECKING:
@@ -319,9 +319,9 @@ class Reading:
 
     def walk_records(self, commit_log_offset: int, follow: bool) -> Iterator[Record]:
         """Yield what `records` promises."""
-        from reput.store.log_scan import LogScan
-        from reput.store.record import decode_record
-        from reput.store.recovery import read_damage
+        from reput.store.log.log_scan import LogScan
+        from reput.store.record.record import decode_record
+        from reput.store.recovery.recovery import read_damage
 
         scan = LogScan(self.directory, passed_over=read_damage(self.directory).accepted(), verify=True)
         try:
@@ -382,7 +382,7 @@ class Store(Reading):
         self.not_begun = set() if begun else set(self.settings.dispatchers)
         self.read_lock = threading.Lock()
         self.grown = threading.Condition()
-        self.met_damages = MetDamages(directory)
+        self.met_damages = FoundDamages(directory)
         # What the event loop of each thread puts and waits with.
         self.here = threading.local()
         self.closed = False
@@ -1151,8 +1151,8 @@ class ReadOnlyStore(Reading):
         with tell_read_error(f"the store cannot be opened: store={directory}"):
             self.observed = connect_observer(directory)
             if self.observed is None:
-                from reput.store.log_end import find_log_end
-                from reput.store.segments import Segments
+                from reput.store.log.segments import Segments
+                from reput.store.recovery.log_end import find_log_end
 
                 self.end = find_log_end(directory, Segments(directory / "commitlog"))
         self.reader = MessageReader(

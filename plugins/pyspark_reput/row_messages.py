@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from reput.errors import ConfigError, MessageIllegal
-from reput.store.message import Message, MessageExtBrokerInner, check_topic, message_properties
+from reput.store.record.message import Message, MessageExtBrokerInner, check_topic, message_properties
 
 __all__ = ["check_columns", "check_types", "messages_of", "plain_rows"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from reput.errors import StoreError
-from reput.store.epochs import read_epochs
-from reput.store.identity import derive_store_id, read_identity
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import derive_store_id, read_identity
 from reput.table import LogTable
 from reput.table.log_marks import LogMark, MarkComparison, compare_marks, find_parting, joined_marks, last_marks
 from reput_hooks import Cursor

@@ -23,13 +23,13 @@ import pyarrow as pa
 from pyspark_reput.row_messages import messages_of
 from reput.errors import ConfigError, MessageIllegal
 from reput.settings import Settings
-from reput.store.files import Files
-from reput.store.identity import is_store
-from reput.store.log_scan import LogScan
+from reput.store.disk.files import Files
+from reput.store.disk.sealed_file import read_sealed, seal
+from reput.store.log.log_scan import LogScan
 from reput.store.message_store import MessageStore
-from reput.store.properties import decode_properties
-from reput.store.recorded_settings import load_store_settings
-from reput.store.sealed_file import read_sealed, seal
+from reput.store.record.properties import decode_properties
+from reput.store.state.identity import is_store
+from reput.store.state.recorded_settings import load_store_settings
 from reput_hooks import replace_durably
 
 __all__ = ["WRITE_PROPERTY", "WriteLedger", "make_store", "stage_rows"]

@@ -10,18 +10,18 @@ import os
 from pathlib import Path
 
 from reput.errors import DamagedStore, OffsetOutOfRange
-from reput.store.batch_topics import BatchTopics
-from reput.store.consume_queue_builder import (
+from reput.store.builder_dispatcher import BuilderDispatcher
+from reput.store.disk.files import Files
+from reput.store.disk.shortages import retry_on_shortage
+from reput.store.ext.consume_queue_ext_addresses import ExtAddresses
+from reput.store.queue.batch_topics import BatchTopics
+from reput.store.queue.consume_queue_builder import (
     ConsumeQueueBuilder,
     ConsumeQueueState,
     shown_queue_file_size,
 )
-from reput.store.consume_queue_ext_addresses import ExtAddresses
-from reput.store.files import Files
-from reput.store.kept_view import KeptView
-from reput.store.queue_births import births_for_view
-from reput.store.shortages import retry_on_shortage
-from reput.store.threads import Threads
+from reput.store.recovery.queue_births import births_for_view
+from reput.store.service.threads import Threads
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,
@@ -40,7 +40,7 @@ EXT_FOLDER = "consumequeue_ext"
 ADOPTED = "adopted"
 
 
-class ConsumeQueueDispatcher(KeptView[ConsumeQueueBuilder, ConsumeQueueState]):
+class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueueState]):
     """Builds the consume queues of one store."""
 
     def __init__(self, context: DispatcherContext, files: Files | None = None, threads: Threads | None = None) -> None:
@@ -75,7 +75,7 @@ class ConsumeQueueDispatcher(KeptView[ConsumeQueueBuilder, ConsumeQueueState]):
 
     def adopt(self) -> ConsumeQueueState | None:
         # Loads numpy, which all other starts do without.
-        from reput.store.consume_queue_adoption import adopt_queues
+        from reput.store.recovery.consume_queue_adoption import adopt_queues
 
         builder = self.builder
         table, complete_to = adopt_queues(builder.directory, self.context.store_directory, builder.file_size)
@@ -162,8 +162,8 @@ class ConsumeQueueDispatcher(KeptView[ConsumeQueueBuilder, ConsumeQueueState]):
     def first_unreadable(self, begin: int, end: int) -> int | None:
         """Return where the log from *begin* to *end* cannot be read, and nobody has accepted that; None: nowhere."""
         # Here: it loads numpy, and is needed only when a view was lost.
-        from reput.store.log_scan import LogScan
-        from reput.store.recovery import read_damage
+        from reput.store.log.log_scan import LogScan
+        from reput.store.recovery.recovery import read_damage
 
         store_directory = self.context.store_directory
         scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted())

@@ -12,17 +12,17 @@ from __future__ import annotations
 import os
 
 from reput.filter import BloomFilter
-from reput.store.batch_topics import BatchTopics
-from reput.store.consume_queue_builder import shown_queue_file_size
-from reput.store.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtCursor, ExtState
-from reput.store.files import Files
-from reput.store.filters_in_use import FILTERS_IN_USE, FiltersInUse
-from reput.store.kept_view import KeptView
-from reput.store.queue_births import births_for_view
-from reput.store.registered_filters import RegisteredFilters
-from reput.store.sealed_file import read_sealed, seal
-from reput.store.shortages import retry_on_shortage
-from reput.store.threads import Threads
+from reput.store.builder_dispatcher import BuilderDispatcher
+from reput.store.disk.files import Files
+from reput.store.disk.sealed_file import read_sealed, seal
+from reput.store.disk.shortages import retry_on_shortage
+from reput.store.ext.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtCursor, ExtState
+from reput.store.ext.filters_in_use import FILTERS_IN_USE, FiltersInUse
+from reput.store.ext.registered_filters import RegisteredFilters
+from reput.store.queue.batch_topics import BatchTopics
+from reput.store.queue.consume_queue_builder import shown_queue_file_size
+from reput.store.recovery.queue_births import births_for_view
+from reput.store.service.threads import Threads
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,
@@ -40,7 +40,7 @@ FOLDER = "consumequeue_ext"
 ADOPTED = "adopted"
 
 
-class ConsumeQueueExtDispatcher(KeptView[ConsumeQueueExtBuilder, ExtCursor]):
+class ConsumeQueueExtDispatcher(BuilderDispatcher[ConsumeQueueExtBuilder, ExtCursor]):
     """Builds the ext units of one store."""
 
     def __init__(self, context: DispatcherContext, files: Files | None = None, threads: Threads | None = None) -> None:
@@ -68,7 +68,7 @@ class ConsumeQueueExtDispatcher(KeptView[ConsumeQueueExtBuilder, ExtCursor]):
 
     def adopt(self) -> ExtCursor | None:
         # Here: it loads numpy, which takes 20 MiB and longer than the rest of a start.
-        from reput.store.consume_queue_ext_adoption import adopt_ext
+        from reput.store.recovery.consume_queue_ext_adoption import adopt_ext
 
         state, complete_to = adopt_ext(self.builder, self.context.store_directory)
         if not complete_to:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from reput.store.files import Clock, Files
-from reput.store.index_builder import IndexBuilder, IndexCursor, IndexState
-from reput.store.index_file import IndexHeader
-from reput.store.kept_view import KeptView
-from reput.store.record import decode_record
-from reput.store.segments import Segments
-from reput.store.shortages import retry_on_shortage
-from reput.store.threads import Threads
+from reput.store.builder_dispatcher import BuilderDispatcher
+from reput.store.disk.files import Clock, Files
+from reput.store.disk.shortages import retry_on_shortage
+from reput.store.index.index_builder import IndexBuilder, IndexCursor, IndexState
+from reput.store.index.index_file import IndexHeader
+from reput.store.log.segments import Segments
+from reput.store.record.record import decode_record
+from reput.store.service.threads import Threads
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,
@@ -32,7 +32,7 @@ __all__ = ["IndexDispatcher"]
 FOLDER = "index"
 
 
-class IndexDispatcher(KeptView[IndexBuilder, IndexCursor]):
+class IndexDispatcher(BuilderDispatcher[IndexBuilder, IndexCursor]):
     """Builds the key index of one store."""
 
     def __init__(
@@ -57,7 +57,7 @@ class IndexDispatcher(KeptView[IndexBuilder, IndexCursor]):
         self.builder.restore(kept.state)
 
     def adopt(self) -> IndexCursor | None:
-        from reput.store.index_adoption import adopt_index
+        from reput.store.recovery.index_adoption import adopt_index
 
         state, complete_to = adopt_index(self.builder, self.context.store_directory)
         if not complete_to:

@@ -9,8 +9,8 @@ import pytest
 
 import reput
 from reput.cli import main
-from reput.store.dispatcher_cursors import keep_dispatcher_cursors, read_dispatcher_cursors
-from reput.store.files import Files
+from reput.store.disk.files import Files
+from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors, read_dispatcher_cursors
 
 SMALL = {"mapped_file_size_commit_log": 65536, "max_hash_slot_num": 16, "max_index_num": 64}
 

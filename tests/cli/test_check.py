@@ -7,7 +7,7 @@ from typing import Any
 
 from reput.cli import check, main
 from reput.cli.check import check_text
-from reput.store.check import check_store
+from reput.store.check.check import check_store
 
 
 def view(state: str = "equal", **more: Any) -> dict[str, Any]:

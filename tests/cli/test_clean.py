@@ -11,8 +11,8 @@ import pytest
 import reput
 from command_line import run_reput
 from golden_sets import tree_digest
-from reput.store.dispatcher_cursors import keep_dispatcher_cursors
-from reput.store.files import Files
+from reput.store.disk.files import Files
+from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors
 
 HOUR_S = 3600
 SETTINGS = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 200}

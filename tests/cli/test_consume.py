@@ -15,7 +15,7 @@ import reput
 from command_line import REPUT
 from reput.cli import main
 from reput.cli.consume import Output
-from reput.store.config_json import parse_config
+from reput.store.config.config_json import parse_config
 
 TOPIC = "Meadow_orders-12"
 

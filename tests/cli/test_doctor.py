@@ -13,7 +13,7 @@ from reput.cli import findings, main
 from reput.cli.findings import Finding, machine_findings, store_findings
 from reput.errors import RingError
 from reput.process.catalogue import CatalogueEntry
-from reput.store.store_lock import LockState, StoreLock
+from reput.store.state.store_lock import LockState, StoreLock
 
 
 def test_every_warning_and_problem_comes_with_an_advice():

@@ -10,7 +10,7 @@ import reput
 from golden_sets import tree_digest
 from reput.cli import main
 from reput.errors import ConfigError
-from reput.store.config_json import parse_config
+from reput.store.config.config_json import parse_config
 
 # So that a whole store can be compared in no time.
 SMALL = {

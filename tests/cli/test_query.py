@@ -10,7 +10,7 @@ import pytest
 
 import reput
 from reput.cli import main
-from reput.store.index_file import key_hash
+from reput.store.index.index_file import key_hash
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ import reput
 from command_line import REPUT, run_reput
 from reput.cli import main
 from reput.cli.status import status_text
-from reput.store.log_end import find_log_end
-from reput.store.segments import Segments
+from reput.store.log.segments import Segments
+from reput.store.recovery.log_end import find_log_end
 
 NOBODY = 65534
 ROW = {

@@ -10,7 +10,7 @@ import reput
 from command_line import run_reput
 from golden_sets import tree_digest
 from reput.cli import main
-from reput.store.topic_config_manager import TopicConfigManager
+from reput.store.config.topic_config_manager import TopicConfigManager
 
 # So that a whole store can be compared in no time.
 SMALL = {

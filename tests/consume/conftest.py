@@ -9,7 +9,7 @@ import pytest
 
 import reput.opened_store
 from reput.settings import LoadedSettings
-from reput.store.recorded_settings import load_store_settings, read_recorded
+from reput.store.state.recorded_settings import load_store_settings, read_recorded
 
 FLUSH_MODES: dict[str, dict[str, Any]] = {
     "ASYNC_FLUSH": {},

@@ -8,8 +8,8 @@ import pytest
 
 import reput
 from reput.errors import ConfigError, DamagedStore, RequestRefused
-from reput.store.config_json import parse_config
-from reput.store.subscription_group_manager import SubscriptionGroupConfig
+from reput.store.config.config_json import parse_config
+from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 
 WAIT_S = 60.0
 

@@ -20,8 +20,8 @@ from reput.consume.subscription import subscribe
 from reput.errors import ConfigError, OffsetOutOfRange, RequestRefused, StoreClosed
 from reput.filter import FilterSyntaxError, parse, parse_tags
 from reput.opened_store import GoneDirectory
-from reput.store.config_json import parse_config
-from reput.store.topic_config_manager import TopicConfig
+from reput.store.config.config_json import parse_config
+from reput.store.config.topic_config_manager import TopicConfig
 
 WAIT_S = 60.0
 

@@ -10,7 +10,7 @@ import reput
 from reput.consume.consumer_filters import NOT_BORN
 from reput.consume.subscription import subscribe
 from reput.filter import parse
-from reput.store.consumer_filter_manager import ConsumerFilterManager
+from reput.store.config.consumer_filter_manager import ConsumerFilterManager
 
 WAIT_S = 60.0
 TOPIC = "orders"

@@ -10,7 +10,7 @@ import pytest
 import reput
 from delivering import accept, wait_until
 from reput.errors import DamagedStore
-from reput.store.topic_config_manager import TopicConfig
+from reput.store.config.topic_config_manager import TopicConfig
 
 WAIT_S = 60.0
 

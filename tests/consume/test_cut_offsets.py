@@ -12,8 +12,8 @@ from delivering import open_inline, wait_until
 from reput.consume.cut_offsets import bring_back_offsets
 from reput.consume.local_offset_store import LocalFileOffsetStore
 from reput.errors import DamagedStore
-from reput.store.consumer_offset_manager import ConsumerOffsetManager, consumer_offset_manager
-from reput.store.queue_offsets import QueueOffsets
+from reput.store.config.consumer_offset_manager import ConsumerOffsetManager, consumer_offset_manager
+from reput.store.queue.queue_offsets import QueueOffsets
 
 WAIT_S = 60.0
 

@@ -14,9 +14,9 @@ from reput.consume.response_code import ResponseCode
 from reput.errors import DamagedStore, RequestRefused, StoreLocked
 from reput.opened_store import ReadOnlyStore
 from reput.settings import Settings
-from reput.store.config_json import parse_config
-from reput.store.store_lock import StoreLock
-from reput.store.subscription_group_manager import SubscriptionGroupConfig
+from reput.store.config.config_json import parse_config
+from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
+from reput.store.state.store_lock import StoreLock
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def test_offsets_have_one_writer(store):
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from reput.store.store_lock import StoreLock\n"
+        "from reput.store.state.store_lock import StoreLock\n"
         "lock = StoreLock(Path(sys.argv[1]))\n"
         "print(flush=True)\n"
         "sys.stdin.read()\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.store.config_json import parse_config
+from reput.store.config.config_json import parse_config
 
 PROGRAM = Path(__file__).with_name("history_program.py")
 KILLS = 4

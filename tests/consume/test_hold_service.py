@@ -19,8 +19,8 @@ from reput.consume.response_code import ResponseCode
 from reput.consume.subscription import subscribe
 from reput.errors import ConfigError, RequestRefused, StoreClosed, StoreError
 from reput.filter import parse
-from reput.store.files import Clock
-from reput.store.topic_config_manager import TopicConfig
+from reput.store.config.topic_config_manager import TopicConfig
+from reput.store.disk.files import Clock
 
 WAIT_S = 60.0
 

@@ -22,7 +22,7 @@ from reput.errors import RequestRefused
 from reput.filter import FilterSyntaxError, parse
 from reput.opened_store import ReadOnlyStore
 from reput.settings import Settings, load_settings
-from reput.store.subscription_group_manager import SubscriptionGroupConfig
+from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 
 GROUP = "GID_test"
 AGED_PARTS = ("head-before", "head-after", "rebuilt-before", "rebuilt-after")

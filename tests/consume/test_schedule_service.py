@@ -20,13 +20,13 @@ from reput.consume.schedule_service import PAUSE_MS
 from reput.errors import StoreFull
 from reput.filter.string_hash import string_hash
 from reput.opened_store import Store
-from reput.store.check import check_store
-from reput.store.delay_level import SCHEDULE_TOPIC
-from reput.store.delay_offset_manager import DelayOffsetManager
-from reput.store.files import Clock
-from reput.store.identity import read_identity
-from reput.store.message import MessageExtBrokerInner
-from reput.store.sealed_file import seal
+from reput.store.check.check import check_store
+from reput.store.config.delay_offset_manager import DelayOffsetManager
+from reput.store.disk.files import Clock
+from reput.store.disk.sealed_file import seal
+from reput.store.record.delay_level import SCHEDULE_TOPIC
+from reput.store.record.message import MessageExtBrokerInner
+from reput.store.state.identity import read_identity
 from reput_hooks import Record
 from small_store import ManualClock, records
 

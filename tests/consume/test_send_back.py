@@ -15,10 +15,10 @@ from reput.consume.response_code import ResponseCode
 from reput.consume.send_back import dead_letter_when_exhausted, send_back
 from reput.errors import RequestRefused
 from reput.opened_store import Store
-from reput.store.delay_level import SCHEDULE_TOPIC
-from reput.store.message import MessageExtBrokerInner
-from reput.store.subscription_group_manager import SubscriptionGroupConfig
-from reput.store.topic_config_manager import TopicConfig, TopicConfigManager
+from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
+from reput.store.config.topic_config_manager import TopicConfig, TopicConfigManager
+from reput.store.record.delay_level import SCHEDULE_TOPIC
+from reput.store.record.message import MessageExtBrokerInner
 from reput_hooks import Record
 
 GROUP = "billing"

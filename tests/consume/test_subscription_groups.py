@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 from delivering import open_inline
-from reput.store.subscription_group_manager import SubscriptionGroupManager
+from reput.store.config.subscription_group_manager import SubscriptionGroupManager
 
 
 def kept(directory) -> set[str]:

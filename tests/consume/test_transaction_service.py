@@ -22,12 +22,12 @@ from reput.consume.response_code import ResponseCode
 from reput.consume.transaction_service import HalfMessage, TransactionState, half_message
 from reput.errors import ConfigError, MessageIllegal, RequestRefused, StoreFull
 from reput.opened_store import Store
-from reput.store.consumer_offset_manager import ConsumerOffsetManager
-from reput.store.files import Clock
-from reput.store.log_clock import PARTED_MS, SETTLED_MS, LogClock
-from reput.store.message import MessageExtBrokerInner, PutMessageStatus
-from reput.store.properties import PROPERTIES_SIZE_MAX
-from reput.store.topic_config_manager import TopicConfig, TopicConfigManager
+from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.config.topic_config_manager import TopicConfig, TopicConfigManager
+from reput.store.disk.files import Clock
+from reput.store.log.log_clock import PARTED_MS, SETTLED_MS, LogClock
+from reput.store.record.message import MessageExtBrokerInner, PutMessageStatus
+from reput.store.record.properties import PROPERTIES_SIZE_MAX
 from reput_hooks import Record
 from small_store import ManualClock
 

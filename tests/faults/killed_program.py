@@ -23,8 +23,8 @@ from faults.system_calls import Ending, Marks, TracingRefused, kill_at
 from reput.errors import DispatcherError
 from reput.opened_store import Mode
 from reput.settings import Settings
-from reput.store.check import check_store
-from reput.store.store_lock import StoreLock
+from reput.store.check.check import check_store
+from reput.store.state.store_lock import StoreLock
 
 __all__ = ["DEEDS", "Deed"]
 

@@ -20,9 +20,9 @@ from faults.scripted_store import AsyncStore, PooledStore, ScriptedStore, SyncSt
 from faulty_files import Killed
 from reput.errors import DamagedStore, StoreError, StoreFull, StoreReadOnly
 from reput.settings import Settings
-from reput.store.check import check_store
-from reput.store.message import Message
+from reput.store.check.check import check_store
 from reput.store.message_store import MessageStore
+from reput.store.record.message import Message
 from reput_hooks import RebuildNeeded
 from simulation.simulated_machine import HeldThreads
 from small_store import (

@@ -17,8 +17,8 @@ import reput
 from process.probe_plugin import PluginFolder
 from reput.process.status import DispatcherRow
 from reput.settings import Settings
-from reput.store.check import check_store
-from reput.store.store_lock import StoreLock
+from reput.store.check.check import check_store
+from reput.store.state.store_lock import StoreLock
 from small_store import records
 
 __all__ = [

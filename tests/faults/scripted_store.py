@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from faulty_files import Killed
-from reput.store.store_lock import StoreLock
+from reput.store.state.store_lock import StoreLock
 from simulation.expected_log import Violation
 from simulation.simulation import Member, Simulation
 

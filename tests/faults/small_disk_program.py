@@ -17,7 +17,7 @@ import reput
 from faults.process_scene import wait_until
 from reput.errors import StoreFull
 from reput.settings import Settings
-from reput.store.check import check_store
+from reput.store.check.check import check_store
 
 __all__ = ["ACTS", "REFUSED"]
 

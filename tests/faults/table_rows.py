@@ -17,8 +17,8 @@ import reput.table
 from faults.rows import row
 from reput.errors import DamagedStore
 from reput.process.log_reader import CommitLogReader
-from reput.store.log_scan import LogScan
-from reput.store.repair import cut
+from reput.store.log.log_scan import LogScan
+from reput.store.recovery.repair import cut
 from reput_hooks import DispatchColumns
 from written_log import WrittenLog
 

@@ -69,4 +69,4 @@ def test_each_thread_of_a_store_is_tried_with_an_error():
     started = {name for module in sources for name in STARTED.findall(module.path.read_text())}
     assert started == {death.thread for death in DEATHS}
     makers = [module.source for module in sources if "threading.Thread" in dict(module.names)]
-    assert makers == ["core/reput/store/threads.py"]
+    assert makers == ["core/reput/store/service/threads.py"]

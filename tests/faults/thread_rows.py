@@ -27,10 +27,10 @@ from reput.opened_store import Store
 from reput.process.group import ProcessGroup
 from reput.process.inline import InlineGroup
 from reput.process.release_service import ReleaseService
-from reput.store.commit_log import CommitLog
-from reput.store.commit_service import CommitService
-from reput.store.flush_service import FlushService
-from reput.store.retention import Retention
+from reput.store.log.commit_log import CommitLog
+from reput.store.log.commit_service import CommitService
+from reput.store.log.flush_service import FlushService
+from reput.store.retention.retention import Retention
 from reput_hooks import Record
 
 __all__ = ["DEATHS"]

@@ -12,9 +12,9 @@ import reput
 from faults.rows import row
 from reput.errors import DamagedStore
 from reput.settings import Settings
-from reput.store.check import check_store
-from reput.store.consume_queue import UNIT_SIZE
-from reput.store.file_name import file_name
+from reput.store.check.check import check_store
+from reput.store.disk.file_name import file_name
+from reput.store.queue.consume_queue import UNIT_SIZE
 from small_store import SEGMENT_SIZE
 
 __all__: list[str] = []

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import reput
-from reput.store.message_reader import BoundaryType
-from reput.store.repair import cut
+from reput.store.reader.message_reader import BoundaryType
+from reput.store.recovery.repair import cut
 
 WAIT_S = 60.0
 HEADLESS = ("Cobalt_orders-11", 0)

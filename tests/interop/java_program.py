@@ -15,7 +15,7 @@ import pytest
 
 from interop.put_questions import put_question
 from reput.settings import Settings
-from reput.store.message import Message
+from reput.store.record.message import Message
 
 __all__ = ["OLDER_VERSIONS", "VERSIONS", "enters_tags", "java_command"]
 

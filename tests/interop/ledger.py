@@ -17,9 +17,9 @@ from typing import Any
 from interop.put_questions import put_question
 from interop.rocketmq_store import RocketMQStore
 from reput.settings import Settings
-from reput.store.delay_level import SCHEDULE_TOPIC
-from reput.store.message import Message, PutMessageResult
-from reput.store.properties import decode_properties
+from reput.store.record.delay_level import SCHEDULE_TOPIC
+from reput.store.record.message import Message, PutMessageResult
+from reput.store.record.properties import decode_properties
 from reput_hooks import Record
 
 __all__ = [

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Sequence
 
 from reput.settings import Settings
-from reput.store.message import Message, message_properties
+from reput.store.record.message import Message, message_properties
 
 __all__ = ["batch_question", "put_question"]
 

@@ -12,7 +12,7 @@ from typing import Self
 
 import msgspec
 
-from reput.store.message import Message, PutMessageResult
+from reput.store.record.message import Message, PutMessageResult
 
 __all__ = ["ReputWriter"]
 

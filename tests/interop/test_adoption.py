@@ -21,7 +21,7 @@ from interop.ledger import (
 )
 from interop.put_questions import batch_question, put_question
 from reput.settings import Settings
-from reput.store.message import Message
+from reput.store.record.message import Message
 from written_log import inner_batch_body
 
 pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]

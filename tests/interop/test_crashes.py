@@ -21,7 +21,7 @@ from interop.ledger import (
 )
 from interop.reput_writer import ReputWriter
 from reput.settings import Settings
-from reput.store.message import Message
+from reput.store.record.message import Message
 from reput_hooks import Record
 from small_store import overwrite
 

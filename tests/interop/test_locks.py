@@ -10,7 +10,7 @@ from interop.put_questions import put_question
 from interop.rocketmq_store import RocketMQError
 from reput.errors import StoreLocked
 from reput.settings import Settings
-from reput.store.message import Message
+from reput.store.record.message import Message
 from small_store import records
 
 pytestmark = [pytest.mark.java, pytest.mark.processes]

@@ -21,9 +21,9 @@ from interop.put_questions import batch_question, put_question
 from interop.rocketmq_store import RocketMQStore
 from reput.opened_store import Store
 from reput.settings import Settings
-from reput.store.delay_level import SCHEDULE_TOPIC
-from reput.store.message import Message
 from reput.store.message_store import MessageStore
+from reput.store.record.delay_level import SCHEDULE_TOPIC
+from reput.store.record.message import Message
 from reput_hooks import Record
 from small_store import ManualClock, records
 

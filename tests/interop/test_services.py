@@ -19,7 +19,7 @@ from interop.rocketmq_store import record_of
 from reput.consume.half_messages import OP_TOPIC, done_offsets
 from reput.consume.transaction_service import TransactionState
 from reput.settings import Settings
-from reput.store.message import Message
+from reput.store.record.message import Message
 
 pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
 

@@ -15,12 +15,12 @@ from dispatcher_host import Context, cut_into_batches, log_batch, view_bytes
 from faulty_files import FullDisk, Killed, KilledFiles, PowerCutFiles
 from golden_sets import CLEAN_SETS
 from reput.settings import Settings, load_settings
-from reput.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
-from reput.store.consume_queue_ext import is_address
-from reput.store.files import Files
-from reput.store.identity import StoreIdentity, read_store_id
-from reput.store.record import INNER_BATCH_FLAG
-from reput.store.sealed_file import seal
+from reput.store.disk.files import Files
+from reput.store.disk.sealed_file import seal
+from reput.store.ext.consume_queue_ext import is_address
+from reput.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from reput.store.record.record import INNER_BATCH_FLAG
+from reput.store.state.identity import StoreIdentity, read_store_id
 from reput_hooks import Cursor, DispatchBatch, RebuildNeeded, RetryLater
 from reput_plugins.consume_queue import ConsumeQueueDispatcher, reput_create_dispatcher, reput_describe_dispatcher
 from simulation.simulated_machine import HeldThreads, PromptThreads

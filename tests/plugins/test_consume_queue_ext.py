@@ -18,14 +18,14 @@ from dispatcher_host import Context, cut_into_batches, log_batch, view_bytes
 from faulty_files import FullDisk, Killed, KilledFiles, PowerCutFiles
 from reput.filter import BloomFilter
 from reput.settings import Settings, load_settings
-from reput.store.consume_queue import UNIT, UNIT_SIZE
-from reput.store.consume_queue_ext import ConsumeQueueExt, is_address
-from reput.store.files import Files
-from reput.store.identity import StoreIdentity, read_store_id
-from reput.store.open_files import OpenFiles
-from reput.store.recovery import DamagedRange, DamageList
-from reput.store.sealed_file import read_sealed, seal
-from reput.store.threads import Threads
+from reput.store.disk.files import Files
+from reput.store.disk.open_files import OpenFiles
+from reput.store.disk.sealed_file import read_sealed, seal
+from reput.store.ext.consume_queue_ext import ConsumeQueueExt, is_address
+from reput.store.queue.consume_queue import UNIT, UNIT_SIZE
+from reput.store.recovery.recovery import DamagedRange, DamageList
+from reput.store.service.threads import Threads
+from reput.store.state.identity import StoreIdentity, read_store_id
 from reput_hooks import Cursor, DispatchBatch, RebuildNeeded, RetryLater
 from reput_plugins.consume_queue import ConsumeQueueDispatcher
 from reput_plugins.consume_queue_ext import (

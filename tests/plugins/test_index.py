@@ -14,11 +14,11 @@ from dispatcher_host import Context, cut_into_batches, log_batch, view_bytes
 from faulty_files import FullDisk, Killed, KilledFiles, PowerCutFiles
 from golden_sets import CLEAN_SETS
 from reput.settings import Settings, load_settings
-from reput.store.files import Clock, Files
-from reput.store.identity import StoreIdentity, read_store_id
-from reput.store.index_builder import next_name
-from reput.store.index_tags import shown_index_tags
-from reput.store.sealed_file import seal
+from reput.store.disk.files import Clock, Files
+from reput.store.disk.sealed_file import seal
+from reput.store.index.index_builder import next_name
+from reput.store.index.index_tags import shown_index_tags
+from reput.store.state.identity import StoreIdentity, read_store_id
 from reput_hooks import Cursor, DispatchBatch, RebuildNeeded, RetryLater
 from reput_plugins.index import IndexDispatcher, reput_create_dispatcher, reput_describe_dispatcher
 from simulation.simulated_machine import HeldThreads, PromptThreads

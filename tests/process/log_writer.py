@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from reput.process.publisher import FramePublisher
-from reput.store.properties import encode_properties
-from reput.store.record import encode_host, encode_record
-from reput.store.sealed_file import seal
+from reput.store.disk.sealed_file import seal
+from reput.store.record.properties import encode_properties
+from reput.store.record.record import encode_host, encode_record
 from reput_hooks.dispatch import ROW
 
 SEGMENT_SIZE = 1 << 22
@@ -87,14 +87,14 @@ class LogWriter:
 
     def begin_epoch(self, *starts: int) -> None:
         """Have the store's epochs begin at these offsets, after the first."""
-        from reput.store.epochs import Epoch, Epochs
+        from reput.store.state.epochs import Epoch, Epochs
 
         history = [Epoch(1, 0, 0), *(Epoch(number + 2, start, 0) for number, start in enumerate(starts))]
         (self.store_directory / "reput" / "epochs").write_bytes(seal(Epochs(STORE_ID, history)))
 
     def accept_damage(self, begin: int, end: int) -> None:
         """Write down what `reput repair --accept` does."""
-        from reput.store.recovery import DamagedRange, DamageList
+        from reput.store.recovery.recovery import DamagedRange, DamageList
 
         damage = DamageList([DamagedRange(begin, end, "test", accepted=True)])
         (self.store_directory / "reput" / "damage").write_bytes(seal(damage))

@@ -10,7 +10,7 @@ import pytest
 
 from reput.process.group_lock import GroupLock
 from reput.process.group_place import place_path, read_place, remove_place, why_silent, write_place
-from reput.store.store_lock import StoreLock, Writer, process_start_time
+from reput.store.state.store_lock import StoreLock, Writer, process_start_time
 
 
 @pytest.fixture
@@ -93,5 +93,5 @@ def test_who_may_not_look_at_the_lock_does_not_know(directory, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("reput.store.store_lock.os.open", refuse)
+    monkeypatch.setattr("reput.store.state.store_lock.os.open", refuse)
     assert why_silent(directory) == "this user may not see whether the store is open"

@@ -19,7 +19,7 @@ from reput.process.holding_publisher import HELD_MAX, HoldingPublisher
 from reput.process.release_service import ReleaseService
 from reput.ring import RingMemory, RingReader, RingWriter, ring_writer
 from reput.ring.layout import CELL_WORDS, HELD, PARKED
-from reput.store.threads import Threads
+from reput.store.service.threads import Threads
 from reput_hooks import DispatchColumns
 from reput_hooks.dispatch import ROW, ROW_SIZE
 from small_store import UnforcedFiles, message_of_size, open_store

@@ -14,9 +14,9 @@ from reput.errors import ConfigError, DispatcherError, WaitTimeout
 from reput.process.dead_letters import DeadLetters
 from reput.process.inline import InlineGroup
 from reput.process.states import State
-from reput.store.dispatcher_cursors import keep_dispatcher_cursors
-from reput.store.files import Files
-from reput.store.topic_deletions import TopicDeletion, TopicDeletions
+from reput.store.disk.files import Files
+from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors
+from reput.store.state.topic_deletions import TopicDeletion, TopicDeletions
 
 TIMEOUT = 60.0
 

@@ -21,7 +21,7 @@ from reput.process.live_rebuild import LiveRebuild
 from reput.process.rebuild import rebuild_in_place
 from reput.process.states import State
 from reput.settings import Settings
-from reput.store.check import check_store
+from reput.store.check.check import check_store
 
 TIMEOUT = 60.0
 

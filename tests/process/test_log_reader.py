@@ -6,7 +6,7 @@ import pytest
 
 from reput.errors import DamagedStore
 from reput.process.log_reader import CommitLogReader
-from reput.store.log_scan import LogScan
+from reput.store.log.log_scan import LogScan
 from written_log import WrittenLog
 
 

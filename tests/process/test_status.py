@@ -15,8 +15,8 @@ from reput.process.inline import InlineCell, InlineRing
 from reput.process.status import dispatcher_row, store_timestamp_at
 from reput.process.stopped_status import as_run_last, stopped_status
 from reput.settings import load_settings
-from reput.store.dispatcher_cursors import keep_dispatcher_cursors, keep_dispatcher_plugins
-from reput.store.files import Files
+from reput.store.disk.files import Files
+from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors, keep_dispatcher_plugins
 
 (INDEX,) = select_dispatchers(["index"], {})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput.store import group_commit_log
+from reput.store.log import group_commit_log
 from small_store import small_sidecars
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from reput.store.files import Files
-from reput.store.sealed_file import read_sealed, seal
-from reput.store.shortages import retry_on_shortage
+from reput.store.disk.files import Files
+from reput.store.disk.sealed_file import read_sealed, seal
+from reput.store.disk.shortages import retry_on_shortage
 from reput_hooks import CommitLogDispatcher, Cursor, DispatchBatch, DispatcherContext, DispatcherDescription
 
 __all__ = ["DESCRIPTION", "Ledger"]

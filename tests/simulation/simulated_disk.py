@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from faulty_files import Killed
-from reput.store.files import Files, Mapping, WrittenFile
+from reput.store.disk.files import Files, Mapping, WrittenFile
 
 __all__ = ["ProcessFiles", "SimulatedDisk", "content"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reput.store.files import Clock
-from reput.store.threads import Threads
+from reput.store.disk.files import Clock
+from reput.store.service.threads import Threads
 
 __all__ = ["HeldThread", "HeldThreads", "PromptThreads", "SimulatedClock"]
 

@@ -28,14 +28,14 @@ from reput.process.publisher import FramePublisher
 from reput.process.view_folders import ViewFolders
 from reput.ring import Cell, RingMemory, RingReader, RingWriter
 from reput.settings import Settings
-from reput.store.consume_queue_ext_addresses import ExtAddresses
-from reput.store.epochs import read_epochs
-from reput.store.group_commit_log import GroupCommitLog
-from reput.store.message import Message
+from reput.store.ext.consume_queue_ext_addresses import ExtAddresses
+from reput.store.log.group_commit_log import GroupCommitLog
+from reput.store.log.pooled_commit_log import PooledCommitLog
 from reput.store.message_store import MessageStore
-from reput.store.pooled_commit_log import PooledCommitLog
-from reput.store.record import BLANK_MAGIC_CODE, decode_record
-from reput.store.threads import Threads
+from reput.store.record.message import Message
+from reput.store.record.record import BLANK_MAGIC_CODE, decode_record
+from reput.store.service.threads import Threads
+from reput.store.state.epochs import read_epochs
 from reput_hooks import CommitLogDispatcher, DispatcherDescription
 from reput_plugins import consume_queue, consume_queue_ext, index
 from simulation.expected_log import ExpectedLog, ExpectedRecord, ExtFiles, Violation

@@ -11,12 +11,12 @@ import pytest
 from reput.process.dispatcher_loop import DispatcherLoop
 from reput.ring import RingReader
 from reput.ring.layout import WORD_SIZE
-from reput.store import cut_log, log_tail
-from reput.store.commit_log import CommitLog
-from reput.store.epochs import Epochs
-from reput.store.files import WrittenFile
+from reput.store.disk.files import WrittenFile
+from reput.store.log.commit_log import CommitLog
 from reput.store.message_store import MessageStore
-from reput.store.topic_deletions import TopicDeletions
+from reput.store.recovery import cut_log, log_tail
+from reput.store.state.epochs import Epochs
+from reput.store.state.topic_deletions import TopicDeletions
 from simulation.simulated_disk import ProcessFiles, SimulatedDisk
 from simulation.simulation import Simulation, SimulationFailed
 

@@ -38,7 +38,7 @@ def without_spark() -> Iterator[None]:
 
 def lake_of(store: str, lake: str) -> Lake:
     """Return the lake of a store, made if there is none."""
-    from reput.store.epochs import read_epochs
+    from reput.store.state.epochs import read_epochs
 
     found = Lake(LakeLocation.of(lake), "export", read_epochs(Path(store), LogTable(store).store_id))
     found.create(lake_schema(TableOptions().row_format), None)

@@ -18,7 +18,7 @@ import pytest
 
 import reput
 from command_line import run_reput
-from reput.store.epochs import read_epochs
+from reput.store.state.epochs import read_epochs
 from reput.table import LogTable
 from reput_hooks import Cursor, DispatchBatch, DispatcherContext
 from spark.lakes import offsets_by_reader, offsets_in

@@ -19,11 +19,11 @@ from reput.engines import find_engine, rebuild_with
 from reput.errors import ConfigError, DamagedStore
 from reput.process.rebuild import rebuild as rebuild_here
 from reput.settings import Settings, load_settings
-from reput.store.check import check_store
-from reput.store.consume_queue import UNIT
-from reput.store.consume_queue_builder import ConsumeQueueState
-from reput.store.consume_queue_ext_builder import ExtCursor
-from reput.store.sealed_file import read_sealed
+from reput.store.check.check import check_store
+from reput.store.disk.sealed_file import read_sealed
+from reput.store.ext.consume_queue_ext_builder import ExtCursor
+from reput.store.queue.consume_queue import UNIT
+from reput.store.queue.consume_queue_builder import ConsumeQueueState
 from written_log import WrittenLog
 
 pytest.importorskip("pandas")

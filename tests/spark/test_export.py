@@ -199,8 +199,8 @@ def test_what_retention_deleted_is_data_loss(spark: Any, golden: Callable[[str],
     log = WrittenLog(tmp_path / "store")
     append(log, 90)
     lake = tmp_path / "lake"
-    from reput.store.identity import StoreIdentity
-    from reput.store.sealed_file import seal
+    from reput.store.disk.sealed_file import seal
+    from reput.store.state.identity import StoreIdentity
 
     (log.store / "reput").mkdir()
     (log.store / "reput" / "store.json").write_bytes(seal(StoreIdentity(1, "cd" * 16, {})))

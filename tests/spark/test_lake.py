@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 
 import reput.table
 from reput.errors import ConfigError, DispatcherError, StoreError
-from reput.store.epochs import Epochs, read_epochs
+from reput.store.state.epochs import Epochs, read_epochs
 from reput.table import LogTable, RowFormat, TableOptions
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake import Commit, Lake

@@ -17,10 +17,10 @@ pytest.importorskip("pyspark")
 
 import reput
 from reput.errors import StoreError
-from reput.store.epochs import read_epochs
-from reput.store.identity import StoreIdentity, read_identity
-from reput.store.repair import cut
-from reput.store.sealed_file import seal
+from reput.store.disk.sealed_file import seal
+from reput.store.recovery.repair import cut
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import StoreIdentity, read_identity
 from reput_plugins.spark_export.export_job import export
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sources import lake_sources

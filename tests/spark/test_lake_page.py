@@ -25,7 +25,7 @@ DAY_MS = 86_400_000
 @pytest.fixture
 def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, date, int]]:
     """Make a lake in the current folder and return how many messages of each topic and day it has."""
-    from reput.store.epochs import read_epochs
+    from reput.store.state.epochs import read_epochs
     from reput_plugins.spark_export.lake import Lake
     from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.parquet_files import lake_schema, write_range

@@ -20,9 +20,9 @@ pytest.importorskip("pyspark")
 from deltalake import DeltaTable
 
 from reput.errors import DamagedStore, DispatcherError
-from reput.store import files
-from reput.store.epochs import read_epochs
-from reput.store.files import Files
+from reput.store.disk import files
+from reput.store.disk.files import Files
+from reput.store.state.epochs import read_epochs
 from reput.table import LogTable, TableOptions, table_options
 from reput_plugins.spark_export import lake_sink, parquet_files
 from reput_plugins.spark_export.lake import Lake

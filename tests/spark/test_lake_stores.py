@@ -22,9 +22,9 @@ pytest.importorskip("pyspark")
 from deltalake import DeltaTable
 
 from reput.errors import ConfigError, StoreError
-from reput.store.epochs import read_epochs
-from reput.store.identity import StoreIdentity
-from reput.store.sealed_file import seal
+from reput.store.disk.sealed_file import seal
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import StoreIdentity
 from reput_plugins.spark_export.export_job import export
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.maintenance import Maintenance

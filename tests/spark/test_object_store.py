@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 import reput.table
 from reput.errors import ConfigError, DispatcherError
-from reput.store.epochs import read_epochs
+from reput.store.state.epochs import read_epochs
 from reput.table import LogTable, TableOptions
 from reput_hooks import Cursor
 from reput_plugins.spark_export import export

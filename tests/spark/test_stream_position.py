@@ -15,8 +15,8 @@ import reput
 from pyspark_reput.read_options import parse_options
 from pyspark_reput.stream_position import StreamPositions
 from reput.errors import StoreError
-from reput.store.epochs import read_epochs
-from reput.store.identity import read_identity
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import read_identity
 from reput.table import LogTable
 from written_log import START_MS, WrittenLog
 

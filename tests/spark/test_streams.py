@@ -13,9 +13,9 @@ import pytest
 
 import reput
 from reput.errors import StoreError
-from reput.store.epochs import read_epochs
-from reput.store.identity import StoreIdentity
-from reput.store.sealed_file import seal
+from reput.store.disk.sealed_file import seal
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import StoreIdentity
 from written_log import START_MS, WrittenLog
 
 pytestmark = pytest.mark.spark

@@ -12,8 +12,8 @@ import pytest
 import reput.table
 from reput.errors import ConfigError, MessageIllegal, StoreLocked
 from reput.settings import Settings
-from reput.store.check import check_store
-from reput.store.files import Files
+from reput.store.check.check import check_store
+from reput.store.disk.files import Files
 from reput.store.message_store import MessageStore
 from written_log import START_MS, WrittenLog
 

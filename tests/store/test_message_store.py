@@ -26,11 +26,11 @@ from reput.errors import (
 )
 from reput.filter.string_hash import string_hash
 from reput.store import message_store
-from reput.store.log_scan import LogScan
-from reput.store.message import Message, MessageExtBrokerInner, PutMessageStatus, message_properties
-from reput.store.record import encode_address
-from reput.store.store_lock import StoreLock
-from reput.store.topic_config_manager import TopicConfig, TopicConfigManager
+from reput.store.config.topic_config_manager import TopicConfig, TopicConfigManager
+from reput.store.log.log_scan import LogScan
+from reput.store.record.message import Message, MessageExtBrokerInner, PutMessageStatus, message_properties
+from reput.store.record.record import encode_address
+from reput.store.state.store_lock import StoreLock
 from reput_hooks import DispatchColumns
 from small_store import (
     SEGMENT_SIZE,
@@ -518,7 +518,7 @@ def test_a_killed_writer_loses_nothing_that_the_kernel_has(tmp_path):
         "import sys\n"
         "from pathlib import Path\n"
         "from small_store import open_store\n"
-        "from reput.store.message import Message\n"
+        "from reput.store.record.message import Message\n"
         "opened = open_store(Path(sys.argv[1]))\n"
         "for i in range(1_000_000):\n"
         "    result = opened.put(Message('orders', b'%d' % i, queue_id=i % 2))\n"

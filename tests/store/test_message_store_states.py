@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reput.errors import MessageIllegal, StoreClosed, StoreFull
-from reput.store.log_scan import LogScan
-from reput.store.message import Message
+from reput.store.log.log_scan import LogScan
+from reput.store.record.message import Message
 from small_store import FailingFiles, ManualClock, drop, extents, open_store, overwrite, records
 
 TOPICS = st.sampled_from(["orders", "a", "%RETRY%group"])

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from reput.store.message import Message
 from reput.store.publisher import CommittedPublisher, NobodyListens
+from reput.store.record.message import Message
 from reput_hooks import DispatchColumns
 from small_store import UnforcedFiles, message_of_size, open_store
 

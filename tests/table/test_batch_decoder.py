@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import reput.table
 from reput.errors import ConfigError
-from reput.store.record import decode_record, encode_host
+from reput.store.record.record import decode_record, encode_host
 from reput.table import LogTable, table_options
 from written_log import WrittenLog, row_of_record
 

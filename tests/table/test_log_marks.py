@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reput.store.epochs import Epoch, Epochs
-from reput.store.segments import Segments
+from reput.store.log.segments import Segments
+from reput.store.state.epochs import Epoch, Epochs
 from reput.table.log_marks import (
     MARK_COUNT_MAX,
     LogMark,

@@ -10,9 +10,9 @@ import pytest
 
 import reput.table
 from reput.errors import DamagedStore, NotAStore, OffsetOutOfRange
-from reput.store.recovery import DamagedRange as Accepted
-from reput.store.recovery import DamageList
-from reput.store.sealed_file import seal
+from reput.store.disk.sealed_file import seal
+from reput.store.recovery.recovery import DamagedRange as Accepted
+from reput.store.recovery.recovery import DamageList
 from reput.table import LogTable, table_options
 from written_log import START_MS, WrittenLog
 

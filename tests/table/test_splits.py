@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from reput.store.record import encode_record
-from reput.store.segments import Segments
+from reput.store.log.segments import Segments
+from reput.store.record.record import encode_record
 from reput.table import LogTable, Split, table_options
 from reput.table.splits import plan_splits
 from written_log import HOST, WrittenLog

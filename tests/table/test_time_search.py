@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reput.store.segments import Segments
+from reput.store.log.segments import Segments
 from reput.table.range_reader import RangeReader
 from reput.table.time_search import offset_of_time
 from written_log import WrittenLog

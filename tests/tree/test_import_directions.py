@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from source_tree import OURS, Module, modules
+from source_tree import OURS, ROOT, Module, modules
 
 # reput_hooks, errors < settings, filter < store, ring < process, consume, table < the public API < cli.
 FOUNDATION = {"reput.errors", "reput_hooks"}
@@ -25,6 +25,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pyspark_reput": {*BELOW_PROCESS, "reput.table"},
 }
 PLUGINS = ("reput_plugins", "pyspark_reput")
+# The rooms of the store, the lowest first. The modules beside the rooms stand above them all.
+STORE_ROOMS = (
+    "disk",
+    "service",
+    "record",
+    "log",
+    "config",
+    "index",
+    "queue",
+    "state",
+    "ext",
+    "recovery",
+    "check",
+    "retention",
+    "reader",
+)
 
 
 def part_of(name: str) -> str:
@@ -46,6 +62,32 @@ def our_imports(module: Module) -> list[tuple[str, int]]:
         for name, line in module.imports()
         if name.split(".")[0] in OURS and name not in ("reput", "reput.__version__")
     ]
+
+
+def store_room_of(name: str) -> str | None:
+    """Return the room of the store that a module, or a name in it, belongs to; "" for what stands beside the rooms."""
+    pieces = name.split(".")
+    if pieces[:2] != ["reput", "store"]:
+        return None
+    return pieces[2] if len(pieces) > 2 and pieces[2] in STORE_ROOMS else ""
+
+
+def test_a_room_of_the_store_imports_only_from_the_rooms_below():
+    """The disk knows no record, the record no log, and so on up to the writer."""
+    order = (*STORE_ROOMS, "")
+    wrong = [
+        f"{module.source}:{line} imports {name}"
+        for module in modules()
+        if (room := store_room_of(module.name)) is not None
+        for name, line in our_imports(module)
+        if (below := store_room_of(name)) is not None and order.index(below) > order.index(room)
+    ]
+    assert not wrong
+
+
+def test_every_folder_of_the_store_is_a_room():
+    """A new folder says first what it may import."""
+    assert sorted(path.parent.name for path in (ROOT / "core/reput/store").glob("*/__init__.py")) == sorted(STORE_ROOMS)
 
 
 @pytest.mark.parametrize("part", sorted(MAY_IMPORT))

@@ -9,11 +9,11 @@ import pytest
 
 from reput.errors import DamagedStore
 from reput.filter.string_hash import string_hash
-from reput.store.delay_level import DelayLevels
-from reput.store.file_name import file_name, parse_file_name
-from reput.store.log_scan import LogScan
-from reput.store.properties import decode_properties, encode_properties
-from reput.store.record import (
+from reput.store.disk.file_name import file_name, parse_file_name
+from reput.store.log.log_scan import LogScan
+from reput.store.record.delay_level import DelayLevels
+from reput.store.record.properties import decode_properties, encode_properties
+from reput.store.record.record import (
     BLANK_MAGIC_CODE,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,

@@ -7,9 +7,9 @@ import time
 
 from reput.filter.string_hash import string_hash
 from reput.settings import Settings
-from reput.store.batch_consume_queue import BatchUnit, decode_batch_unit, encode_batch_unit
-from reput.store.consume_queue import UNIT, UNIT_SIZE
-from reput.store.consume_queue_ext import (
+from reput.store.disk.file_name import file_name
+from reput.store.disk.files import Files
+from reput.store.ext.consume_queue_ext import (
     ADDRESS_MAX,
     END_BLANK_SIZE,
     OFFSET_MAX,
@@ -22,15 +22,15 @@ from reput.store.consume_queue_ext import (
     offset_of,
     to_address,
 )
-from reput.store.consume_queue_ext_files import ConsumeQueueExtFiles
-from reput.store.consume_queue_files import PRE_BLANK_UNIT, ConsumeQueueFiles
-from reput.store.file_name import file_name
-from reput.store.files import Files
-from reput.store.index_builder import next_name
-from reput.store.index_file import ENTRY, HEADER, SLOT, IndexHeader, key_hash
-from reput.store.index_mapping import IndexMapping, index_file_size
-from reput.store.message_reader import MessageReader, QueueReader, empty_status
-from reput.store.store_checkpoint import CHECKPOINT_SIZE, StoreCheckpoint, decode_checkpoint, encode_checkpoint
+from reput.store.ext.consume_queue_ext_files import ConsumeQueueExtFiles
+from reput.store.index.index_builder import next_name
+from reput.store.index.index_file import ENTRY, HEADER, SLOT, IndexHeader, key_hash
+from reput.store.index.index_mapping import IndexMapping, index_file_size
+from reput.store.queue.batch_consume_queue import BatchUnit, decode_batch_unit, encode_batch_unit
+from reput.store.queue.consume_queue import UNIT, UNIT_SIZE
+from reput.store.queue.consume_queue_files import PRE_BLANK_UNIT, ConsumeQueueFiles
+from reput.store.reader.message_reader import MessageReader, QueueReader, empty_status
+from reput.store.state.store_checkpoint import CHECKPOINT_SIZE, StoreCheckpoint, decode_checkpoint, encode_checkpoint
 from rocketmq_vectors import store_vectors
 
 STORED_TIMESTAMP = 1_700_000_000_123

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from reput.settings import Settings
-from reput.store.commit_log import CommitLog
-from reput.store.files import Clock, Files
-from reput.store.flush_service import is_able_to_flush
-from reput.store.message import Message
+from reput.store.disk.files import Clock, Files
+from reput.store.log.commit_log import CommitLog
+from reput.store.log.flush_service import is_able_to_flush
 from reput.store.message_store import MessageStore
-from reput.store.record import BLANK_MAGIC_CODE, decode_record
+from reput.store.record.message import Message
+from reput.store.record.record import BLANK_MAGIC_CODE, decode_record
 from rocketmq_vectors import store_vectors
 
 

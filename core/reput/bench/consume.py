@@ -20,7 +20,7 @@ from reput.bench.machine import machine_facts, percentiles
 from reput.bench.scratch import scratch_directory
 from reput.consume.pull_service import PullRequest
 from reput.consume.subscription import subscribe
-from reput.store.topic_config_manager import TopicConfig
+from reput.store.config.topic_config_manager import TopicConfig
 
 if TYPE_CHECKING:
     from reput.consume import Consumer

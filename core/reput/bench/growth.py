@@ -39,7 +39,7 @@ from reput.consume.pull_service import PullRequest
 from reput.consume.subscription import subscribe
 from reput.errors import ConfigError
 from reput.opened_store import TIMESTAMP_MAX, Store
-from reput.store.topic_config_manager import TopicConfig
+from reput.store.config.topic_config_manager import TopicConfig
 
 __all__ = ["GROWTH_COLUMNS", "Law", "growth_rows", "measure_growth", "sizes_up_to"]
 

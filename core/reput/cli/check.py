@@ -41,7 +41,7 @@ def check(
     With --engine spark the log is verified by Spark's workers; the report is the same.
     """
     if engine == LOCAL:
-        from reput.store.check import check_store as run
+        from reput.store.check.check import check_store as run
     else:
         run = find_engine(engine).check_store
     settings = settings_of(store, config, assignments).settings

@@ -15,7 +15,7 @@ from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOptio
 from reput.cli.output import print_table, write_line
 
 if TYPE_CHECKING:
-    from reput.store.retention_plan import SegmentFate
+    from reput.store.retention.retention_plan import SegmentFate
 
 __all__ = ["EXAMPLE", "clean"]
 
@@ -43,8 +43,8 @@ def clean(
     """
     from reput.errors import GroupUnreachable
     from reput.process.control_socket import group_status
-    from reput.store.identity import require_store
-    from reput.store.offline_retention import clean_store, plan_cleaning
+    from reput.store.retention.offline_retention import clean_store, plan_cleaning
+    from reput.store.state.identity import require_store
 
     settings = settings_of(store, config, assignments).settings
     require_store(store)
@@ -72,7 +72,7 @@ def have_cleaned(store: Path) -> list[SegmentFate]:
     """
     from reput.errors import DispatcherError
     from reput.process.control_socket import request
-    from reput.store.retention_plan import SegmentFate
+    from reput.store.retention.retention_plan import SegmentFate
 
     answer = request(store, "clean")
     fates = msgspec.json.decode(answer, type=list[SegmentFate], dec_hook=lambda kind, text: kind(text))

@@ -50,7 +50,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of a dis
 def list_dispatchers(store: StoreArgument, output_format: FormatOption = OutputFormat.TEXT) -> None:
     """Show the dispatchers of a store that a program has open."""
     from reput.process.control_socket import group_status
-    from reput.store.identity import require_store
+    from reput.store.state.identity import require_store
 
     require_store(store)
     status = group_status(store)
@@ -78,8 +78,8 @@ def dead_letters(
     """
     from reput.process.dead_letters import DeadLetters
     from reput.process.replay import replay_dead_letters
-    from reput.store.identity import require_store
-    from reput.store.record import decode_record
+    from reput.store.record.record import decode_record
+    from reput.store.state.identity import require_store
 
     require_store(store)
     require_dispatcher(store, name, settings_of(store, config, assignments).settings)
@@ -104,7 +104,7 @@ def require_dispatcher(store: Path, name: str, settings: Settings) -> None:
     """
     from reput.process.catalogue import select_dispatchers
     from reput.process.dead_letters import DeadLetters
-    from reput.store.dispatcher_cursors import read_dispatcher_cursors
+    from reput.store.state.dispatcher_cursors import read_dispatcher_cursors
 
     if name not in read_dispatcher_cursors(store) and not DeadLetters(store, name).lines.path.exists():
         select_dispatchers([name], settings.dispatcher_plugins)
@@ -140,7 +140,7 @@ def debug_dispatcher(
     import traceback
 
     from reput.process.debugging import DebuggedDispatcher
-    from reput.store.identity import require_store
+    from reput.store.state.identity import require_store
 
     require_store(store)
     settings = settings_of(store, config, assignments).settings
@@ -185,7 +185,7 @@ def command(verb: Verb) -> Callable[[Path, str], None]:
 
     def run(store: StoreArgument, name: NameArgument) -> None:
         from reput.process.control_socket import request
-        from reput.store.identity import require_store
+        from reput.store.state.identity import require_store
 
         require_store(store)
         request(store, verb, name)

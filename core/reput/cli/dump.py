@@ -28,7 +28,7 @@ from reput_hooks import Record
 
 if TYPE_CHECKING:
     from reput.settings import Settings
-    from reput.store.log_walk import Extent
+    from reput.store.recovery.log_walk import Extent
 
 __all__ = ["EXAMPLE", "dump"]
 
@@ -70,7 +70,7 @@ def dump(
         refuse_together("--view", {"--from": begin, "--until": until, "--body": body})
         return dump_units(store, view, settings, topic, queue_id, count, output_format)
     refuse_together("a dump of the log", {"--queue-id": queue_id})
-    from reput.store.dump import dump_log
+    from reput.store.check.dump import dump_log
 
     demand_crc = settings.force_verify_prop_crc
     rows = dump_log(store, begin=begin, until=until, topic=topic, count=count, demand_crc=demand_crc)
@@ -111,7 +111,7 @@ def dump_units(
     output_format: OutputFormat,
 ) -> int:
     """Print a view, and return the exit code."""
-    from reput.store.dump_view import ViewDamageRow, dump_view
+    from reput.store.check.dump_view import ViewDamageRow, dump_view
 
     printer = Printer(output_format, unit_text)
     is_damaged = False

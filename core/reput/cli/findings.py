@@ -63,7 +63,7 @@ def store_findings(store: Path) -> Iterator[Finding]:
     Raises:
         NotAStore: there is none.
     """
-    from reput.store.identity import require_store
+    from reput.store.state.identity import require_store
 
     require_store(store)
     yield file_system(store)
@@ -75,8 +75,8 @@ def store_findings(store: Path) -> Iterator[Finding]:
 
 def store_times(store: Path) -> Finding:
     """A clock that ran ahead once has every later message get its time."""
-    from reput.store.files import Clock
-    from reput.store.store_checkpoint import ahead_of_clock, read_checkpoint
+    from reput.store.disk.files import Clock
+    from reput.store.state.store_checkpoint import ahead_of_clock, read_checkpoint
 
     try:
         last = read_checkpoint(store).physic_msg_timestamp
@@ -213,7 +213,7 @@ def file_system_type(path: Path) -> str:
 def free_space(store: Path) -> Finding:
     """RocketMQ stops taking messages at a share of the disk; the next segment needs room, too."""
     from reput.settings import Settings
-    from reput.store.segments import Segments
+    from reput.store.log.segments import Segments
 
     usage = shutil.disk_usage(store)
     used_percent = 100 - 100 * usage.free // usage.total
@@ -234,7 +234,7 @@ def permissions(store: Path) -> Finding:
 
 
 def holder(store: Path) -> Finding:
-    from reput.store.store_lock import StoreLock
+    from reput.store.state.store_lock import StoreLock
 
     lock = StoreLock.look(store)
     if lock.held:

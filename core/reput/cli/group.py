@@ -185,7 +185,7 @@ def change_group(
     must_exist: bool,
 ) -> None:
     """Have a group be as it is said, what is not said staying as it was."""
-    from reput.store.subscription_group_manager import SubscriptionGroupConfig
+    from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 
     said = {
         "consume_enable": consume,

@@ -127,7 +127,7 @@ def settings_of(
         ConfigError: a file or a setting is wrong.
         StoreError: reput's record in the store cannot be read.
     """
-    from reput.store.recorded_settings import load_store_settings
+    from reput.store.state.recorded_settings import load_store_settings
 
     loaded = load_store_settings(store, config, assignments or (), changes)
     if loaded.unused:

@@ -56,7 +56,7 @@ def rebuild(
     puts and reads. With --target the store is only read, and with --engine spark the work is done by Spark's workers;
     the bytes are the same.
     """
-    from reput.store.identity import require_store
+    from reput.store.state.identity import require_store
 
     if engine != LOCAL and target is None:
         raise typer.BadParameter(

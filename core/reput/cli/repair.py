@@ -20,7 +20,7 @@ from reput.cli.options import (
 from reput.cli.output import Printer
 
 if TYPE_CHECKING:
-    from reput.store.repair import AcceptPlan, CutPlan
+    from reput.store.recovery.repair import AcceptPlan, CutPlan
 
 __all__ = ["EXAMPLE", "repair"]
 
@@ -59,7 +59,7 @@ def repair(
     """
     if (cut_at is None) == (accepted is None):
         raise typer.BadParameter(f"one of the two is needed, and not both: --cut-at={cut_at} --accept={accepted}")
-    from reput.store.repair import accept, cut, plan_accept, plan_cut
+    from reput.store.recovery.repair import accept, cut, plan_accept, plan_cut
 
     demand_crc = settings_of(store, config, assignments).settings.force_verify_prop_crc
     if cut_at is not None:

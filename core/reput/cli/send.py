@@ -29,7 +29,7 @@ from reput.cli.options import (
 from reput.cli.output import Printer, write_line
 
 if TYPE_CHECKING:
-    from reput.store.message import PutMessageResult
+    from reput.store.record.message import PutMessageResult
 
 __all__ = ["EXAMPLE", "send"]
 
@@ -106,8 +106,8 @@ def send(
     """
     from reput.errors import MessageIllegal
     from reput.opened_store import Store
-    from reput.store.delay_level import DelayLevels
-    from reput.store.message import Message, check_topic, message_properties
+    from reput.store.record.delay_level import DelayLevels
+    from reput.store.record.message import Message, check_topic, message_properties
 
     refuse_address(store)
     settings = settings_of(store, config, assignments).settings

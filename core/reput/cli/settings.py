@@ -20,7 +20,7 @@ from reput.cli.options import (
 from reput.cli.output import print_table
 
 if TYPE_CHECKING:
-    from reput.store.identity import StoreIdentity
+    from reput.store.state.identity import StoreIdentity
 
 __all__ = ["EXAMPLE", "settings"]
 
@@ -47,7 +47,7 @@ def settings(
     Every verb uses them, and refuses another value of one of them. A changed value holds from a commit-log offset on;
     what was put before keeps its meaning. No program may have the store open then. Exit code 1: nothing is recorded.
     """
-    from reput.store.identity import read_identity, require_store
+    from reput.store.state.identity import read_identity, require_store
 
     refuse_address(store)
     require_store(store)
@@ -68,7 +68,7 @@ def change(store: Path, config: Path | None, assignments: list[str], changes: li
         StoreLocked: another process writes the store.
     """
     from reput.store.message_store import MessageStore
-    from reput.store.recorded_settings import changed_settings
+    from reput.store.state.recorded_settings import changed_settings
 
     fields = changed_settings(text.partition("=")[0].strip() for text in changes)
     loaded = settings_of(store, config, assignments, fields)

@@ -25,7 +25,7 @@ from reput.cli.stopped_store import administrate, look
 
 if TYPE_CHECKING:
     from reput.consume.statistics import TopicRow
-    from reput.store.topic_config_manager import TopicConfig
+    from reput.store.config.topic_config_manager import TopicConfig
 
 __all__ = ["register"]
 
@@ -134,7 +134,7 @@ def change_topic(
     """Have a topic be as it is said, what is not said staying as it was."""
     from reput.consume.response_code import ResponseCode
     from reput.errors import RequestRefused
-    from reput.store.topic_config_manager import TopicConfig
+    from reput.store.config.topic_config_manager import TopicConfig
 
     with administrate(store, config, assignments) as administration:
         found = administration.topics.find(topic)

@@ -23,8 +23,8 @@ from reput.consume.subscription_groups import SubscriptionGroups
 from reput.consume.topic_reader import Beginning, check_beginning
 from reput.consume.topics import RETRY_PREFIX, Topics, is_system_topic, may_be_topic
 from reput.errors import RequestRefused
-from reput.store.message_reader import MessageReader
-from reput.store.store_lock import StoreLock
+from reput.store.reader.message_reader import MessageReader
+from reput.store.state.store_lock import StoreLock
 
 __all__ = ["Administration", "GroupProgress", "QueueStats", "StoppedStore"]
 

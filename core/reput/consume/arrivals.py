@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reput.store.multi_dispatch import has_further_queues, own_queue_id
 from reput.store.publisher import Publisher
+from reput.store.record.multi_dispatch import has_further_queues, own_queue_id
 from reput_hooks import DispatchColumns
 
 __all__ = ["ArrivalPublisher"]

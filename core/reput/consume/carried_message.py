@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reput.store.message import MessageExtBrokerInner
-from reput.store.properties import filled_properties
-from reput.store.record import CRC_NAME, encode_address
+from reput.store.record.message import MessageExtBrokerInner
+from reput.store.record.properties import filled_properties
+from reput.store.record.record import CRC_NAME, encode_address
 from reput_hooks import Record
 
 __all__ = ["carried_message", "carried_properties"]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from reput.filter import BloomFilter
 from reput.settings import Settings
-from reput.store.consumer_filter_manager import ConsumerFilterManager
-from reput.store.consumer_offset_manager import consumer_offset_manager
-from reput.store.files import Clock, Files
-from reput.store.subscription_group_manager import SubscriptionGroupManager
-from reput.store.topic_config_manager import TopicConfigManager
+from reput.store.config.consumer_filter_manager import ConsumerFilterManager
+from reput.store.config.consumer_offset_manager import consumer_offset_manager
+from reput.store.config.subscription_group_manager import SubscriptionGroupManager
+from reput.store.config.topic_config_manager import TopicConfigManager
+from reput.store.disk.files import Clock, Files
 
 __all__ = ["ConfigManagers"]
 

@@ -36,7 +36,7 @@ from reput.consume.topic_reader import Beginning, check_beginning
 from reput.consume.topics import RETRY_PREFIX, check_consumed_topic
 from reput.errors import ConfigError, OffsetOutOfRange, RequestRefused, StoreClosed
 from reput.filter import parse_plain_tags
-from reput.store.message import PutMessageResult
+from reput.store.record.message import PutMessageResult
 from reput_hooks import Record
 
 if TYPE_CHECKING:

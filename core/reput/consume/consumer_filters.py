@@ -23,8 +23,8 @@ import msgspec
 from reput.consume.subscription import SQL92, Subscription
 from reput.errors import DamagedStore
 from reput.filter import BloomFilter, ConsumerFilter, FilterSyntaxError, SqlFilter, parse
-from reput.store.consumer_filter_manager import ConsumerFilterData, ConsumerFilterManager, StoredBits
-from reput.store.filters_in_use import filters_in_use_path, read_filters_in_use
+from reput.store.config.consumer_filter_manager import ConsumerFilterData, ConsumerFilterManager, StoredBits
+from reput.store.ext.filters_in_use import filters_in_use_path, read_filters_in_use
 
 __all__ = ["NOT_BORN", "ConsumerFilters"]
 

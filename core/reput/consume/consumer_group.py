@@ -24,10 +24,10 @@ from reput.consume.topic_reader import Beginning
 from reput.consume.topics import RETRY_PREFIX
 from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange, ReputError, RequestRefused
 from reput.filter import SqlFilter, TagFilter
-from reput.store.consumer_offset_manager import ConsumerOffsetManager
-from reput.store.message_reader import GetMessageStatus, Records
-from reput.store.multi_dispatch import LMQ_PREFIX
-from reput.store.shortages import do_all
+from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.disk.shortages import do_all
+from reput.store.reader.message_reader import GetMessageStatus, Records
+from reput.store.record.multi_dispatch import LMQ_PREFIX
 from reput_hooks import Record
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from reput.store.consumer_offset_manager import ConsumerOffsetManager
-from reput.store.queue_offsets import QueueOffsets
+from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.queue.queue_offsets import QueueOffsets
 
 __all__ = ["bring_back_offsets", "tell_lost"]
 

@@ -17,10 +17,10 @@ from collections.abc import Callable
 import msgspec
 
 from reput.errors import StoreError
-from reput.store.delay_offset_manager import DelayOffsetManager
+from reput.store.config.delay_offset_manager import DelayOffsetManager
+from reput.store.disk.sealed_file import read_sealed, seal
 from reput.store.message_store import MessageStore
-from reput.store.sealed_file import read_sealed, seal
-from reput.store.threads import StartedThread
+from reput.store.service.threads import StartedThread
 from reput_hooks import Cursor
 
 __all__ = ["DELAY_OFFSETS_NAME", "DelayOffsets", "DeliveredUpTo"]

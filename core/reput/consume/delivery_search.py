@@ -16,11 +16,11 @@ from pathlib import Path
 
 from reput.consume.carried_message import carried_properties
 from reput.errors import OffsetOutOfRange
-from reput.store.delay_level import SCHEDULE_TOPIC
-from reput.store.log_scan import LogScan
-from reput.store.record import BORN_HOST_V6_FLAG, MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, decode_record
-from reput.store.recovery import read_damage
-from reput.store.segments import Segments
+from reput.store.log.log_scan import LogScan
+from reput.store.log.segments import Segments
+from reput.store.record.delay_level import SCHEDULE_TOPIC
+from reput.store.record.record import BORN_HOST_V6_FLAG, MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, decode_record
+from reput.store.recovery.recovery import read_damage
 from reput_hooks import Record
 
 __all__ = ["delivered_copies", "find_delivered", "is_copy_of", "segment_before"]

@@ -17,7 +17,7 @@ from reput.consume.consumer_manager import ConsumerManager
 from reput.consume.pull_service import PullRequest, PullService, ReadableStore
 from reput.consume.subscription import Subscription
 from reput.consume.subscription_groups import check_group
-from reput.store.message_reader import GetMessageResult
+from reput.store.reader.message_reader import GetMessageResult
 
 __all__ = ["GroupReading"]
 

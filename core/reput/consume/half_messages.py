@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from reput.filter.java_numbers import int_or, long_or
-from reput.store.message_reader import MessageReader
-from reput.store.record import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE, decode_record
+from reput.store.reader.message_reader import MessageReader
+from reput.store.record.record import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE, decode_record
 from reput_hooks import Record
 
 __all__ = [
@@ -102,8 +102,8 @@ def committed_copies(store_directory: Path, begin: int, end: int) -> Iterator[Re
         DamagedStore: there is no record at an offset where one is due.
     """
     # Here, because numpy comes with it: only after a kill, and only where half messages wait, is the log searched.
-    from reput.store.log_scan import LogScan
-    from reput.store.recovery import read_damage
+    from reput.store.log.log_scan import LogScan
+    from reput.store.recovery.recovery import read_damage
 
     discarded = DISCARDED_TOPIC.encode()
     scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted())

@@ -35,9 +35,9 @@ from reput.consume.loop_arrivals import LoopArrivals, LoopStore, take_readable
 from reput.consume.pull_service import PullRequest, PullResult, PullService
 from reput.consume.response_code import ResponseCode
 from reput.errors import DispatcherError, ReputError, StoreClosed, StoreError, WaitTimeout
-from reput.store.files import Clock
-from reput.store.message_reader import GetMessageResult, GetMessageStatus
-from reput.store.threads import Threads, thread_death
+from reput.store.disk.files import Clock
+from reput.store.reader.message_reader import GetMessageResult, GetMessageStatus
+from reput.store.service.threads import Threads, thread_death
 
 __all__ = ["GrowingStore", "HoldService", "Watch"]
 

@@ -18,7 +18,7 @@ import msgspec
 
 from reput.arguments import OFFSET_MAX
 from reput.consume.cut_offsets import tell_lost
-from reput.store.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput_hooks import Cursor
 
 __all__ = ["ConsumedLog", "LocalFileOffsetStore"]

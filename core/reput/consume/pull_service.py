@@ -32,10 +32,10 @@ from reput.filter import (
     TagMessageFilter,
 )
 from reput.settings import Settings
-from reput.store.consumer_offset_manager import ConsumerOffsetManager
-from reput.store.message_reader import GetMessageResult, GetMessageStatus, MessageReader, Records, TransferLimits
-from reput.store.shortages import store_error
-from reput.store.topic_config_manager import PERM_READ
+from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.config.topic_config_manager import PERM_READ
+from reput.store.disk.shortages import store_error
+from reput.store.reader.message_reader import GetMessageResult, GetMessageStatus, MessageReader, Records, TransferLimits
 
 __all__ = ["PullRequest", "PullResult", "PullService", "ReadableStore"]
 

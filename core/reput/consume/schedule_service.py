@@ -39,14 +39,14 @@ from reput.errors import (
     StoreReadOnly,
     WaitTimeout,
 )
-from reput.store.consume_queue import PRE_BLANK_SIZE, Unit
-from reput.store.consume_queue_ext import is_address
-from reput.store.delay_level import SCHEDULE_TOPIC
-from reput.store.message import MessageExtBrokerInner
-from reput.store.message_reader import MessageReader, QueueReader
+from reput.store.ext.consume_queue_ext import is_address
 from reput.store.message_store import MessageStore
-from reput.store.record import decode_record
-from reput.store.threads import StartedThread
+from reput.store.queue.consume_queue import PRE_BLANK_SIZE, Unit
+from reput.store.reader.message_reader import MessageReader, QueueReader
+from reput.store.record.delay_level import SCHEDULE_TOPIC
+from reput.store.record.message import MessageExtBrokerInner
+from reput.store.record.record import decode_record
+from reput.store.service.threads import StartedThread
 from reput_hooks import Record
 
 __all__ = ["HALF_TOPIC", "DelayLevelRow", "ScheduleService"]

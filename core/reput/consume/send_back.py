@@ -22,8 +22,8 @@ from reput.consume.services import ConsumeServices
 from reput.consume.topics import DLQ_PREFIX, RETRY_PREFIX
 from reput.errors import RequestRefused
 from reput.settings import Settings
-from reput.store.message import Message, MessageExtBrokerInner, PutMessageResult
-from reput.store.topic_config_manager import PERM_READ, PERM_WRITE
+from reput.store.config.topic_config_manager import PERM_READ, PERM_WRITE
+from reput.store.record.message import Message, MessageExtBrokerInner, PutMessageResult
 from reput_hooks import Record
 
 __all__ = ["RetryingStore", "dead_letter_when_exhausted", "send_back"]

@@ -29,9 +29,9 @@ from reput.consume.subscription_groups import SubscriptionGroups, check_group
 from reput.consume.topic_reader import Beginning
 from reput.consume.topics import Topics
 from reput.errors import ConfigError, ReputError, RequestRefused
-from reput.store.message import Message, PutMessageResult
-from reput.store.shortages import do_all
-from reput.store.threads import Threads, thread_death
+from reput.store.disk.shortages import do_all
+from reput.store.record.message import Message, PutMessageResult
+from reput.store.service.threads import Threads, thread_death
 
 __all__ = ["ConsumableStore", "ConsumeServices"]
 

@@ -24,14 +24,14 @@ from reput.consume.half_messages import (
     queue_records,
 )
 from reput.settings import Settings
-from reput.store.consumer_offset_manager import ConsumerOffsetManager, consumer_offset_manager
-from reput.store.delay_level import SCHEDULE_TOPIC
-from reput.store.delay_offset_manager import DelayOffsetManager
-from reput.store.dispatcher_cursors import read_dispatcher_cursors
-from reput.store.epochs import read_epochs
-from reput.store.identity import read_store_id
-from reput.store.message_reader import MessageReader
-from reput.store.sealed_file import read_sealed
+from reput.store.config.consumer_offset_manager import ConsumerOffsetManager, consumer_offset_manager
+from reput.store.config.delay_offset_manager import DelayOffsetManager
+from reput.store.disk.sealed_file import read_sealed
+from reput.store.reader.message_reader import MessageReader
+from reput.store.record.delay_level import SCHEDULE_TOPIC
+from reput.store.state.dispatcher_cursors import read_dispatcher_cursors
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import read_store_id
 from reput_hooks import Cursor
 
 __all__ = ["StoppedCounts", "count_stopped"]

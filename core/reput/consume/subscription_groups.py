@@ -13,7 +13,7 @@ from reput.arguments import require_whole
 from reput.consume.response_code import ResponseCode
 from reput.errors import RequestRefused
 from reput.settings import Settings
-from reput.store.subscription_group_manager import SubscriptionGroupConfig, SubscriptionGroupManager
+from reput.store.config.subscription_group_manager import SubscriptionGroupConfig, SubscriptionGroupManager
 
 __all__ = ["SubscriptionGroups", "check_group"]
 

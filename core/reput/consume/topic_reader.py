@@ -13,8 +13,8 @@ from typing import Literal, Protocol, TypeAlias
 
 from reput.errors import ConfigError, DamagedStore
 from reput.filter import SqlFilter, TagFilter
-from reput.store.message_reader import GetMessageResult
-from reput.store.properties import filled_properties
+from reput.store.reader.message_reader import GetMessageResult
+from reput.store.record.properties import filled_properties
 from reput_hooks import Record
 
 __all__ = ["Beginning", "MessageSource", "TopicReader", "check_beginning", "first_queue_offset"]

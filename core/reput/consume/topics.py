@@ -16,9 +16,9 @@ from reput.arguments import require_whole
 from reput.consume.response_code import ResponseCode
 from reput.errors import MessageIllegal, RequestRefused
 from reput.settings import Settings
-from reput.store.message import check_topic
-from reput.store.multi_dispatch import LMQ_PREFIX
-from reput.store.topic_config_manager import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig, TopicConfigManager
+from reput.store.config.topic_config_manager import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig, TopicConfigManager
+from reput.store.record.message import check_topic
+from reput.store.record.multi_dispatch import LMQ_PREFIX
 
 __all__ = ["DLQ_PREFIX", "RETRY_PREFIX", "Topics", "check_consumed_topic", "is_system_topic", "may_be_topic"]
 

@@ -31,8 +31,8 @@ from reput.opened_store import Store
 from reput.process.rebuild import rebuild
 from reput.process.status import DispatcherRow
 from reput.settings import load_settings
-from reput.store.check import check_store
-from reput.store.recorded_settings import load_store_settings
+from reput.store.check.check import check_store
+from reput.store.state.recorded_settings import load_store_settings
 
 __all__ = ["Check", "DemoReport", "DemoReporter", "run_demo"]
 

@@ -22,7 +22,7 @@ from isal.isal_zlib import crc32
 
 from reput.errors import DamagedStore
 from reput.process.view_folders import force_directory
-from reput.store.json_lines import DamagedLine, JsonLines, seal_line
+from reput.store.disk.json_lines import DamagedLine, JsonLines, seal_line
 from reput_hooks import replace_durably
 
 __all__ = ["DeadLetter", "DeadLetters"]

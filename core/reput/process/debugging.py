@@ -31,11 +31,11 @@ from reput.process.publisher import FramePublisher
 from reput.process.states import ABSENT, State
 from reput.process.view_folders import ViewFolders
 from reput.settings import Settings
-from reput.store.epochs import read_epochs
-from reput.store.identity import read_store_id, require_store
-from reput.store.log_end import find_log_end
-from reput.store.recorded_settings import building_settings, load_store_settings
-from reput.store.segments import Segments
+from reput.store.log.segments import Segments
+from reput.store.recovery.log_end import find_log_end
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import read_store_id, require_store
+from reput.store.state.recorded_settings import building_settings, load_store_settings
 from reput_hooks import CommitLogDispatcher, Cursor
 
 __all__ = ["DebuggedDispatcher", "debug"]

@@ -38,7 +38,7 @@ from reput.process.joined_frames import decode_frames
 from reput.process.log_feed import LogFeed
 from reput.process.states import ABSENT, Phase
 from reput.process.view_folders import ViewFolders
-from reput.store.epochs import Epochs
+from reput.store.state.epochs import Epochs
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from reput.store.json_lines import DamagedLine, JsonLines
+from reput.store.disk.json_lines import DamagedLine, JsonLines
 
 __all__ = ["Gap", "Gaps"]
 

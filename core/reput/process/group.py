@@ -32,7 +32,7 @@ from reput.process.messages import MemberInfo, Notice, RebuiltView, Reply, Reque
 from reput.process.states import State
 from reput.process.status import DispatcherRow, dispatcher_row
 from reput.ring import CellView, ProgressWaiter, RingMemory, WaitOutcome
-from reput.store.threads import DEATH_ADVICE, StartedThread, Threads
+from reput.store.service.threads import DEATH_ADVICE, StartedThread, Threads
 
 __all__ = ["ProcessGroup"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from reput.store.store_lock import StoreLock, is_claimed, read_writer
+from reput.store.state.store_lock import StoreLock, is_claimed, read_writer
 
 __all__ = ["GroupPlace", "new_socket_name", "place_path", "read_place", "remove_place", "why_silent", "write_place"]
 

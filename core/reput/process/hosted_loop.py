@@ -16,8 +16,8 @@ from reput.process.group_context import GroupContext
 from reput.process.log_feed import LogFeed
 from reput.process.plugin import Plugin
 from reput.process.view_folders import ViewFolders
-from reput.store.dispatcher_cursors import read_dispatcher_cursors
-from reput.store.epochs import read_epochs
+from reput.store.state.dispatcher_cursors import read_dispatcher_cursors
+from reput.store.state.epochs import read_epochs
 from reput_hooks import CommitLogDispatcher, DispatcherDescription
 
 __all__ = ["HostedLoop"]

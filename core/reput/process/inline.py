@@ -33,7 +33,7 @@ from reput.process.publisher import FramePublisher
 from reput.process.shadow_folders import ShadowFolders
 from reput.process.states import State, check_transition
 from reput.process.status import DispatcherRow, dispatcher_row
-from reput.store.threads import DEATH_ADVICE, StartedThread, Threads
+from reput.store.service.threads import DEATH_ADVICE, StartedThread, Threads
 from reput_hooks import DispatcherDescription
 
 __all__ = ["InlineCell", "InlineGroup", "InlineRing"]

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.process.frame import cut_columns
 from reput.settings import Settings
-from reput.store.segments import Segments
-from reput.store.topic_deletions import TopicDeletions
+from reput.store.log.segments import Segments
+from reput.store.state.topic_deletions import TopicDeletions
 from reput_hooks import DispatchColumns
 
 if TYPE_CHECKING:
-    from reput.store.log_scan import LogScan
+    from reput.store.log.log_scan import LogScan
 
 __all__ = ["LogFeed", "LogRange"]
 
@@ -142,9 +142,9 @@ class LogFeed:
 
     def open(self) -> LogScan:
         """Open the log, with the damage that has been accepted by now."""
-        from reput.store.log_scan import LogScan
-        from reput.store.recorded_settings import read_delay_history
-        from reput.store.recovery import read_damage
+        from reput.store.log.log_scan import LogScan
+        from reput.store.recovery.recovery import read_damage
+        from reput.store.state.recorded_settings import read_delay_history
 
         self.scan = LogScan(
             self.store_directory,

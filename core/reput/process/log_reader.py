@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from reput.errors import DamagedStore, OffsetOutOfRange
-from reput.store.record import body_crc, decode_record
-from reput.store.segments import Segments, disk_cannot_read
+from reput.store.log.segments import Segments, disk_cannot_read
+from reput.store.record.record import body_crc, decode_record
 from reput_hooks import DispatchRequest, Record
 
 __all__ = ["CommitLogReader"]

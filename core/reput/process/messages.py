@@ -12,7 +12,7 @@ from reput.process.configuration import ConfigurationChange
 from reput.process.description import PluginDescription
 from reput.process.group_context import GroupContext
 from reput.process.status import DispatcherRow
-from reput.store.met_damage import DamageRow
+from reput.store.recovery.found_damage import DamageRow
 
 __all__ = ["GroupStatus", "MemberInfo", "Notice", "RebuiltView", "Reply", "Request", "Setup", "WriterRow"]
 
@@ -174,7 +174,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
         waiting_delays: messages that wait for their time, by delay level; None: not known.
         half_messages: of transactions that are open; None: not known.
         statistics: as `reput.consume.statistics.StoreStatistics`, but for these two; None: its owner was not asked.
-        settings: those that decide what the store's bytes mean, by name; see `reput.store.recorded_settings`.
+        settings: those that decide what the store's bytes mean, by name; see `reput.store.state.recorded_settings`.
         damage: what is known to be damaged of the log: what an operator has accepted, and what readers of whoever
             writes the store came upon and would find again.
     """

@@ -28,11 +28,11 @@ from reput.process.messages import RebuiltView, Request
 from reput.process.states import State
 from reput.ring import RingMemory, RingWriter
 from reput.settings import Settings
-from reput.store.epochs import read_epochs
-from reput.store.identity import read_store_id, require_store
-from reput.store.queue_births import QUEUE_BIRTHS, seal_queue_births
-from reput.store.recorded_settings import building_settings
-from reput.store.segments import Segments
+from reput.store.log.segments import Segments
+from reput.store.recovery.queue_births import QUEUE_BIRTHS, seal_queue_births
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import read_store_id, require_store
+from reput.store.state.recorded_settings import building_settings
 from reput_hooks import replace_durably
 
 __all__ = ["RebuildRow", "rebuild", "rebuild_in_place"]
@@ -82,8 +82,8 @@ def rebuild(
         DamagedStore: the log is damaged, and nobody has accepted that.
         DispatcherError: a dispatcher failed; the text says why.
     """
-    from reput.store.log_end import find_log_end
-    from reput.store.recovery import present_births
+    from reput.store.recovery.log_end import find_log_end
+    from reput.store.recovery.recovery import present_births
 
     require_store(store_directory)
     store_directory, target = store_directory.resolve(), target.resolve()
@@ -218,9 +218,9 @@ def refuse_damage(store_directory: Path, view: str, progress: int | None, end: i
     Raises:
         DamagedStore: it did.
     """
-    from reput.store.log_scan import LogScan
-    from reput.store.log_walk import LogWalk
-    from reput.store.recovery import read_damage
+    from reput.store.log.log_scan import LogScan
+    from reput.store.recovery.log_walk import LogWalk
+    from reput.store.recovery.recovery import read_damage
 
     if progress is None or progress >= end:
         return

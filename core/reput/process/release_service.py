@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from reput.process.holding_publisher import HoldingPublisher
-from reput.store.threads import Threads
+from reput.store.service.threads import Threads
 
 __all__ = ["ReleaseService"]
 

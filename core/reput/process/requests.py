@@ -24,8 +24,8 @@ from reput.process.order import in_order
 from reput.process.reactor import Reactor
 from reput.process.states import State
 from reput.process.status import dispatcher_row
-from reput.store.met_damage import known_damage
-from reput.store.recorded_settings import meaning_of
+from reput.store.recovery.found_damage import known_damage
+from reput.store.state.recorded_settings import meaning_of
 
 if TYPE_CHECKING:
     from reput.process.supervisor import Supervisor

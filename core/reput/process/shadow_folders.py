@@ -31,7 +31,7 @@ from reput.process.dead_letters import DeadLetters
 from reput.process.exchange import exchange_paths
 from reput.process.gaps import Gaps
 from reput.process.view_folders import ViewFolders, force_directory
-from reput.store.sealed_file import read_sealed, seal
+from reput.store.disk.sealed_file import read_sealed, seal
 from reput_hooks import replace_durably
 
 __all__ = ["ShadowFolders"]

@@ -15,8 +15,8 @@ from reput.process.dead_letters import DeadLetters
 from reput.process.feed import CursorNumbers, FrameHeader
 from reput.process.gaps import Gaps
 from reput.process.states import State
-from reput.store.record import BLANK_MAGIC_CODE, BORN_HOST_V6_FLAG, IPV4_HOST_SIZE, IPV6_HOST_SIZE
-from reput.store.segments import Segments
+from reput.store.log.segments import Segments
+from reput.store.record.record import BLANK_MAGIC_CODE, BORN_HOST_V6_FLAG, IPV4_HOST_SIZE, IPV6_HOST_SIZE
 
 __all__ = ["DispatcherRow", "StatusCell", "dispatcher_row"]
 

@@ -16,18 +16,18 @@ from reput.process.messages import GroupStatus, WriterRow
 from reput.process.states import State
 from reput.process.status import DispatcherRow
 from reput.settings import LoadedSettings, Settings
-from reput.store.dispatcher_cursors import read_dispatcher_cursors, read_dispatcher_plugins
-from reput.store.epochs import read_epochs
-from reput.store.files import Clock
-from reput.store.identity import read_identity, read_store_id
-from reput.store.log_end import find_log_end
-from reput.store.met_damage import is_whole, known_damage
-from reput.store.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
-from reput.store.recorded_settings import meaning_on_disk
-from reput.store.recovery import read_damage
-from reput.store.segments import Segments
-from reput.store.store_checkpoint import ahead_of_clock, read_checkpoint
-from reput.store.store_lock import StoreLock
+from reput.store.disk.files import Clock
+from reput.store.log.segments import Segments
+from reput.store.record.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
+from reput.store.recovery.found_damage import is_whole, known_damage
+from reput.store.recovery.log_end import find_log_end
+from reput.store.recovery.recovery import read_damage
+from reput.store.state.dispatcher_cursors import read_dispatcher_cursors, read_dispatcher_plugins
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import read_identity, read_store_id
+from reput.store.state.recorded_settings import meaning_on_disk
+from reput.store.state.store_checkpoint import ahead_of_clock, read_checkpoint
+from reput.store.state.store_lock import StoreLock
 
 __all__ = ["UNKNOWN", "as_run_last", "stopped_status"]
 

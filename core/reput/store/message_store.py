@@ -36,27 +36,24 @@ from reput.errors import (
 from reput.filter.string_hash import string_hash
 from reput.settings import Settings, require_recorded
 from reput.settings.settings import SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN
-from reput.store.batch_topics import BatchTopics
-from reput.store.closed_store import closed_store
-from reput.store.commit_log import CommitLog
-from reput.store.commit_service import CommitService
-from reput.store.delay_level import SCHEDULE_TOPIC, DelayLevels
-from reput.store.disk_space import DiskSpace
-from reput.store.epochs import Epoch, Epochs, make_mark
-from reput.store.files import Clock, Files
-from reput.store.flush_service import FlushService
-from reput.store.group_commit_log import GroupCommitLog
-from reput.store.identity import (
-    LAYOUT_VERSION,
-    StoreIdentity,
-    has_record,
-    is_store,
-    is_unfinished,
-    new_store_id,
-    read_identity,
-)
-from reput.store.log_clock import LogClock
-from reput.store.message import (
+from reput.store.disk.disk_space import DiskSpace
+from reput.store.disk.files import Clock, Files
+from reput.store.disk.sealed_file import seal
+from reput.store.disk.shortages import tell_store_error
+from reput.store.log.commit_log import CommitLog
+from reput.store.log.commit_service import CommitService
+from reput.store.log.flush_service import FlushService
+from reput.store.log.group_commit_log import GroupCommitLog
+from reput.store.log.log_clock import LogClock
+from reput.store.log.page_cache_watch import PageCacheWatch
+from reput.store.log.pooled_commit_log import PooledCommitLog
+from reput.store.log.segments import Segments
+from reput.store.publisher import CommittedPublisher, NobodyListens, Publisher
+from reput.store.put_statistics import PutStatistics, PutTotals
+from reput.store.queue.batch_topics import BatchTopics
+from reput.store.queue.queue_offsets import QueueOffsets, QueueOffsetsSnapshot
+from reput.store.record.delay_level import SCHEDULE_TOPIC, DelayLevels
+from reput.store.record.message import (
     Message,
     MessageExtBrokerInner,
     PutMessageResult,
@@ -65,21 +62,15 @@ from reput.store.message import (
     check_topic,
     message_properties,
 )
-from reput.store.multi_dispatch import (
+from reput.store.record.multi_dispatch import (
     LMQ_PREFIX,
     QUEUE_OFFSETS_NAME,
     named_queues,
     offsets_size_max,
     own_queue_id,
 )
-from reput.store.page_cache_watch import PageCacheWatch
-from reput.store.pooled_commit_log import PooledCommitLog
-from reput.store.properties import PROPERTIES_SIZE_MAX
-from reput.store.publisher import CommittedPublisher, NobodyListens, Publisher
-from reput.store.put_statistics import PutStatistics, PutTotals
-from reput.store.queue_births import QUEUE_BIRTHS, read_queue_births, seal_queue_births
-from reput.store.queue_offsets import QueueOffsets, QueueOffsetsSnapshot
-from reput.store.record import (
+from reput.store.record.properties import PROPERTIES_SIZE_MAX
+from reput.store.record.record import (
     BLANK_SIZE_MIN,
     BORN_HOST_V6_FLAG,
     CRC_PROPERTY_SIZE,
@@ -95,7 +86,21 @@ from reput.store.record import (
     decode_record,
     encode_address,
 )
-from reput.store.recorded_settings import (
+from reput.store.recovery.queue_births import QUEUE_BIRTHS, read_queue_births, seal_queue_births
+from reput.store.retention.retention import Retention
+from reput.store.service.threads import Threads
+from reput.store.state.closed_store import closed_store
+from reput.store.state.epochs import Epoch, Epochs, make_mark
+from reput.store.state.identity import (
+    LAYOUT_VERSION,
+    StoreIdentity,
+    has_record,
+    is_store,
+    is_unfinished,
+    new_store_id,
+    read_identity,
+)
+from reput.store.state.recorded_settings import (
     FILE_SIZES,
     delay_history,
     enters_tags,
@@ -103,26 +108,21 @@ from reput.store.recorded_settings import (
     shown_sizes,
     with_recorded,
 )
-from reput.store.retention import Retention
-from reput.store.rocksdb_folders import refuse_queues_in_rocksdb
-from reput.store.sealed_file import seal
-from reput.store.segments import Segments
-from reput.store.shortages import tell_store_error
-from reput.store.store_checkpoint import (
+from reput.store.state.rocksdb_folders import refuse_queues_in_rocksdb
+from reput.store.state.store_checkpoint import (
     StoreCheckpoint,
     ahead_of_clock,
     encode_checkpoint,
     read_checkpoint,
     write_checkpoint,
 )
-from reput.store.store_lock import StoreLock, Writer, process_start_time
-from reput.store.threads import Threads
-from reput.store.topic_deletions import TopicDeletion, TopicDeletions, last_deletions
+from reput.store.state.store_lock import StoreLock, Writer, process_start_time
+from reput.store.state.topic_deletions import TopicDeletion, TopicDeletions, last_deletions
 from reput_hooks import Record
 from reput_hooks.dispatch import ROW
 
 if TYPE_CHECKING:
-    from reput.store.queue_spans import QueueSpan
+    from reput.store.recovery.queue_spans import QueueSpan
 
 __all__ = ["MessageStore", "Prepared"]
 
@@ -525,8 +525,8 @@ class MessageStore:
             self.commit_log_offset_min = 0
             end = 0
         else:
-            from reput.store.cut_log import cut_behind
-            from reput.store.recovery import recover
+            from reput.store.recovery.cut_log import cut_behind
+            from reput.store.recovery.recovery import recover
 
             recovered = recover(
                 self.directory,
@@ -641,7 +641,7 @@ class MessageStore:
             self.files.force_directory(self.directory)
             if self.adopted_clean and self.found_queues is not None:
                 # Before the store is called ours: the log will not be read whole again.
-                from reput.store.queue_spans import FOUND_QUEUES
+                from reput.store.recovery.queue_spans import FOUND_QUEUES
 
                 self.files.replace(self.own / FOUND_QUEUES, seal(self.found_queues))
         if kept != identity:

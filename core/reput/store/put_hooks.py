@@ -12,8 +12,8 @@ import pluggy
 import reput_hooks.store_hooks
 from reput.errors import ConfigError, MessageIllegal, StoreError
 from reput.settings import Settings
-from reput.store.message import Message, PutMessageResult
 from reput.store.message_store import MessageStore, Prepared
+from reput.store.record.message import Message, PutMessageResult
 
 __all__ = ["HookedMessageStore"]
 

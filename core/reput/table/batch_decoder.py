@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput.store.properties import decode_properties, filled_properties
-from reput.store.record import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG, decode_host, encode_message_id
-from reput.store.record_columns import HEADER, RecordColumns, take
+from reput.store.record.properties import decode_properties, filled_properties
+from reput.store.record.record import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG, decode_host, encode_message_id
+from reput.store.record.record_columns import HEADER, RecordColumns, take
 from reput.table.body_compression import COMPRESSED_FLAG, unpack_body
 from reput.table.property_pieces import PropertyPieces
 from reput.table.record_parts import BODY, PROPERTIES, TOPIC, RecordParts

@@ -24,10 +24,10 @@ import msgspec
 import numpy as np
 
 from reput.errors import OffsetOutOfRange
-from reput.store.epochs import Epochs
-from reput.store.record import BORN_HOST_V6_FLAG, MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
-from reput.store.record_columns import RecordColumns
-from reput.store.segments import Segments
+from reput.store.log.segments import Segments
+from reput.store.record.record import BORN_HOST_V6_FLAG, MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from reput.store.record.record_columns import RecordColumns
+from reput.store.state.epochs import Epochs
 from reput.table.range_reader import DamagedRange, RangeReader
 from reput.table.splits import begins_blank, next_record
 from reput_hooks import Cursor

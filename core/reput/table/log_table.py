@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from reput.errors import ConfigError
-from reput.store.identity import read_store_id, require_store
-from reput.store.log_end import find_log_end, force_log
-from reput.store.recovery import read_damage
-from reput.store.segments import Segments
-from reput.store.store_lock import StoreLock
+from reput.store.log.segments import Segments
+from reput.store.recovery.log_end import find_log_end, force_log
+from reput.store.recovery.recovery import read_damage
+from reput.store.state.identity import read_store_id, require_store
+from reput.store.state.store_lock import StoreLock
 from reput.table.batch_decoder import BatchDecoder
 from reput.table.range_reader import DamagedRange, RangeReader, pass_trimmed
 from reput.table.record_parts import RecordParts

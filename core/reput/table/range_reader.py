@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from reput.errors import DamagedStore, OffsetOutOfRange
-from reput.store.log_walk import LogWalk
-from reput.store.record_columns import RecordColumns, locate_records
-from reput.store.segments import Segment, Segments, disk_cannot_read
+from reput.store.log.segments import Segment, Segments, disk_cannot_read
+from reput.store.record.record_columns import RecordColumns, locate_records
+from reput.store.recovery.log_walk import LogWalk
 
 __all__ = ["DamagedRange", "RangeReader", "pass_trimmed"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from reput.store.record_columns import RecordColumns
+from reput.store.record.record_columns import RecordColumns
 
 __all__ = ["BODY", "PROPERTIES", "TOPIC", "RecordParts"]
 

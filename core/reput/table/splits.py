@@ -10,9 +10,9 @@ from struct import Struct
 
 import msgspec
 
-from reput.store.log_walk import LogWalk
-from reput.store.record import BLANK_MAGIC_CODE
-from reput.store.segments import Segments
+from reput.store.log.segments import Segments
+from reput.store.record.record import BLANK_MAGIC_CODE
+from reput.store.recovery.log_walk import LogWalk
 
 __all__ = ["Split", "begins_blank", "next_record", "plan_splits"]
 

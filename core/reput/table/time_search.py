@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from reput.store.log_walk import LogWalk
+from reput.store.recovery.log_walk import LogWalk
 from reput.table.range_reader import RangeReader
 
 __all__ = ["offset_of_time"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reput.store.epochs import read_epochs
+from reput.store.state.epochs import read_epochs
 from reput.table import LogTable, table_options
 from reput.table.asked_names import require_topics
 from reput_hooks import CommitLogDispatcher, Cursor, DispatchBatch, DispatcherContext, replace_durably

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reput.errors import ConfigError, DispatcherError
-from reput.store.identity import require_store
+from reput.store.state.identity import require_store
 from reput_plugins.spark_export.requirements import require_packages
 
 if TYPE_CHECKING:

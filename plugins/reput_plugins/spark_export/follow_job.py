@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reput.store.identity import require_store
+from reput.store.state.identity import require_store
 from reput_plugins.spark_export.export_job import refuse_other_settings, run_job
 from reput_plugins.spark_export.requirements import require_packages
 

@@ -20,9 +20,9 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from reput.errors import ConfigError, DispatcherError, StoreError
-from reput.store.epochs import Epochs
-from reput.store.files import Files
-from reput.store.segments import Segments
+from reput.store.disk.files import Files
+from reput.store.log.segments import Segments
+from reput.store.state.epochs import Epochs
 from reput.table import DamagedRange
 from reput.table.log_marks import LogMark, joined_marks, last_marks
 from reput_hooks import Cursor

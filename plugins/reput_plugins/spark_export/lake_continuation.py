@@ -21,8 +21,8 @@ import msgspec
 from deltalake import DeltaTable
 
 from reput.errors import ConfigError, StoreError
-from reput.store.epochs import read_epochs
-from reput.store.identity import derive_store_id, read_identity
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import derive_store_id, read_identity
 from reput.table import LogTable
 from reput.table.log_marks import LogMark, MarkComparison, compare_marks, find_parting
 from reput_hooks import Cursor

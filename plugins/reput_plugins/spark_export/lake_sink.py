@@ -15,8 +15,8 @@ import msgspec
 import pyarrow as pa
 
 from reput.errors import DispatcherError
-from reput.store.identity import read_store_id
-from reput.store.segments import Segments
+from reput.store.log.segments import Segments
+from reput.store.state.identity import read_store_id
 from reput.table import DamagedRange, TableOptions
 from reput.table.advice_notes import advice_noted
 from reput_plugins.spark_export.lake import lake_errors

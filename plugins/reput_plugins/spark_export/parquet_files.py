@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from reput.store.files import Files
+from reput.store.disk.files import Files
 from reput.table import DamagedRange, LogTable, RowFormat, TableOptions
 from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_parts import TOPIC, RecordParts

@@ -21,7 +21,7 @@ from reput.process.contract.view_content import difference
 from reput.process.contract.watched import CRASHED, CallLog
 from reput.process.dispatcher_loop import StartRefused
 from reput.process.rebuild import rebuild
-from reput.store.topic_deletions import TopicDeletion, TopicDeletions
+from reput.store.state.topic_deletions import TopicDeletion, TopicDeletions
 
 __all__ = ["CLAUSES", "Clause"]
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 
 from reput.settings import Settings
-from reput.store.delay_level import DelayHistory
-from reput.store.epochs import read_epochs
-from reput.store.identity import read_store_id
-from reput.store.log_end import find_log_end
-from reput.store.log_scan import LogScan, ScannedRange
-from reput.store.message import Message
+from reput.store.log.log_scan import LogScan, ScannedRange
 from reput.store.message_store import MessageStore
+from reput.store.record.delay_level import DelayHistory
+from reput.store.record.message import Message
+from reput.store.recovery.log_end import find_log_end
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import read_store_id
 from reput_hooks.sample import Sample
 
 __all__ = ["AWKWARD_SAMPLES", "SAMPLES", "SEGMENT_SIZE", "SampleStore", "sample_settings"]

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from reput.settings import Settings
-from reput.store.check import check_store as check_store_here
-from reput.store.check_report import CheckReport
-from reput.store.log_walk import Extent
-from reput.store.verified_walk import verify_range
+from reput.store.check.check import check_store as check_store_here
+from reput.store.recovery.check_report import CheckReport
+from reput.store.recovery.log_walk import Extent
+from reput.store.recovery.verified_walk import verify_range
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ EXTENT_COLUMNS = "begin bigint, extent binary"
 def check_store(
     store: Path, settings: Settings, on_progress: Callable[[int], None], *, split_bytes: int | None = None
 ) -> CheckReport:
-    """Verify every record of the log and compare every view with it, as `reput.store.check.check_store` does.
+    """Verify every record of the log and compare every view with it, as `reput.store.check.check.check_store` does.
 
     Args:
         on_progress: is told now and then how many bytes of the log are done.

@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 
 from reput.errors import StoreError
 from reput.filter import BloomFilter
-from reput.store.batch_topics import BatchTopics
-from reput.store.consume_queue_builder import QueueTable
-from reput.store.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtCursor, ExtState
-from reput.store.consume_queue_ext_files import ExtEnd
-from reput.store.filters_in_use import FILTERS_IN_USE, FiltersInUse
-from reput.store.registered_filters import RegisteredFilters
-from reput.store.sealed_file import seal
+from reput.store.disk.sealed_file import seal
+from reput.store.ext.consume_queue_ext_builder import ConsumeQueueExtBuilder, ExtCursor, ExtState
+from reput.store.ext.consume_queue_ext_files import ExtEnd
+from reput.store.ext.filters_in_use import FILTERS_IN_USE, FiltersInUse
+from reput.store.ext.registered_filters import RegisteredFilters
+from reput.store.queue.batch_topics import BatchTopics
+from reput.store.queue.consume_queue_builder import QueueTable
 from reput_hooks import Cursor, replace_durably
 from reput_plugins.spark_export.engine.log_requests import read_requests
 from reput_plugins.spark_export.engine.queue_building import (

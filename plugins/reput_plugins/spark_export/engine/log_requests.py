@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from reput.store.log_scan import ROW_DTYPE, LogScan
-from reput.store.recorded_settings import read_delay_history
-from reput.store.recovery import read_damage
+from reput.store.log.log_scan import ROW_DTYPE, LogScan
+from reput.store.recovery.recovery import read_damage
+from reput.store.state.recorded_settings import read_delay_history
 from reput_hooks import DispatchColumns
 from reput_plugins.spark_export.engine.rebuilding import RebuildPlan
 

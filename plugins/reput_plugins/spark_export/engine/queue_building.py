@@ -17,18 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput.store.batch_topics import BatchTopics
-from reput.store.consume_queue_builder import (
+from reput.store.disk.sealed_file import seal
+from reput.store.ext.consume_queue_ext_addresses import ExtAddresses
+from reput.store.log.log_scan import ROW_DTYPE
+from reput.store.queue.batch_topics import BatchTopics
+from reput.store.queue.consume_queue_builder import (
     LEFT_OUT,
     ConsumeQueueBuilder,
     ConsumeQueueState,
     QueueTable,
     shown_queue_file_size,
 )
-from reput.store.consume_queue_ext_addresses import ExtAddresses
-from reput.store.log_scan import ROW_DTYPE
-from reput.store.multi_dispatch import further_queues
-from reput.store.sealed_file import seal
+from reput.store.record.multi_dispatch import further_queues
 from reput_hooks import Cursor, DispatchBatch, DispatchColumns
 from reput_plugins.spark_export.engine.log_requests import read_requests
 from reput_plugins.spark_export.engine.ranges import Batches, errors_of, parallelism, range_frame, ranges_in

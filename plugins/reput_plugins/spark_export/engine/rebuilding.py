@@ -19,14 +19,14 @@ import msgspec
 
 from reput.errors import ConfigError
 from reput.settings import Settings
-from reput.store.epochs import read_epochs
-from reput.store.identity import read_store_id, require_store
-from reput.store.log_end import find_log_end
-from reput.store.queue_births import births_by_queue
-from reput.store.recorded_settings import building_settings
-from reput.store.recovery import present_births
-from reput.store.segments import Segments
-from reput.store.topic_deletions import TopicDeletions, last_deletions
+from reput.store.log.segments import Segments
+from reput.store.recovery.log_end import find_log_end
+from reput.store.recovery.queue_births import births_by_queue
+from reput.store.recovery.recovery import present_births
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import read_store_id, require_store
+from reput.store.state.recorded_settings import building_settings
+from reput.store.state.topic_deletions import TopicDeletions, last_deletions
 from reput_hooks import Cursor, replace_durably
 
 if TYPE_CHECKING:

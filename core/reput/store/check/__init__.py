@@ -1,0 +1,1 @@
+"""Comparing a store with its log, and showing its files as text."""

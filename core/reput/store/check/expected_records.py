@@ -1,0 +1,62 @@
+"""ExpectedRecords: which records views have to have, while retention and deletions of topics go on beside a check.
+
+A store loses segments at any moment, a live one topics, too, and the views lose their parts a little later. So whoever
+finds something missing looks again at where the log begins by now, and at which topics were deleted, before he calls it
+a difference: segments are removed, and deletions written down, before any file of a view goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reput.store.disk.open_files import DirectoryStamp
+from reput.store.log.segments import Segments
+from reput.store.recovery.queue_births import QueueBirth, births_by_queue
+from reput.store.state.topic_deletions import TopicDeletions, last_deletions
+
+__all__ = ["ExpectedRecords"]
+
+Array = np.ndarray[Any, Any]
+
+
+class ExpectedRecords:
+    """What a check of one store can count on.
+
+    Attributes:
+        begin: commit-log offset of the first byte that the log still has.
+        deleted: topic → where it was deleted last.
+        births: the same of queues that RocketMQ made anew, by (topic, queue id).
+        live: somebody writes the store meanwhile.
+    """
+
+    def __init__(self, store_directory: Path, births: Iterable[QueueBirth], *, live: bool) -> None:
+        self.log_directory = store_directory / "commitlog"
+        self.log_stamp = DirectoryStamp(self.log_directory)
+        self.topic_deletions = TopicDeletions(store_directory)
+        self.begin = Segments(self.log_directory).offset_min
+        self.deleted = last_deletions(self.topic_deletions.following(self.begin))
+        self.births = births_by_queue(births)
+        self.live = live
+
+    def refresh(self) -> None:
+        """Look again. A log that nobody writes may be trimmed by hand."""
+        if self.log_stamp.changed():
+            self.begin = max(self.begin, Segments(self.log_directory).offset_min)
+        if self.live:
+            self.deleted = last_deletions(self.topic_deletions.following(self.begin))
+
+    def birth(self, topic: str, queue_id: int) -> int:
+        """Return the commit-log offset below which a queue has no record, because it was deleted there."""
+        return max(self.deleted.get(topic, 0), self.births.get((topic, queue_id), 0))
+
+    def births_of(self, names: Iterable[tuple[str, int]]) -> Array:
+        """Return `birth` of each queue."""
+        return np.array([self.birth(*name) for name in names], np.int64)
+
+    def floor(self, topic: str, queue_id: int) -> int:
+        """Return the commit-log offset below which no record has to have a unit in this queue."""
+        return max(self.begin, self.birth(topic, queue_id))

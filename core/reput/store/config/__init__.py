@@ -1,0 +1,1 @@
+"""The configuration files of a broker: topics, offsets, subscription groups, filters."""

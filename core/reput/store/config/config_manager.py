@@ -1,0 +1,125 @@
+"""ConfigManager: one file of a broker's configuration, ``config/NAME.json`` with its backup ``NAME.json.bak``.
+
+The file is only ever replaced as a whole, and the backup before it, so that one of the two is whole at any moment. What
+cannot be read is taken from the backup, as RocketMQ does; a torn file never becomes the backup.
+
+Source: RocketMQ, ConfigManager and MixAll.string2File.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from reput.errors import DamagedStore, StoreError
+from reput.store.config.config_json import format_config, parse_config
+from reput.store.disk.files import Clock, Files
+
+__all__ = ["ConfigManager"]
+
+
+class ConfigManager:
+    """Base of the managers: what they hold lives in memory between `load` and `persist`. Any thread may call.
+
+    A child says how its file is called, what a file's fields mean to it, and what they are now.
+    """
+
+    file_name: ClassVar[str]
+
+    def __init__(self, store_directory: Path, files: Files | None = None, clock: Clock | None = None) -> None:
+        self.path = store_directory / "config" / self.file_name
+        self.files = files or Files()
+        self.clock = clock or Clock()
+        self.lock = threading.RLock()
+        # What the file would hold if it was readable and nothing has changed since.
+        self.whole_text: str | None = None
+
+    def read_fields(self, fields: dict[str, Any]) -> None:
+        """Take over what a file holds; without any change if it raises.
+
+        Raises:
+            msgspec.ValidationError: a field has another type or is missing.
+        """
+        raise NotImplementedError
+
+    def write_fields(self) -> dict[str, Any]:
+        """Return what the file is to hold."""
+        raise NotImplementedError
+
+    @property
+    def backup_path(self) -> Path:
+        """Where the content before the last change is kept."""
+        return self.path.with_name(self.path.name + ".bak")
+
+    def load(self) -> None:
+        """Read the file, or else its backup. Without either, what a new broker has holds.
+
+        Raises:
+            DamagedStore: there is a file or a backup, but neither can be read.
+            StoreError: the system refuses.
+        """
+        with self.lock:
+            damage: DamagedStore | None = None
+            for path in (self.path, self.backup_path):
+                try:
+                    text = self.read_whole(path)
+                except DamagedStore as error:
+                    damage = damage or error
+                    continue
+                if text is None:
+                    continue
+                self.whole_text = text if path == self.path else None
+                return
+            if damage:
+                raise damage
+
+    def read_whole(self, path: Path) -> str | None:
+        """Take over what *path* holds and return its text; None if it is absent or empty, as RocketMQ has it.
+
+        Raises:
+            DamagedStore: it is torn, or of another shape.
+            StoreError: the system refuses.
+        """
+        try:
+            text = path.read_bytes().decode()
+            if not text:
+                return None
+            fields = parse_config(text)
+            if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
+                raise DamagedStore("stored configuration is no object with names")
+            self.read_fields(fields)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(
+                f"stored configuration cannot be read: path={path} error={error.strerror}", "See its owner and mode."
+            ) from None
+        except (DamagedStore, UnicodeDecodeError, msgspec.ValidationError) as error:
+            raise DamagedStore(
+                f"stored configuration cannot be read: path={path} reason={error}",
+                "Restore it from a copy, or move it and its .bak away to begin anew.",
+            ) from None
+        return text
+
+    def persist(self) -> None:
+        """Write what is held, durably, if the file says anything else.
+
+        Raises:
+            OSError: the file holds what it held before.
+        """
+        with self.lock:
+            text = format_config(self.write_fields())
+            if text == self.whole_text:
+                return
+            folder = self.path.parent
+            if not folder.is_dir():
+                self.files.make_directory(folder)
+                # What is forced into a new directory is lost with its name.
+                self.files.force_directory(folder.parent)
+            if self.whole_text is not None:
+                self.files.replace(self.backup_path, self.whole_text.encode())
+            self.files.replace(self.path, text.encode())
+            self.whole_text = text

@@ -1,0 +1,1 @@
+"""The consume-queue ext: its files, and the filters whose bit maps they hold."""

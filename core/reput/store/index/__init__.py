@@ -1,0 +1,1 @@
+"""The key index: its files, building and searching them."""

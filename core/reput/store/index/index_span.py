@@ -1,0 +1,61 @@
+"""follow_span: thousands of entries of a long chain of the index at once, with numpy; `index_chain` draws the chain."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from reput.store.index.index_chain import ENTRY, IndexHeader
+
+__all__ = ["Followed", "follow_span"]
+
+ENTRY_DTYPE = np.dtype([("key_hash", ">i4"), ("commit_log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+assert ENTRY_DTYPE.itemsize == ENTRY.size
+
+
+class Followed(NamedTuple):
+    """What a run of entries holds of a chain.
+
+    Attributes:
+        offsets: commit-log offsets under the hash, newest first; None where times leave some out.
+        previous, last_offset: the entry to go on with, and the commit-log offset of the one before it.
+        entry_count: of the chain.
+        is_over: what comes is older than what is wanted.
+    """
+
+    offsets: list[int | None]
+    previous: int
+    last_offset: int
+    entry_count: int
+    is_over: bool
+
+
+def follow_span(
+    data: bytes, first: int, slot_count: int, wanted: int, header: IndexHeader, last_offset: int, begin: int, end: int
+) -> Followed | None:
+    """Follow a chain through the entries from *first* on, the last of which is its next; None: it is broken there."""
+    entries = np.frombuffer(data, ENTRY_DTYPE)
+    codes = entries["key_hash"].astype(np.int64)
+    own = np.flatnonzero(codes % slot_count == wanted % slot_count)
+    chain = entries[own]
+    codes, offsets = codes[own], chain["commit_log_offset"].astype(np.int64)
+    seconds, previous = chain["seconds"].astype(np.int64), chain["previous"].astype(np.int64)
+    numbers = own + first
+    if not len(own) or own[-1] != len(entries) - 1 or numbers[-1] >= header.index_count:
+        return None
+    is_chain = (previous[1:] == numbers[:-1]).all() and 0 <= previous[0] < first
+    is_ascending = (offsets[1:] >= offsets[:-1]).all() and header.begin_offset <= offsets[0]
+    is_within = offsets[-1] <= min(last_offset, header.end_offset) and (seconds >= 0).all() and (codes >= 0).all()
+    if not (is_chain and is_ascending and is_within):
+        return None
+    timestamps = header.begin_timestamp + seconds * 1000
+    too_old = np.flatnonzero(timestamps < begin)
+    # The chain is followed down to the first entry that is too old.
+    kept = slice(int(too_old[-1]) if len(too_old) else 0, None)
+    under_hash = codes[kept] == wanted
+    in_time = (timestamps[kept] >= begin) & (timestamps[kept] <= end)
+    found: list[int | None] = [*offsets[kept][under_hash & in_time][::-1].tolist()]
+    if (under_hash & ~in_time).any():
+        found.insert(0, None)
+    return Followed(found, int(previous[0]), int(offsets[0]), len(own), bool(len(too_old)))

@@ -1,0 +1,1 @@
+"""The commit log: segments, appending, forcing and committing, and scanning."""

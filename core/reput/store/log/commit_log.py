@@ -1,0 +1,398 @@
+"""CommitLog: all messages in the order of their arrival, in segments of one size.
+
+One writer, under one lock. `append` writes at the end and moves `appended`; `flush` forces what was appended and
+moves `durable`. Both are commit-log offsets, and move only on success: after a failed force nothing is trusted again.
+Between them lies `committed`, up to which the files have what was appended: here the same as `appended`, in a log that
+keeps messages in memory first (`pooled_commit_log`, `group_commit_log`) not.
+
+A segment ends with a blank of at least 8 bytes, so a record that would leave less goes to the next one. A helper
+thread keeps room reserved ahead of the end, has the pages in memory before they are written, and makes the next
+segment, so that a put waits for none of it unless it outruns the helper.
+
+Source: RocketMQ store, CommitLog.DefaultAppendMessageCallback and MappedFileQueue.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from pathlib import Path
+from struct import Struct
+
+from reput.errors import MessageIllegal, StoreError, StoreFull, StoreReadOnly
+from reput.store.disk.file_name import file_name
+from reput.store.disk.files import Buffer, Files, Mapping
+from reput.store.disk.shortages import NO_ROOM
+from reput.store.record.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
+from reput.store.service.threads import Threads
+
+__all__ = ["CommitLog"]
+
+BLANK = Struct(">iI")
+assert BLANK.size == BLANK_SIZE_MIN
+# Room is reserved in steps, so that a new store takes little of the disk and a full disk is an error of the step.
+RESERVE_SIZE = 16 << 20
+RESERVE_SIZE_MIN = 1 << 20
+POPULATE_SIZE = 16 << 20
+# Between two steps the helper needs the interpreter lock, for which a thread that puts lets it wait up to 5 ms: with
+# small steps it falls behind, and the puts find pages that are not in memory.
+POPULATE_STEP = 8 << 20
+WARM_STEP = 1 << 20
+CALL_SIZE = 256 << 10
+PAGE_SIZE = 4096
+
+logger = logging.getLogger(__name__)
+
+
+class OpenSegment:
+    """A mapped segment. *reserved* and *populated*: bytes from its begin on that cannot fail, or fault, any more."""
+
+    __slots__ = ("begin", "buffer", "content_size", "is_warm", "mapping", "populated", "reserved")
+
+    def __init__(self, begin: int, mapping: Mapping) -> None:
+        self.begin = begin
+        self.mapping = mapping
+        self.reserved = 0
+        self.populated = 0
+        self.is_warm = False
+        # Of a segment that was left behind, where the blank's 8 bytes end: what follows them is never written.
+        self.content_size = mapping.size
+        # What is appended goes there first, if there is a pool of such buffers.
+        self.buffer: Buffer | None = None
+
+
+class CommitLog:
+    """The end of the log. Call `append` and `roll` under the put lock, `flush` from one thread at a time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        segment_size: int,
+        end: int,
+        files: Files,
+        *,
+        warm_up: bool = False,
+        force_pages: int = 0,
+        threads: Threads | None = None,
+    ) -> None:
+        """Open the log for appending at *end*.
+
+        Args:
+            warm_up: have a segment that is made ahead wholly reserved, in memory, and locked there.
+            force_pages: after so many pages of that, have them forced; 0: leave that to the system.
+
+        Raises:
+            StoreFull: there is no room for the first step.
+        """
+        self.directory = directory
+        self.segment_size = segment_size
+        self.files = files
+        self.appended = end
+        self.durable = end
+        self.warm_up = warm_up
+        self.force_size = force_pages * PAGE_SIZE
+        self.failed: str | None = None
+        self.next_segment: OpenSegment | None = None
+        self.making = threading.Lock()
+        # Held by the helper at work, so that nobody unmaps the segment that it is at.
+        self.tending = threading.Lock()
+        # Segments that were left behind but not yet forced, oldest first, then the current one.
+        begin = end - end % segment_size
+        self.current = self.open_segment(begin)
+        self.current.reserved = self.current.populated = end - begin
+        self.unforced: list[OpenSegment] = [self.current]
+        self.memory = self.memory_of(self.current)
+        self.begin = begin
+        self.limit = begin + segment_size - BLANK_SIZE_MIN
+        # Up to here `room` has nothing to see to: a put compares one number.
+        self.safe_until = end
+        self.work = threading.Event()
+        self.stopping = False
+        try:
+            # What the first puts need; whoever opens does not wait for more.
+            self.prepare(end, POPULATE_STEP)
+        except BaseException:
+            self.unmap()
+            raise
+        self.helper = (threads or Threads()).start("reput-segments", self.help)
+
+    @property
+    def committed(self) -> int:
+        """Commit-log offset up to which whoever reads the files finds what was appended."""
+        return self.appended
+
+    def commit(self) -> int:
+        """Have all that was appended when this was called in the files, and return that offset.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        return self.appended
+
+    def peek(self, commit_log_offset: int) -> bytes | memoryview | None:
+        """Return what was appended from there on and is in no file yet; None: the files have it. Under the put lock."""
+        return None
+
+    def append(self, records: bytes) -> int:
+        """Write *records* at the end and return where the log ends now.
+
+        The caller has made sure with `room` that they fit. One copy, no system call.
+        """
+        at = self.appended - self.begin
+        memory, size, view = self.memory, len(records), memoryview(records)
+        # The first size word is written last: a reader that sees it may trust every byte behind it.
+        memory[at + 4 : at + size] = view[4:]
+        memory[at : at + 4] = view[:4]
+        end = self.appended = self.appended + size
+        return end
+
+    def append_blank(self, blank: bytes) -> None:
+        """Write *blank* where the log ends, which is the end of what the segment holds."""
+        at = self.appended - self.begin
+        self.memory[at : at + len(blank)] = blank
+
+    def room(self, size: int) -> int:
+        """Return the commit-log offset where the next *size* bytes go, in one segment; rolls if need be.
+
+        Raises:
+            MessageIllegal: no segment is large enough.
+            StoreFull: the disk has no room for them; nothing was changed.
+        """
+        end = self.appended + size
+        if end > self.limit:
+            self.roll(size)
+            end = self.appended + size
+        if end > self.safe_until:
+            self.make_safe(end)
+        return self.appended
+
+    def make_safe(self, end: int) -> None:
+        """Have room up to *end*, and the helper at work well before pages or room are used up."""
+        current = self.current
+        if end - self.begin > current.reserved:
+            self.reserve(current, end - self.begin)
+        half_populated = self.begin + current.populated - POPULATE_SIZE // 2
+        if half_populated < end:
+            self.work.set()
+        # Where the helper is late it is called again after a while, not at every put.
+        self.safe_until = min(self.begin + current.reserved, max(end + CALL_SIZE, half_populated))
+
+    def roll(self, size: int) -> None:
+        """Fill the rest of the segment with a blank and go to the next one."""
+        if size + BLANK_SIZE_MIN > self.segment_size:
+            raise MessageIllegal(
+                f"record exceeds the segment: record_size={size} segment_size={self.segment_size} "
+                f"commit_log_offset={self.appended}"
+            )
+        left = self.begin + self.segment_size - self.appended
+        following = self.begin + self.segment_size
+        # Until the next segment is the current one, or the helper would make the same one a second time.
+        with self.making:
+            self.forget_removed()
+            segment = self.next_segment = self.next_segment or self.open_segment(following)
+            assert segment.begin == following
+            at = self.appended - self.begin
+            # Before the blank is written: a full disk must leave everything as it was.
+            memory = self.memory_of(segment)
+            self.reserve(segment, size)
+            self.reserve(self.current, at + BLANK_SIZE_MIN)
+            self.append_blank(BLANK.pack(left, BLANK_MAGIC_CODE))
+            # No call from here on, behind which a Ctrl-C may be noticed: it has rolled as a whole, or not at all.
+            self.current.content_size = at + BLANK_SIZE_MIN
+            self.unforced += [segment]
+            self.current = segment
+            self.next_segment = None
+            self.memory = memory
+            self.begin = following
+            self.limit = following + self.segment_size - BLANK_SIZE_MIN
+            self.appended = following
+            self.safe_until = following
+        self.make_safe(following)
+
+    def forget_removed(self) -> None:
+        """Give up the segment that was made ahead if its file is gone.
+
+        A RocketMQ that is started on this store removes files that it finds empty, before it looks at the lock.
+        """
+        segment = self.next_segment
+        if segment is not None and not segment.mapping.has_name():
+            segment.mapping.close()
+            self.next_segment = None
+
+    def open_segment(self, begin: int) -> OpenSegment:
+        """Return the segment that begins there, made if it is not there yet."""
+        path = self.directory / file_name(begin)
+        try:
+            if path.exists() and path.stat().st_size == 0:
+                # Its making was interrupted before it had its size.
+                self.files.remove(path)
+            if not path.exists():
+                self.files.create(path, self.segment_size)
+                self.files.force_directory(self.directory)
+            return OpenSegment(begin, self.files.map(path, self.segment_size))
+        except OSError as error:
+            raise self.refusal(error, f"segment cannot be made: path={path}") from error
+
+    def memory_of(self, segment: OpenSegment) -> memoryview:
+        """Return what is written to while *segment* is the current one."""
+        return segment.mapping.memory
+
+    def populate(self, segment: OpenSegment, at: int, size: int) -> None:
+        """Have these bytes of `memory_of` in memory before they are written."""
+        segment.mapping.populate(at, size)
+
+    def reserve(self, segment: OpenSegment, until: int) -> None:
+        """Reserve room in *segment* up to *until* at least, and a step more where the disk has it."""
+        if until <= segment.reserved:
+            return
+        mapping = segment.mapping
+        generous = min(max(until, segment.reserved + RESERVE_SIZE), self.segment_size)
+        for end in (generous, until):
+            # Read anew: the helper, or a put, may have reserved meanwhile.
+            begin = segment.reserved
+            if end <= begin:
+                return
+            try:
+                mapping.reserve(begin, end - begin)
+            except OSError as error:
+                if end == until:
+                    raise self.refusal(error, f"no room for the log: path={mapping.path} until={until}") from error
+            else:
+                segment.reserved = max(segment.reserved, end)
+                return
+
+    @staticmethod
+    def refusal(error: OSError, text: str) -> StoreError:
+        """Return the error that says what the system refused."""
+        full = error.errno in NO_ROOM
+        kind = StoreFull if full else StoreError
+        advice = "Free room on the disk and put again; nothing was stored." if full else ""
+        return kind(f"{text} error={error.strerror}", advice)
+
+    def help(self) -> None:
+        """Reserve, populate and make the next segment, ahead of the puts."""
+        while True:
+            self.work.wait()
+            self.work.clear()
+            if self.stopping:
+                return
+            try:
+                with self.tending:
+                    self.prepare(self.appended)
+            except StoreError:
+                # The put that needs the room meets the same error and reports it; nobody waits for the helper.
+                continue
+
+    def prepare(self, appended: int, populate_size: int = POPULATE_SIZE) -> None:
+        """Have room, *populate_size* bytes of pages and the next segment ready for the puts that follow *appended*."""
+        segment = self.current
+        at = max(appended - segment.begin, 0)
+        if at > self.segment_size:
+            return
+        if segment.reserved - at < RESERVE_SIZE // 2:
+            # `reserve` asks for a step of RESERVE_SIZE first, and for this much where the disk has no more.
+            self.reserve(segment, min(at + RESERVE_SIZE_MIN, self.segment_size))
+        while segment.populated < min(at + populate_size, segment.reserved):
+            step = min(POPULATE_STEP, segment.reserved - segment.populated)
+            self.populate(segment, segment.populated, step)
+            segment.populated += step
+        if self.segment_size - at < max(self.segment_size // 4, RESERVE_SIZE):
+            with self.making:
+                if self.next_segment is None and segment is self.current and not self.stopping:
+                    self.next_segment = self.open_segment(segment.begin + self.segment_size)
+            following = self.next_segment
+            if self.warm_up and following is not None and not following.is_warm:
+                self.warm(following)
+
+    def warm(self, segment: OpenSegment) -> None:
+        """Have all of *segment* reserved, in memory, and locked there. The helper's, who keeps it from being unmapped.
+
+        Source: RocketMQ store, MappedFile.warmMappedFile and mlock, which writes a byte to each page.
+        """
+        segment.is_warm = True
+        forced = 0
+        try:
+            for begin in range(0, self.segment_size, WARM_STEP):
+                if self.stopping:
+                    return
+                end = min(begin + WARM_STEP, self.segment_size)
+                self.reserve(segment, end)
+                segment.mapping.populate(begin, end - begin)
+                segment.populated = max(segment.populated, end)
+                if self.force_size and end - forced >= self.force_size:
+                    segment.mapping.force()
+                    forced = end
+            segment.mapping.lock()
+        except OSError as error:
+            # It serves as any other; whoever asked for more is to know that he does not have it.
+            logger.warning(
+                "a segment is not warmed up: path=%s size=%d error=%s (ulimit -l limits what may be locked)",
+                segment.mapping.path,
+                self.segment_size,
+                error.strerror,
+            )
+
+    def flush(self) -> int:
+        """Force all that was committed when this was called, and return that offset, which is `durable` now.
+
+        Raises:
+            StoreReadOnly: the disk refused. What was appended since the last success may be lost, whatever a second
+                try says: the kernel forgets a failed write. So there is no second try.
+        """
+        return self.force_until(self.committed)
+
+    def force_until(self, target: int) -> int:
+        """Force the log up to *target* as `flush` does."""
+        if self.failed is not None:
+            raise StoreReadOnly(self.failed)
+        segments = [segment for segment in self.unforced if segment.begin < target]
+        for segment in segments:
+            try:
+                if not segment.mapping.has_name():
+                    raise OSError(errno.ENOENT, "the file was removed")
+                self.force(segment, target)
+            except OSError as error:
+                self.failed = (
+                    f"the log could not be forced to disk: path={segment.mapping.path} durable={self.durable} "
+                    f"appended={target} error={error.strerror}"
+                )
+                raise StoreReadOnly(self.failed) from error
+        self.durable = target
+        # A segment that was left behind is wholly forced now, its blank included.
+        for segment in segments:
+            if segment is not self.current and segment.begin + self.segment_size <= target:
+                self.unforced.remove(segment)
+                with self.tending:
+                    segment.mapping.close()
+        return target
+
+    def force(self, segment: OpenSegment, target: int) -> None:
+        """Have on disk what *segment* holds of the log up to *target*.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        segment.mapping.force()
+
+    def close(self) -> None:
+        """Stop the helper and unmap. A segment that was made ahead and not used is removed."""
+        self.stopping = True
+        self.work.set()
+        self.helper.join()
+        self.unmap()
+
+    def unmap(self) -> None:
+        """Give up every mapping, and the segment that nothing was written to."""
+        self.forget_removed()
+        if self.next_segment is not None:
+            self.next_segment.mapping.close()
+            self.files.remove(self.next_segment.mapping.path)
+        for segment in self.unforced:
+            segment.mapping.close()
+
+    def forget(self) -> None:
+        """In a forked child: give up the descriptors, leave the files alone."""
+        for segment in self.unforced:
+            os.close(segment.mapping.descriptor)

@@ -1,0 +1,96 @@
+"""CommitService: the thread that writes what is in the transient pool into the files of the log.
+
+As soon as ``commit_commit_log_least_pages`` pages wait, and every ``commit_interval_commit_log`` whatever waits, if the
+last time was ``commit_commit_log_thorough_interval`` ago.
+
+Source: RocketMQ store, CommitLog.CommitRealTimeService.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from reput.errors import StoreError
+from reput.store.disk.files import Clock
+from reput.store.log.commit_log import CommitLog
+from reput.store.log.flush_service import PAGE_SIZE, is_able_to_flush
+from reput.store.service.threads import Threads
+
+__all__ = ["CommitService"]
+
+
+class CommitService:
+    """One thread. *on_committed* is called after each round that wrote something, and after the last, *on_failure* when
+    the disk has refused, *on_death* if an error ends the thread."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        clock: Clock,
+        *,
+        interval_ms: int,
+        least_pages: int,
+        thorough_interval_ms: int,
+        on_committed: Callable[[], None],
+        on_failure: Callable[[], None],
+        on_death: Callable[[str], None],
+        threads: Threads | None = None,
+    ) -> None:
+        self.commit_log = commit_log
+        self.clock = clock
+        self.interval = interval_ms / 1000
+        self.least_pages = least_pages
+        self.thorough_interval = thorough_interval_ms / 1000
+        self.on_committed = on_committed
+        self.on_failure = on_failure
+        self.wake = threading.Event()
+        self.stopping = False
+        self.last_commit = clock.monotonic()
+        self.thread = (threads or Threads()).start("reput-commit", self.run, on_death)
+
+    def appended(self, end: int) -> None:
+        """The log goes to *end* now. Called under the put lock, and cheap: it wakes the thread once it has enough."""
+        enough = end - self.commit_log.committed >= self.least_pages * PAGE_SIZE
+        if enough and not self.wake.is_set():
+            self.wake.set()
+
+    def run(self) -> None:
+        """Commit until stopped, then a last time."""
+        while not self.stopping:
+            self.wake.wait(self.interval)
+            self.wake.clear()
+            self.do_round()
+        self.commit()
+
+    def do_round(self) -> None:
+        """Commit if that is due."""
+        log = self.commit_log
+        appended, committed = log.appended, log.committed
+        if log.failed is not None or appended == committed:
+            return
+        thorough = self.clock.monotonic() - self.last_commit >= self.thorough_interval
+        is_full = appended // log.segment_size != committed // log.segment_size
+        if thorough or is_able_to_flush(appended, committed, self.least_pages, is_full=is_full):
+            self.commit()
+
+    def commit(self) -> None:
+        """Commit once, and have that known."""
+        if self.try_commit():
+            self.last_commit = self.clock.monotonic()
+            self.on_committed()
+
+    def try_commit(self) -> bool:
+        """Commit once; False if the disk refuses. The log keeps the reason, which the flusher makes known."""
+        try:
+            self.commit_log.commit()
+        except StoreError:
+            self.on_failure()
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Commit a last time and end the thread."""
+        self.stopping = True
+        self.wake.set()
+        self.thread.join()

@@ -1,0 +1,81 @@
+"""LogClock: the time by which a log and its transactions grow old. A wall clock that is set ages nothing at once.
+
+A wall clock may jump: a bad time server, a virtual machine that wakes up, a hand. RocketMQ believes it, and an hour of
+``deleteWhen`` that it passes through removes the log. This one goes on from the log's newest store time, or from the
+wall clock at the opening where the two agree, by the monotonic clock. While the wall clock says something else, the
+earlier of the two holds; what it has said for ten minutes is believed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from reput.store.disk.files import Clock
+
+__all__ = ["PARTED_MS", "SETTLED_MS", "LogClock"]
+
+# Clocks that are slewed differ by less.
+PARTED_MS = 60_000
+SETTLED_MS = 600_000
+# A store that was closed for longer says nothing of the time; one that was opened again soon does.
+IDLE_MS = 3_600_000
+
+logger = logging.getLogger("reput.store")
+
+
+class LogClock:
+    """Any thread may ask. It learns of a jump when it is asked."""
+
+    def __init__(self, clock: Clock, store_timestamp: int) -> None:
+        """*store_timestamp*: of the log's newest record, 0 without one."""
+        self.clock = clock
+        self.lock = threading.Lock()
+        now, ticks = clock.now_ms(), self.ticks()
+        is_far = store_timestamp > 0 and now - store_timestamp > IDLE_MS
+        # What the wall clock was ahead of the monotonic one when it was believed last.
+        self.offset = (store_timestamp if is_far else now) - ticks
+        # Another one that it shows, and since when.
+        self.other: tuple[int, int] | None = (now - ticks, ticks) if is_far else None
+        # It was set since the opening.
+        self.was_set = False
+
+    def ticks(self) -> int:
+        """Return the monotonic clock in ms."""
+        return round(self.clock.monotonic() * 1000)
+
+    def now_ms(self) -> int:
+        """Return the time in ms since 1970 UTC, never later than the wall clock."""
+        now, ahead = self.look()
+        return now - max(ahead, 0)
+
+    def look(self) -> tuple[int, int]:
+        """Return the wall clock, and what it is ahead of the time that is believed; learn from both."""
+        with self.lock:
+            now, ticks = self.clock.now_ms(), self.ticks()
+            offset = now - ticks
+            ahead = offset - self.offset
+            if abs(ahead) <= PARTED_MS:
+                self.believe(offset)
+                ahead = 0
+            elif self.other is None or abs(offset - self.other[0]) > PARTED_MS:
+                self.other, self.was_set = (offset, ticks), True
+                logger.warning("the clock was set, and nothing grows old by it yet: clock=%d ahead_ms=%d", now, ahead)
+            elif ticks - self.other[1] >= SETTLED_MS:
+                self.believe(offset)
+                ahead = 0
+            return now, ahead
+
+    def believe(self, offset: int) -> None:
+        """Take what the wall clock is ahead of the monotonic one for right. Under the lock."""
+        self.offset, self.other, self.was_set = offset, None, False
+
+    def notice(self) -> str | None:
+        """Return what whoever runs the store should know of the clock, None if there is nothing."""
+        now, ahead = self.look()
+        if not self.was_set:
+            return None
+        return (
+            "this machine's clock and the log's have parted, and nothing grows old by the clock until it has kept its "
+            f"time for {SETTLED_MS // 60_000} minutes: clock={now} ahead_ms={ahead}"
+        )

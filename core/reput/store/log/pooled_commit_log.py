@@ -1,0 +1,210 @@
+"""PooledCommitLog: a commit log whose messages go into a buffer in memory first, and from there into the file.
+
+    put ──▶ buffer ── commit ──▶ file ── flush ──▶ disk
+            appended            committed         durable
+
+A put never meets the system's page cache, nor whoever writes it back. For that a message is only in this process's
+memory until it is committed: a writer that is killed loses what it had not committed, and nobody reads a message
+before. Each segment that is written has a buffer of its own, of the segment's size; with the last of it committed the
+buffer goes back to the pool.
+
+Source: RocketMQ store, TransientStorePool and DefaultMappedFile.commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from reput.errors import StoreBusy, StoreError
+from reput.store.disk.files import Buffer, Files
+from reput.store.log.commit_log import CommitLog, OpenSegment
+from reput.store.service.threads import Threads
+
+__all__ = ["PooledCommitLog", "TransientStorePool"]
+
+# One for the segment that is written, one for the next: the blank that ends the first goes with the roll.
+BUFFER_COUNT_MIN = 2
+
+logger = logging.getLogger(__name__)
+
+
+class TransientStorePool:
+    """Up to *buffer_count* buffers of *buffer_size* bytes, each made when it is needed first, and locked in memory.
+
+    What was given back last is lent first, so that no more memory is taken than is in use at once.
+    """
+
+    def __init__(self, buffer_size: int, buffer_count: int) -> None:
+        self.buffer_size = buffer_size
+        self.not_made = max(buffer_count, BUFFER_COUNT_MIN)
+        self.free: list[Buffer] = []
+        self.guard = threading.Lock()
+
+    def borrow(self) -> Buffer | None:
+        """Return a buffer, None if all are lent."""
+        with self.guard:
+            if self.free:
+                return self.free.pop()
+            if not self.not_made:
+                return None
+            self.not_made -= 1
+        buffer = Buffer(self.buffer_size)
+        try:
+            buffer.lock()
+        except OSError as error:
+            # It serves as any other; whoever wanted it locked is to know that it may be swapped out.
+            logger.warning(
+                "a buffer of the transient pool is not locked in memory: size=%d error=%s (ulimit -l limits it)",
+                self.buffer_size,
+                error.strerror,
+            )
+        return buffer
+
+    def give_back(self, buffer: Buffer) -> None:
+        """Take a buffer back."""
+        with self.guard:
+            self.free.append(buffer)
+
+    def close(self) -> None:
+        """Give back to the system what nobody has borrowed."""
+        with self.guard:
+            for buffer in self.free:
+                buffer.close()
+            self.free.clear()
+            self.not_made = 0
+
+
+class PooledCommitLog(CommitLog):
+    """The end of the log. As `CommitLog`; `commit` may be called from any thread, with the put lock or without."""
+
+    def __init__(
+        self,
+        directory: Path,
+        segment_size: int,
+        end: int,
+        files: Files,
+        *,
+        buffer_count: int,
+        fast_fail: bool,
+        warm_up: bool = False,
+        threads: Threads | None = None,
+    ) -> None:
+        """Open the log for appending at *end*.
+
+        Args:
+            buffer_count: buffers in the pool, two at least.
+            fast_fail: a put that finds none for the next segment is refused, instead of committing to have one.
+            As `CommitLog`.
+        """
+        self.pool = TransientStorePool(segment_size, buffer_count)
+        self.fast_fail = fast_fail
+        self.committed_offset = end
+        self.committing = threading.Lock()
+        super().__init__(directory, segment_size, end, files, warm_up=warm_up, threads=threads)
+
+    @property
+    def committed(self) -> int:
+        """Commit-log offset up to which whoever reads the files finds what was appended."""
+        return self.committed_offset
+
+    def peek(self, commit_log_offset: int) -> memoryview | None:
+        """As `CommitLog`."""
+        if not self.committed_offset <= commit_log_offset < self.appended:
+            return None
+        for segment in list(self.unforced):
+            at = commit_log_offset - segment.begin
+            # One that is given back was written; nobody borrows it again without the put lock.
+            buffer = segment.buffer
+            if 0 <= at < self.segment_size and buffer is not None:
+                return buffer.memory[at : min(self.appended - segment.begin, segment.content_size)]
+        return None
+
+    def commit(self) -> int:
+        """Write all that was appended when this was called into the files, and return that offset.
+
+        Raises:
+            StoreError: the disk refused. As after a failed force, nothing is trusted again.
+        """
+        with self.committing:
+            if self.failed is not None:
+                raise StoreError(self.failed)
+            target, begin = self.appended, self.committed_offset
+            for segment in list(self.unforced):
+                if segment.begin < target and begin < segment.begin + self.segment_size:
+                    self.write(segment, max(begin, segment.begin), target)
+            self.committed_offset = target
+            return target
+
+    def write(self, segment: OpenSegment, begin: int, target: int) -> None:
+        """Write what *segment* has from *begin* to *target* into its file."""
+        buffer, mapping = segment.buffer, segment.mapping
+        assert buffer is not None
+        at = begin - segment.begin
+        until = min(target - segment.begin, segment.content_size)
+        try:
+            mapping.write(buffer.memory[at:until], at)
+        except OSError as error:
+            self.failed = (
+                f"the log could not be written from the transient pool: path={mapping.path} durable={self.durable} "
+                f"committed={begin} appended={target} error={error.strerror}"
+            )
+            raise StoreError(self.failed) from error
+        if segment.begin + self.segment_size <= target:
+            self.free_buffer(segment)
+
+    def memory_of(self, segment: OpenSegment) -> memoryview:
+        """Return the segment's buffer, borrowed when it is asked for first.
+
+        Raises:
+            StoreBusy: there is none, and whoever puts is not to wait for one.
+        """
+        if segment.buffer is None:
+            buffer = self.pool.borrow()
+            if buffer is None and not self.fast_fail:
+                self.commit()
+                buffer = self.pool.borrow()
+            if buffer is None:
+                raise StoreBusy(
+                    f"all buffers of the transient pool wait to be committed: status=CREATE_MAPEDFILE_FAILED "
+                    f"committed={self.committed} appended={self.appended}",
+                    "Put again; a larger transient_store_pool_size lets puts run further ahead of the disk.",
+                )
+            segment.buffer = buffer
+        return segment.buffer.memory
+
+    def populate(self, segment: OpenSegment, at: int, size: int) -> None:
+        """Have these bytes of the segment's buffer in memory."""
+        buffer = segment.buffer
+        if buffer is not None:
+            buffer.populate(at, size)
+
+    def flush(self) -> int:
+        """Commit and force all that was appended when this was called, and return that offset.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        self.commit()
+        return super().flush()
+
+    def forget_removed(self) -> None:
+        """Give up the segment that was made ahead if its file is gone."""
+        segment = self.next_segment
+        super().forget_removed()
+        if self.next_segment is None:
+            self.free_buffer(segment)
+
+    def unmap(self) -> None:
+        """Give up every mapping and buffer, and the segment that nothing was written to."""
+        for segment in (*self.unforced, self.next_segment):
+            self.free_buffer(segment)
+        self.pool.close()
+        super().unmap()
+
+    def free_buffer(self, segment: OpenSegment | None) -> None:
+        """Give back the buffer that *segment* has borrowed, if it is there and has one."""
+        if segment is not None and segment.buffer is not None:
+            self.pool.give_back(segment.buffer)
+            segment.buffer = None

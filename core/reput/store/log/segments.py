@@ -1,0 +1,162 @@
+"""Segments: the files of a commit log as a reader finds them, by listing the directory, never by their lengths."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from bisect import bisect_right
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from reput.errors import DamagedStore, NotAStore, OffsetOutOfRange, StoreError
+from reput.store.disk.file_name import parse_file_name
+
+__all__ = ["Segment", "Segments", "disk_cannot_read", "open_segment"]
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """One file: *begin* is its name, *end* where the next one begins, *size* how many bytes it really has."""
+
+    path: Path
+    begin: int
+    end: int
+    size: int
+
+
+class Segments:
+    """The segments of one commit-log directory, ascending. Reading only; `refresh` looks again."""
+
+    def __init__(self, directory: Path, segment_size: int | None = None) -> None:
+        """*segment_size*: of a full segment in bytes; None: the size that the files themselves show.
+
+        Raises:
+            NotAStore: the directory is absent or holds no segment.
+            StoreError: this user may not read it.
+        """
+        self.directory = directory
+        self.configured_size = segment_size
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the directory again: segments appear at the end and go at the beginning."""
+        try:
+            entries = list(os.scandir(self.directory))
+        except PermissionError as error:
+            raise StoreError(
+                f"the log may not be read: directory={self.directory} error={error.strerror}",
+                "See its owner and mode; run as a user who may read it.",
+            ) from None
+        except OSError as error:
+            raise NotAStore(f"no commit log here: directory={self.directory} error={error.strerror}") from None
+        found = []
+        for entry in entries:
+            begin = parse_file_name(entry.name)
+            # Retention may remove a segment while it is being listed.
+            with contextlib.suppress(FileNotFoundError):
+                if begin is not None and entry.is_file():
+                    found.append((begin, entry.path, entry.stat().st_size))
+        found.sort()
+        # A first creation that was interrupted leaves an empty last file, which holds nothing yet.
+        while found and found[-1][2] == 0:
+            found.pop()
+        if not found:
+            raise NotAStore(f"no commit log here: directory={self.directory} segments=0")
+        self.segment_size = self.configured_size or shown_segment_size(found)
+        self.list = [Segment(Path(path), begin, begin + self.segment_size, size) for begin, path, size in found]
+        self.begins = [segment.begin for segment in self.list]
+
+    @property
+    def offset_min(self) -> int:
+        """Commit-log offset of the first byte."""
+        return self.begins[0]
+
+    @property
+    def offset_end(self) -> int:
+        """Commit-log offset where the last segment's bytes end, used or not."""
+        return self.list[-1].begin + self.list[-1].size
+
+    def leave_out_below(self, commit_log_offset: int) -> None:
+        """Have the log begin with the segment of this byte, whatever is still there before it; never without any."""
+        count = min(bisect_right(self.begins, commit_log_offset) - 1, len(self.begins) - 1)
+        if count > 0:
+            del self.list[:count], self.begins[:count]
+
+    def missing(self) -> list[tuple[int, int]]:
+        """Return the ranges (begin, end) between the first segment and the last whose bytes no file has."""
+        return [
+            (segment.begin + segment.size, following.begin)
+            for segment, following in pairwise(self.list)
+            if segment.begin + segment.size < following.begin
+        ]
+
+    def find(self, commit_log_offset: int) -> Segment | None:
+        """Return the segment that holds this byte, looking again at the directory if need be; None in a gap."""
+        for attempt in range(2):
+            number = bisect_right(self.begins, commit_log_offset) - 1
+            if number >= 0:
+                segment = self.list[number]
+                if commit_log_offset < segment.begin + segment.size:
+                    return segment
+            if attempt == 0:
+                self.refresh()
+        return None
+
+    def following(self, commit_log_offset: int) -> Segment | None:
+        """Return the first segment that begins at or behind this byte, None if there is none."""
+        number = bisect_right(self.begins, commit_log_offset - 1)
+        return self.list[number] if number < len(self.list) else None
+
+    def read(self, commit_log_offset: int, size: int) -> bytes:
+        """Return *size* bytes of one segment.
+
+        Raises:
+            OffsetOutOfRange: no segment holds them all, or none any more.
+            DamagedStore: the disk cannot read them.
+        """
+        segment = self.find(commit_log_offset)
+        if segment is None or commit_log_offset + size > segment.begin + segment.size:
+            raise OffsetOutOfRange(
+                f"the log does not hold these bytes: commit_log_offset={commit_log_offset} size={size} "
+                f"offset_min={self.offset_min} offset_end={self.offset_end}"
+            )
+        descriptor = open_segment(segment.path)
+        try:
+            return os.pread(descriptor, size, commit_log_offset - segment.begin)
+        except OSError as error:
+            raise disk_cannot_read(segment.path, commit_log_offset, size, error) from None
+        finally:
+            os.close(descriptor)
+
+
+def open_segment(path: Path) -> int:
+    """Return a descriptor of a segment's file, to read.
+
+    Raises:
+        OffsetOutOfRange: it was removed since the segments were listed.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise OffsetOutOfRange(f"the log was trimmed while it was read: segment={path}", "Ask again.") from None
+
+
+def disk_cannot_read(path: Path, commit_log_offset: int, size: int, error: OSError) -> DamagedStore:
+    """Return the error that says where the log cannot be read."""
+    return DamagedStore(
+        f"the disk cannot read the log: commit_log_offset={commit_log_offset} size={size} path={path} "
+        f"error={error.strerror}"
+    )
+
+
+def shown_segment_size(found: list[tuple[int, str, int]]) -> int:
+    """Return the size of a full segment, as names and lengths of the files show it.
+
+    The distance of two names is a multiple of it (a segment may be missing), and a file may have been cut short, so the
+    most frequent of all distances and lengths holds.
+    """
+    sizes = [size for _, _, size in found]
+    distances = [found[i + 1][0] - found[i][0] for i in range(len(found) - 1)]
+    candidates = sizes + distances
+    return max(set(candidates), key=lambda size: (candidates.count(size), size))

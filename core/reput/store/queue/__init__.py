@@ -1,0 +1,1 @@
+"""The consume queue: its files, building and searching them."""

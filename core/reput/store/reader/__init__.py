@@ -1,0 +1,1 @@
+"""Reading messages by queue offset, commit-log offset, key and time."""

@@ -1,0 +1,115 @@
+"""What is wrong where a unit of a consume queue, within the queue's bounds, leads to no record of that queue.
+
+Two files disagree, the queue's and the log's. Who is told of it wants to know which of them is to be mended:
+
+    the unit    was never written, points behind the log or before its neighbours, into the middle of a record, or at
+                another queue's: `reput rebuild STORE consume_queue` builds it again from the log
+    the log     has no record where one begins, or not the bytes at all: `reput check STORE`, `reput repair STORE`
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from reput.errors import DamagedStore, OffsetOutOfRange
+from reput.store.queue.consume_queue import NO_UNIT, Unit, is_garbage
+from reput.store.record.record import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, decode_record
+
+if TYPE_CHECKING:
+    from reput.store.reader.message_reader import MessageReader, QueueReader
+
+__all__ = ["begins_no_record", "damage_of_unit", "log_damage", "require_reason"]
+
+# Of a record: size, magic code, commit-log offset.
+HEAD = Struct(">iI20xq")
+MAGIC_CODES = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
+# The log between two records of a queue is not walked further than this to find out whether a record begins there.
+WALK_SIZE_MAX = 64 << 20
+
+
+def damage_of_unit(queue: QueueReader, queue_offset: int, unit: Unit) -> DamagedStore:
+    """Return the error that says why *unit*, which stands at *queue_offset*, leads to no record of *queue*."""
+    commit_log_offset, size, tags_code = unit
+    stands = f"commit_log_offset={commit_log_offset} record_size={size}"
+    if unit == NO_UNIT or is_garbage(unit):
+        return queue.garbled(queue_offset, f"no unit stands there: {stands} tags_code={tags_code}")
+    log_end = queue.units.known_progress
+    if commit_log_offset + size > log_end:
+        return queue.garbled(queue_offset, f"the unit points behind the log's end: {stands} log_end={log_end}")
+    if commit_log_offset < max(queue.log_min, queue.deleted_at):
+        return queue.garbled(
+            queue_offset, f"the unit points before the queue's first message, those before it do not: {stands}"
+        )
+    try:
+        own_size, magic_code, own_offset = HEAD.unpack(queue.reader.read_log(commit_log_offset, HEAD.size))
+    except OffsetOutOfRange:
+        own_size, magic_code, own_offset = 0, 0, -1
+    if magic_code not in MAGIC_CODES or own_offset != commit_log_offset:
+        before = record_before(queue, queue_offset, commit_log_offset)
+        if begins_no_record(queue.reader, before, commit_log_offset):
+            return queue.garbled(queue_offset, f"the unit points into the middle of a record: {stands}")
+        return log_damage(queue, "the log has no record where the queue says", queue_offset, commit_log_offset, size)
+    try:
+        record = decode_record(queue.reader.read_log(commit_log_offset, own_size))
+    except (DamagedStore, OffsetOutOfRange):
+        return log_damage(queue, "the log has no whole record there", queue_offset, commit_log_offset, size)
+    if own_size != size:
+        return queue.garbled(queue_offset, f"the unit has not its record's size: {stands} expected={own_size}")
+    return queue.garbled(
+        queue_offset,
+        f"the unit points at another record: {stands} found_topic={record.topic} found_queue_id={record.queue_id} "
+        f"found_queue_offset={record.queue_offset}",
+    )
+
+
+def require_reason(queue: QueueReader, missing: list[tuple[int, Unit]]) -> bool:
+    """Refuse units that were within the queue's bounds and lead to no record of it, unless there is a reason.
+
+    There is one where an operator has accepted that the log is damaged there, and where retention, the deletion of the
+    topic or a truncation has taken the record since the bounds were known: they are asked for again. Return whether
+    other units stand there now, which are to be read instead.
+
+    Raises:
+        DamagedStore: there is none.
+    """
+    queue.forget()
+    low, high = queue.range()
+    for queue_offset, unit in missing:
+        if not low <= queue_offset < high or queue.reader.is_accepted(unit[0]):
+            continue
+        now = queue.units.unit(queue_offset)
+        if now is not None and now != unit:
+            return True
+        raise damage_of_unit(queue, queue_offset, unit)
+    return False
+
+
+def log_damage(
+    queue: QueueReader, what: str, queue_offset: int, commit_log_offset: int, record_size: int
+) -> DamagedStore:
+    """Return the error that names a place of the log."""
+    return DamagedStore.at(
+        commit_log_offset,
+        record_size,
+        f"{what}: topic={queue.topic} queue_id={queue.queue_id} queue_offset={queue_offset} "
+        f"commit_log_offset={commit_log_offset}",
+        "See `reput check STORE`; the messages behind it can be read.",
+    )
+
+
+def record_before(queue: QueueReader, queue_offset: int, commit_log_offset: int) -> int:
+    """Return where a record begins that lies before this offset in its segment; of the queue's last unit if it can."""
+    segment = queue.reader.log().find(commit_log_offset)
+    begin = commit_log_offset if segment is None else segment.begin
+    before = queue.units.unit(queue_offset - 1) if queue_offset else None
+    if before is not None and begin <= before[0] < commit_log_offset and queue.agrees(queue_offset - 1, before):
+        return before[0]
+    return begin
+
+
+def begins_no_record(reader: MessageReader, begin: int, commit_log_offset: int) -> bool:
+    """Tell whether the chain of records from *begin* on shows that none begins at this offset."""
+    if commit_log_offset - begin > WALK_SIZE_MAX:
+        return False
+    return not reader.proof.is_begin_of_record(commit_log_offset, begin)

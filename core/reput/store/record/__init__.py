@@ -1,0 +1,1 @@
+"""Records and messages: the fields' layout, encoding and decoding, properties, delay levels."""

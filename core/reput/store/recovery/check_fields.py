@@ -1,0 +1,327 @@
+"""Checking the fields that no CRC covers: whether each record says of itself what its neighbours let expect.
+
+    queue offset     one more than that of the record before it in its queue
+    store time       not an hour and more before, or after, both the record before it and the one behind
+    texts            topic and properties are UTF-8, and the topic has no character that RocketMQ refuses
+    hosts            the ports are ports
+
+A record is named only where the others contradict it: a queue that was made anew begins with 0 again, the first queue
+offset of a log whose head is gone may be any, and a clock that was set back stays back. The record's own offset and its
+sizes are looked at by the walk, for every reader.
+
+Source: RocketMQ store, CommitLog.DefaultAppendMessageCallback, which gives a queue consecutive offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from reput.filter.java_numbers import int_or
+from reput.store.record.byte_runs import WORD_SIZE, join_runs
+from reput.store.record.record import (
+    BORN_HOST_V6_FLAG,
+    INNER_BATCH_FLAG,
+    INNER_NUM,
+    STORE_HOST_V6_FLAG,
+    TRANSACTION_PREPARED_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+)
+from reput.store.record.record_columns import RecordColumns
+from reput.store.recovery.check_report import LogRange
+
+__all__ = ["FieldsCheck", "out_of_sequence"]
+
+Array = np.ndarray[Any, Any]
+Queue = tuple[bytes, int]
+JUMP_MS = 3_600_000
+DAY_MS = 24 * JUMP_MS
+# The year 2200: no clock of a computer that works has come so far.
+TIMESTAMP_MAX = 7_258_118_400_000
+PORT_MAX = 65535
+NOT_ASCII = 0x80
+IPV6_MORE = 12
+# Of hosts that are IPv4: where the ports lie in the record.
+BORN_PORT_AT = 52
+STORE_PORT_AT = 68
+# What no topic has ever had: control characters, and what would lead to another directory.
+ILLEGAL_IN_TOPIC = frozenset(range(32)) | frozenset(b"\x7f/")
+
+
+class Place(NamedTuple):
+    """A record: its bytes in the log, its queue offset and store time."""
+
+    begin: int
+    end: int
+    queue_offset: int
+    store_timestamp: int
+
+
+class Doubt(NamedTuple):
+    """A record that broke the sequence of its queue; the next one of the queue tells who is right."""
+
+    expected: int
+    place: Place
+
+
+class FieldsCheck:
+    """Takes the records of a log in its order and keeps the ranges of those that contradict the others.
+
+    Attributes:
+        damage: what was found, in no order.
+        restarts: where records lie with which a queue that had some begins with 0 again, and nothing contradicts that;
+            and whether the next record of the queue goes on from it.
+    """
+
+    def __init__(
+        self, log_begin: int, now_ms: int, next_offsets: Mapping[str, Mapping[int, int]] | None = None
+    ) -> None:
+        """
+        Args:
+            log_begin: where the log begins, or the part of it that is looked at.
+            now_ms: the present, by a clock that may not be the writer's.
+            next_offsets: topic → queue id → queue offset of the next record, where that is known already.
+        """
+        self.log_begin = log_begin
+        self.present = now_ms + DAY_MS
+        self.damage: list[LogRange] = []
+        self.restarts: dict[int, bool] = {}
+        self.expected: dict[Queue, int] = {
+            (topic.encode(), queue_id): queue_offset
+            for topic, queues in (next_offsets or {}).items()
+            for queue_id, queue_offset in queues.items()
+        }
+        self.doubts: dict[Queue, Doubt] = {}
+        # Of each queue, its record that was met last; what lies before damage is no witness of what lies behind.
+        self.met_at: dict[Queue, int] = {}
+        self.damaged_at = -1
+        # Queue offsets that begin or leave out what none should, until it is known which belong together.
+        self.strays: list[tuple[Queue, Doubt]] = []
+        self.holes: list[tuple[Queue, Doubt]] = []
+        # Queue offsets of records whose topic is none.
+        self.nameless: set[int] = set()
+        # The last record so far, and the store time of the one before it.
+        self.held: Place | None = None
+        self.time_before_held: int | None = None
+        self.known_texts: set[bytes] = set()
+
+    def pass_damage(self, commit_log_offset: int) -> None:
+        """Take in that what lies before this byte is no record."""
+        self.damaged_at = commit_log_offset
+
+    def take(self, columns: RecordColumns) -> None:
+        """Take in the records of one extent."""
+        if len(columns):
+            self.take_queue_offsets(columns)
+            self.take_timestamps(columns)
+            self.take_texts(columns)
+            self.take_ports(columns)
+
+    def finish(self) -> list[LogRange]:
+        """Judge what nothing followed, and return all that was found, in the order of the log."""
+        for queue, doubt in self.doubts.items():
+            self.judge(queue, doubt, goes_on=False)
+        self.doubts.clear()
+        elsewhere = self.nameless | {doubt.place.queue_offset for _, doubt in self.strays}
+        for queue, doubt in self.holes:
+            # What is missing there stands elsewhere, under another topic or queue id.
+            one_missing = doubt.place.queue_offset == doubt.expected + 1
+            if not (one_missing and doubt.expected in elsewhere):
+                self.add_offset(queue, doubt)
+        for queue, doubt in self.strays:
+            self.add_offset(queue, doubt)
+        held = self.held
+        if held is not None:
+            impossible = not 0 < held.store_timestamp <= TIMESTAMP_MAX
+            if impossible or held.store_timestamp > self.present >= (self.time_before_held or 0):
+                self.add_time(held, f"before={self.time_before_held}")
+        found: dict[tuple[int, int], str] = {}
+        for part in self.damage:
+            key = (part.begin, part.end)
+            found[key] = f"{found[key]}; {part.reason}" if key in found else part.reason
+        return [LogRange(begin, end, reason) for (begin, end), reason in sorted(found.items())]
+
+    # Queue offsets.
+
+    def take_queue_offsets(self, columns: RecordColumns) -> None:
+        """Compare the queue offsets of each queue with the sequence so far. Only what breaks it is looked at alone."""
+        header = columns.header
+        sys_flag = header["sys_flag"].astype(np.int64)
+        kind = sys_flag & TRANSACTION_ROLLBACK_TYPE
+        counted = (kind != TRANSACTION_PREPARED_TYPE) & (kind != TRANSACTION_ROLLBACK_TYPE)
+        queues, queue_index = columns.queues()
+        chosen = np.flatnonzero(counted)
+        # Stable: within a queue, the order of the log.
+        order = chosen[np.argsort(queue_index[chosen], kind="stable")]
+        if not len(order):
+            return
+        of_queue = queue_index[order]
+        offsets = header["queue_offset"].astype(np.int64)[order]
+        breaks = np.ones(len(order), bool)
+        breaks[1:] = (of_queue[1:] != of_queue[:-1]) | (offsets[1:] != offsets[:-1] + 1)
+        # An inner batch takes as many offsets as it has messages.
+        batch = (sys_flag[order] & INNER_BATCH_FLAG) != 0
+        breaks[1:] |= batch[1:] | batch[:-1]
+        begins = np.flatnonzero(breaks)
+        lasts = np.append(begins[1:], len(order)) - 1
+        for begin, last in zip(begins.tolist(), lasts.tolist(), strict=True):
+            queue = queues[int(of_queue[begin])]
+            first = int(order[begin])
+            self.meet(queue, self.place(columns, first))
+            count = 1
+            if batch[begin]:
+                count = max(int_or(columns.properties(first).get(INNER_NUM), 1), 1)
+            if last > begin:
+                # The second of a run stands for it: what follows continues it.
+                self.meet(queue, self.place(columns, int(order[begin + 1])))
+                self.expected[queue] = int(offsets[last]) + 1
+            elif queue not in self.doubts:
+                self.expected[queue] = int(offsets[begin]) + count
+            self.met_at[queue] = int(header["commit_log_offset"][int(order[last])])
+
+    def meet(self, queue: Queue, place: Place) -> None:
+        """Take in the next record of a queue."""
+        doubt = self.doubts.pop(queue, None)
+        expected = self.expected.get(queue)
+        if doubt is not None:
+            if place.queue_offset == doubt.expected + 1:
+                self.add_offset(queue, doubt)
+                self.expected[queue] = place.queue_offset + 1
+                return
+            self.judge(queue, doubt, goes_on=place.queue_offset == doubt.place.queue_offset + 1)
+            expected = doubt.place.queue_offset + 1
+        if expected is None:
+            # Where the log has its head, each queue begins with 0.
+            expected = 0 if self.log_begin == 0 and self.damaged_at < 0 else place.queue_offset
+        elif self.damaged_at >= self.met_at.get(queue, -1) and place.queue_offset >= expected:
+            expected = place.queue_offset
+        if place.queue_offset != expected:
+            self.doubts[queue] = Doubt(expected, place)
+        self.expected[queue] = place.queue_offset + 1
+
+    def judge(self, queue: Queue, doubt: Doubt, *, goes_on: bool) -> None:
+        """Judge a record that broke the sequence of its queue, which goes on from it or does not go on."""
+        if doubt.expected == 0 and not goes_on:
+            self.strays.append((queue, doubt))
+        elif doubt.place.queue_offset != 0:
+            self.holes.append((queue, doubt))
+        else:
+            # A topic that was deleted begins anew.
+            self.restarts[doubt.place.begin] = goes_on
+
+    def add_offset(self, queue: Queue, doubt: Doubt) -> None:
+        """Note a queue offset that does not follow."""
+        topic = queue[0].decode("utf-8", "backslashreplace")
+        place = doubt.place
+        self.damage.append(out_of_sequence(place.begin, place.end, topic, queue[1], place.queue_offset, doubt.expected))
+
+    # Store times.
+
+    def take_timestamps(self, columns: RecordColumns) -> None:
+        """Look for store times that neither neighbour bears out. The last record waits for the one behind it."""
+        times = columns.store_timestamp.astype(np.int64)
+        held = self.held
+        if held is not None:
+            times = np.concatenate(([held.store_timestamp], times))
+        before = int(times[0]) if self.time_before_held is None else self.time_before_held
+        former = np.concatenate(([before], times[:-1]))
+        latter = np.append(times[1:], times[-1])
+        wrong = (times < np.minimum(former, latter) - JUMP_MS) | (times > np.maximum(former, latter) + JUMP_MS)
+        wrong |= (times <= 0) | (times > TIMESTAMP_MAX)
+        if self.held is None and len(times) > 1:
+            # The log's first record has but one neighbour, as its last one has; the present stands for the other.
+            wrong[0] |= times[0] > self.present >= times[1]
+        wrong[-1] = False
+        for number in np.flatnonzero(wrong).tolist():
+            in_columns = number - (held is not None)
+            place = held if held is not None and in_columns < 0 else self.place(columns, in_columns)
+            self.add_time(place, f"before={int(former[number])} after={int(latter[number])}")
+        self.held = self.place(columns, len(columns) - 1)
+        self.time_before_held = int(former[-1])
+
+    def add_time(self, place: Place, beside: str) -> None:
+        """Note an impossible store time."""
+        self.damage.append(
+            LogRange(place.begin, place.end, f"impossible store time: store_timestamp={place.store_timestamp} {beside}")
+        )
+
+    # Texts and ports.
+
+    def take_texts(self, columns: RecordColumns) -> None:
+        """Look for topics and properties that nobody wrote."""
+        queues, queue_index = columns.queues()
+        for number, (topic, _) in enumerate(queues):
+            if topic not in self.known_texts:
+                fault = fault_of_topic(topic)
+                if fault is None:
+                    self.known_texts.add(topic)
+                    continue
+                for record in np.flatnonzero(queue_index == number).tolist():
+                    self.nameless.add(int(columns.header["queue_offset"][record]))
+                    self.add_text(columns, record, f"the topic {fault}: topic={topic!r}")
+        # Mostly all of it is ASCII: one copy and one look at all properties, without an object per record.
+        buffer = np.frombuffer(columns.data, np.uint8)
+        joined, _ = join_runs(buffer, columns.properties_at, columns.properties_size)
+        if not (joined[WORD_SIZE:] & NOT_ASCII).any():
+            return
+        for number in range(len(columns)):
+            properties = columns.properties_bytes(number)
+            try:
+                properties.decode()
+            except UnicodeDecodeError as error:
+                place = f"at byte {error.start} of {len(properties)}"
+                self.add_text(columns, number, f"the properties are no UTF-8: {place}")
+
+    def take_ports(self, columns: RecordColumns) -> None:
+        """Look for ports that are none."""
+        buffer = np.frombuffer(columns.data, np.uint8)
+        sys_flag = columns.header["sys_flag"].astype(np.int64)
+        born_more = np.where(sys_flag & BORN_HOST_V6_FLAG, IPV6_MORE, 0)
+        store_more = np.where(sys_flag & STORE_HOST_V6_FLAG, IPV6_MORE, 0)
+        for name, at in (
+            ("born_host", columns.position + BORN_PORT_AT + born_more),
+            ("store_host", columns.position + STORE_PORT_AT + born_more + store_more),
+        ):
+            # The high half of the port's four bytes.
+            wrong = (buffer[at] | buffer[at + 1]) != 0
+            for number in np.flatnonzero(wrong).tolist():
+                first = int(at[number])
+                port = int.from_bytes(bytes(columns.data[first : first + 4]), "big", signed=True)
+                self.add_text(columns, number, f"no port: {name} port={port} port_max={PORT_MAX}")
+
+    def add_text(self, columns: RecordColumns, number: int, reason: str) -> None:
+        """Note what is wrong with one record by itself."""
+        place = self.place(columns, number)
+        self.damage.append(LogRange(place.begin, place.end, reason))
+
+    @staticmethod
+    def place(columns: RecordColumns, number: int) -> Place:
+        """Return where one record lies, and what it says."""
+        header = columns.header
+        begin = int(header["commit_log_offset"][number])
+        return Place(
+            begin,
+            begin + int(header["record_size"][number]),
+            int(header["queue_offset"][number]),
+            int(columns.store_timestamp[number]),
+        )
+
+
+def out_of_sequence(begin: int, end: int, topic: str, queue_id: int, queue_offset: int, expected: int) -> LogRange:
+    """Return the range of a record whose queue offset does not follow."""
+    reason = (
+        f"the queue offset is out of sequence: topic={topic} queue_id={queue_id} queue_offset={queue_offset} "
+        f"expected={expected}"
+    )
+    return LogRange(begin, end, reason)
+
+
+def fault_of_topic(topic: bytes) -> str | None:
+    """Return what is wrong with a topic, None if nothing is."""
+    try:
+        topic.decode()
+    except UnicodeDecodeError:
+        return "is no UTF-8"
+    return "has an illegal character" if ILLEGAL_IN_TOPIC.intersection(topic) else None

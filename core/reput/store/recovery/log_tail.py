@@ -1,0 +1,124 @@
+"""What lies behind the end of a log: leftovers, or records that were lost.
+
+A log that was closed cleanly says in three places how far it went, and none of them is in the log:
+
+    reput/epochs   where reput closed it, up to where it was known to be on disk, or where a person had it cut
+    checkpoint     RocketMQ: the store time of the last record that reached its queue; since 5.1 also where the last
+                   record began that its recovery found
+    consumequeue/  units that point behind the end; a recovery leaves old ones there, so they count only where nothing
+                   else decides
+
+If one of them knows of records behind the last readable one, what lies there is *damage*. Otherwise it is *stale*:
+RocketMQ cuts without zeroing. After a crash nobody promised more than what is readable, so what is torn then is stale.
+
+A log that was not closed may be unreadable in the middle for two reasons, and they look the same: damage, and a power
+cut that took some of the pages which were not yet forced. They are told apart by what is known:
+
+    where     up to the last mark in ``reput/epochs`` the log was forced. An unreadable range before it is damage
+    whether   ``reput/writer.json`` has the name of the machine's start that the writer ran in. While that start lasts,
+              no power was cut, and the kernel has every byte that was written: an unreadable range is damage
+
+So a range is a torn tail only behind the last mark and after another start; what follows it was never promised. It is
+put away, not deleted. Of a store that RocketMQ wrote last nothing of this is known, and the range counts as damage.
+
+Source: RocketMQ store, CommitLog.recoverNormally and StoreCheckpoint.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+
+from reput.errors import OffsetOutOfRange
+from reput.store.disk.sealed_file import read_sealed
+from reput.store.log.segments import Segments
+from reput.store.record.record import BORN_HOST_V6_FLAG, MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from reput.store.recovery.log_walk import Extent, LogWalk
+from reput.store.recovery.queue_file_ends import furthest_unit_end
+from reput.store.state.epochs import Epochs
+from reput.store.state.store_checkpoint import read_checkpoint
+from reput.store.state.store_lock import is_claimed, read_writer
+
+__all__ = ["find_unforced", "judge_tail", "known_durable"]
+
+HEAD = Struct(">iI28xi")
+TIMESTAMP = Struct(">q")
+STORE_TIMESTAMP_AT = 56
+IPV6_MORE = 12
+HEAD_SIZE = STORE_TIMESTAMP_AT + IPV6_MORE + TIMESTAMP.size
+
+
+def find_unforced(store_directory: Path, boot_id: str | None) -> int | None:
+    """Return from where on the log may lack what a power cut took; None: nowhere, or nobody knows.
+
+    Args:
+        boot_id: of the machine's present start.
+    """
+    if not (store_directory / "abort").exists() or not is_claimed(store_directory):
+        return None
+    writer = read_writer(store_directory)
+    if boot_id is None or writer is None or writer.boot_id in (None, boot_id):
+        return None
+    epochs = read_sealed(store_directory / "reput" / "epochs", Epochs)
+    return known_durable(epochs) if epochs is not None else None
+
+
+def known_durable(epochs: Epochs) -> int:
+    """Return up to where the log is known to have been on disk."""
+    return max([epochs.clean_end or 0, epochs.history[-1].start_offset, *(mark.offset for mark in epochs.marks)])
+
+
+def judge_tail(store_directory: Path, walk: LogWalk, tail: Extent | None) -> Extent | None:
+    """Return what lies behind the end of the log as an extent of the kind "damage" or "stale", None if nothing does.
+
+    Args:
+        walk: over that log, at its end.
+        tail: what it found there; None if there are but zeros.
+    """
+    log_end = walk.log_end
+    lost_until = end_of_what_was_lost(store_directory, walk, tail)
+    if lost_until is not None:
+        reason = tail.reason if tail is not None else "the log ends before where it was durable"
+        return Extent("damage", log_end, max(lost_until, tail.end if tail is not None else log_end), reason)
+    return Extent("stale", log_end, tail.end, tail.reason) if tail is not None else None
+
+
+def end_of_what_was_lost(store_directory: Path, walk: LogWalk, tail: Extent | None) -> int | None:
+    """Return up to where the log went when it was closed cleanly, None if that was not behind its end now."""
+    log_end = walk.log_end
+    epochs = read_sealed(store_directory / "reput" / "epochs", Epochs)
+    if epochs is not None:
+        # Marks are made of what is on disk, so they hold after a crash too.
+        durable = max([epochs.clean_end or 0, *(mark.offset for mark in epochs.marks)])
+        if durable > log_end:
+            return durable
+        cut_here = epochs.epoch > 1 and epochs.history[-1].start_offset == log_end
+        if cut_here or epochs.clean_end == log_end:
+            return None
+    if (store_directory / "abort").exists():
+        return None
+    checkpoint = read_checkpoint(store_directory)
+    dispatched = checkpoint.logics_msg_timestamp
+    if dispatched > walk.store_timestamp:
+        return furthest_unit_end(store_directory, log_end)
+    recovered_here = checkpoint.confirm_phy_offset and checkpoint.confirm_phy_offset == walk.last_record_offset
+    if tail is None or recovered_here:
+        return None
+    if dispatched and torn_timestamp(walk.segments, log_end) != dispatched:
+        return None
+    # Nothing is known, or the torn record has the time of the last one that was dispatched, as the one before has.
+    furthest = furthest_unit_end(store_directory, log_end)
+    return furthest if furthest > log_end else None
+
+
+def torn_timestamp(segments: Segments, log_end: int) -> int | None:
+    """Return the store time of the record that begins at *log_end* and is not whole; None if its head is not there."""
+    try:
+        head = segments.read(log_end, HEAD_SIZE)
+    except OffsetOutOfRange:
+        return None
+    _, magic_code, sys_flag = HEAD.unpack_from(head)
+    if magic_code not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2):
+        return None
+    at = STORE_TIMESTAMP_AT + (IPV6_MORE if sys_flag & BORN_HOST_V6_FLAG else 0)
+    return int(TIMESTAMP.unpack_from(head, at)[0])

@@ -1,0 +1,432 @@
+"""LogWalk: a commit log from one byte to its last, every byte accounted for.
+
+The walk yields extents one behind the other: records, blanks, damage, stale bytes. It never stops at a byte it cannot
+read: it looks for the next record that is one in every respect - magic, sizes, CRC, its own offset - and then asks
+whether the log goes on there:
+
+    queue offsets and store times continue  → the unreadable range is *damage*, and the log goes on behind it
+    they do not                             → the log ends before the range, and what follows is *stale*: RocketMQ cuts
+                                              without zeroing, so old records may lie behind the end
+    there is no such record                 → the log ends before the range; bytes that are not zero are the *tail*:
+                                              a record that was torn, or the rest of a stale one
+    nobody knows that it was ever forced,   → the log ends before the range, whatever follows: a power cut leaves any of
+    and the power was cut                     the pages behind the last forced byte, so records may be whole behind one
+                                              that is lost. That is the *tail*, too
+
+Where every record is to carry its own CRC, those that carry none are damage, at the log's end, too: nothing tore them.
+
+One walker, read-only. The same walk serves recovery, `reput check` and `reput dump`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from reput.errors import OffsetOutOfRange
+from reput.filter.java_numbers import int_or, long_or
+from reput.store.log.segment_reader import CHUNK_SIZE, SegmentReader
+from reput.store.log.segments import Segment, Segments
+from reput.store.queue.consume_queue_builder import LEFT_OUT
+from reput.store.queue.queue_offsets import QueueOffsets
+from reput.store.record.multi_dispatch import DISPATCH_NAMES, QUEUE_OFFSETS_NAME, own_queue_id
+from reput.store.record.record import (
+    INNER_BATCH_FLAG,
+    INNER_NUM,
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+    TRANSACTION_PREPARED_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+)
+from reput.store.record.record_columns import RecordColumns, locate_records
+from reput.store.recovery.queue_births import QueueBirth, Restart
+from reput.store.state.topic_deletions import TopicDeletion
+from reput_hooks import DispatchColumns
+
+__all__ = ["Extent", "LogWalk"]
+
+MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2))
+MAGIC_AT = 4
+SIZE_AND_MAGIC_SIZE = 8
+WITHOUT_CRC = "records carry no CRC of their own, which force_verify_prop_crc asks for"
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """A run of bytes of one kind: [begin, end) as commit-log offsets.
+
+    Where the kind is "records" it has *columns*, and *requests* if somebody has made them already.
+    """
+
+    kind: Literal["records", "blank", "damage", "stale", "tail"]
+    begin: int
+    end: int
+    reason: str = ""
+    columns: RecordColumns | None = None
+    requests: DispatchColumns | None = None
+
+
+class LogWalk(SegmentReader):
+    """Walks the log of *segments* and keeps what it learns of the queues on the way.
+
+    Attributes:
+        log_end: where the log ends so far: the next record goes there.
+        record_count: records met.
+        last_record_offset: where the last one begins, None before the first.
+        queue_offsets, store_timestamp: as of `log_end`.
+        restarts: the records with which queues began with 0 again. What follows counts as the queue's new life.
+    """
+
+    def __init__(
+        self,
+        segments: Segments,
+        *,
+        queue_offsets: QueueOffsets | None = None,
+        store_timestamp: int = 0,
+        record_count: int = 0,
+        verify: bool = True,
+        unclean: bool = False,
+        deletions: Sequence[TopicDeletion | QueueBirth] = (),
+        unforced_from: int | None = None,
+        demand_crc: bool = False,
+        finds_restarts: bool = True,
+    ) -> None:
+        """
+        Args:
+            queue_offsets, store_timestamp, record_count: what is known of the log before the offset where the walk
+                will begin.
+            verify: compare every body with its CRC, and the whole record where it carries one.
+            unclean: the last writer did not close the log, so that its last record may be torn in its topic (if it has
+                no properties) or in its properties. Lengths and body CRC of such a record fit, so RocketMQ keeps it,
+                with zeros in it.
+            deletions: behind that offset, in their order; queue offsets begin anew there.
+            unforced_from: the power was cut, and what lies from this commit-log offset on is not known to have been on
+                disk; see `log_tail.find_unforced`. None: nothing is.
+            demand_crc: a record that does not carry the CRC of the whole of it is none.
+            finds_restarts: queues may begin anew where no deletion is known of, for a RocketMQ may have written the
+                log; see `queue_births`.
+        """
+        super().__init__(segments)
+        self.queue_offsets = queue_offsets or QueueOffsets()
+        self.store_timestamp = store_timestamp
+        self.verify = verify
+        self.unclean = unclean
+        self.deletions = deque(deletions)
+        self.unforced_from = unforced_from
+        self.demand_crc = demand_crc
+        self.finds_restarts = finds_restarts
+        self.restarts: list[Restart] = []
+        self.record_count = record_count
+        self.last_record_offset: int | None = None
+        self.log_end = segments.offset_min
+
+    def walk(self, begin: int | None = None) -> Iterator[Extent]:
+        """Yield the extents from *begin* on, which must be where a record or a blank begins."""
+        at = self.log_end = self.segments.offset_min if begin is None else begin
+        try:
+            while (extent := self.next_extent(at)) is not None:
+                if self.demand_crc:
+                    extent = self.with_crcs(extent)
+                for part in self.parts(extent):
+                    if part.columns is not None:
+                        self.learn(part)
+                    yield part
+                    if part.kind in ("stale", "tail"):
+                        return
+                at = extent.end
+        finally:
+            self.close()
+
+    def walk_what_is_left(self, begin: int, until: int | None, trimmed: Callable[[int, int], None]) -> Iterator[Extent]:
+        """Yield the extents from *begin* on, beside retention: what that takes before it was read is left out.
+
+        Args:
+            until: whoever asks does not go on from there or behind; None: the log's end.
+            trimmed: is told from where to where something was left out.
+
+        Raises:
+            OffsetOutOfRange: a segment cannot be opened, and is there.
+        """
+        at = begin
+        while until is None or at < until:
+            try:
+                for extent in self.walk(at):
+                    at = extent.end
+                    yield extent
+                return
+            except OffsetOutOfRange:
+                known = self.segments.begins
+                self.segments.refresh()
+                if at >= self.segments.offset_min:
+                    if self.segments.begins == known:
+                        raise
+                    # Somebody has taken a segment out of the middle, which the walk calls damage.
+                    continue
+                trimmed(at, self.segments.offset_min)
+                at = self.segments.offset_min
+
+    def with_crcs(self, extent: Extent) -> Extent:
+        """Return the part of *extent* whose records carry a CRC of their own, or the damage of those that do not."""
+        begin = end = extent.begin
+        while extent.columns is not None:
+            lacks = extent.columns.without_crc()
+            if not lacks[0]:
+                break
+            count = int(lacks.argmin()) if not lacks.all() else len(lacks)
+            end = extent.begin + extent.columns.until(count).end
+            if count < len(lacks):
+                break
+            # One range for all that follow each other, however much is read at once.
+            following = self.next_extent(end)
+            if following is None or following.columns is None:
+                break
+            extent = following
+        if end > begin:
+            self.log_end = end
+            return Extent("damage", begin, end, WITHOUT_CRC)
+        if extent.columns is not None and lacks.any():
+            columns = extent.columns.until(int(lacks.argmax()))
+            return Extent("records", extent.begin, extent.begin + columns.end, columns=columns)
+        return extent
+
+    def parts(self, extent: Extent) -> Iterator[Extent]:
+        """Yield *extent*, up to a record that has zeros inside and is the log's last, or was not forced to disk."""
+        columns = extent.columns
+        if columns is not None and self.unforced_from is not None:
+            torn = columns.first_torn_text(self.unforced_from)
+            if torn is not None:
+                torn_at = int(columns.header["commit_log_offset"][torn])
+                if torn:
+                    yield Extent("records", extent.begin, torn_at, columns=columns.until(torn))
+                self.log_end = torn_at
+                reason = "a record is torn in its topic or properties, behind what was known to be on disk"
+                yield Extent("tail", torn_at, self.last_data(torn_at), reason)
+                return
+        if columns is None or not self.unclean or b"\0" not in texts_of_last(columns):
+            yield extent
+            return
+        torn_at = int(columns.header["commit_log_offset"][-1])
+        if len(columns) > 1:
+            yield Extent("records", extent.begin, torn_at, columns=columns.until(len(columns) - 1))
+        following = self.next_extent(extent.end)
+        if following is None or following.kind in ("stale", "tail"):
+            self.log_end = torn_at
+            yield Extent("tail", torn_at, extent.end, "the last record is torn in its topic or properties")
+        else:
+            yield Extent("records", torn_at, extent.end, columns=self.one_record(torn_at))
+
+    def next_extent(self, at: int) -> Extent | None:
+        """Return what lies at *at*, None where the log's bytes end."""
+        if self.segments.find(at) is not None:
+            self.log_end = at
+        found = self.readable_extent(at)
+        return self.unreadable(at, found) if isinstance(found, str) else found
+
+    def readable_extent(self, at: int) -> Extent | str:
+        """Return the records or the blank at *at*, or why there is neither.
+
+        Raises:
+            OffsetOutOfRange: the log does not begin so early any more.
+        """
+        segment = self.segments.find(at)
+        if segment is None:
+            if at < self.segments.offset_min:
+                raise OffsetOutOfRange(
+                    f"the log was trimmed while it was read: commit_log_offset={at} "
+                    f"offset_min={self.segments.offset_min}",
+                    "Ask again.",
+                )
+            return "a segment is missing or was cut short"
+        end = min(segment.end, segment.begin + segment.size)
+        size = CHUNK_SIZE
+        while True:
+            data = self.pread(segment, at, min(size, end - at))
+            columns, stop = locate_records(data, at, segment.end - at)
+            good = columns.first_bad_record() if self.verify else None
+            if good is not None:
+                columns = columns.until(good)
+                if not len(columns):
+                    return "a CRC does not fit"
+            if len(columns):
+                return Extent("records", at, at + columns.end, columns=columns)
+            if stop is None:
+                return "the segment was cut short"
+            if stop.kind == "blank":
+                return Extent("blank", at, segment.end)
+            if stop.kind == "damage" or stop.size > end - at:
+                return stop.reason or f"the segment was cut short inside of a record: record_size={stop.size}"
+            size = max(stop.size, size)
+
+    def learn(self, extent: Extent) -> None:
+        """Take over what the records of *extent* say of their queues."""
+        columns = extent.columns
+        assert columns is not None
+        self.log_end = extent.end
+        self.record_count += len(columns)
+        self.last_record_offset = int(columns.header["commit_log_offset"][-1])
+        self.store_timestamp = max(self.store_timestamp, int(columns.store_timestamp.max()))
+        while self.deletions and self.deletions[0].commit_log_offset < extent.end:
+            deletion = self.deletions.popleft()
+            offsets = columns.header["commit_log_offset"].astype(np.int64)
+            before = int(np.searchsorted(offsets, deletion.commit_log_offset))
+            self.learn_queue_offsets(columns.until(before))
+            self.forget(deletion)
+            columns = columns.behind(before)
+        self.learn_queue_offsets(columns)
+
+    def learn_queue_offsets(self, columns: RecordColumns) -> None:
+        """Take over the queue offsets of records before, between or behind deletions."""
+        if not len(columns):
+            return
+        if self.finds_restarts:
+            self.find_restarts(columns)
+        for topic, queue_id, next_offset in next_queue_offsets(columns):
+            self.queue_offsets.raise_to(topic, queue_id, next_offset)
+
+    def find_restarts(self, columns: RecordColumns) -> None:
+        """Let the queues begin anew that have a record with the queue offset 0 behind others."""
+        header = columns.header
+        offsets = header["queue_offset"].astype(np.int64)
+        sys_flag = header["sys_flag"].astype(np.int64)
+        # Prepared and rolled back records say 0, too, and have no place in a queue.
+        counted = (sys_flag & LEFT_OUT) == 0
+        zeros = np.flatnonzero((offsets == 0) & counted)
+        if not len(zeros):
+            return
+        queues, queue_index = columns.queues()
+        for number in zeros.tolist():
+            own = queue_index[number]
+            topic, queue_id = queues[own][0].decode("utf-8", "replace"), queues[own][1]
+            earlier = offsets[:number][(queue_index[:number] == own) & counted[:number]]
+            next_before = self.queue_offsets.next_offset(topic, queue_id)
+            if len(earlier):
+                next_before = max(int(earlier[-1]) + 1, next_before)
+            if next_before:
+                begin = int(header["commit_log_offset"][number])
+                end = begin + int(header["record_size"][number])
+                self.restarts.append(Restart(topic, queue_id, begin, end, next_before))
+                self.queue_offsets.forget_queue(topic, queue_id)
+
+    def forget(self, deletion: TopicDeletion | QueueBirth) -> None:
+        """Let what was deleted begin with 0 again."""
+        if isinstance(deletion, TopicDeletion):
+            self.queue_offsets.forget_topic(deletion.topic)
+        else:
+            self.queue_offsets.forget_queue(deletion.topic, deletion.queue_id)
+
+    def delete_the_rest(self) -> None:
+        """Take in the deletions at the end of the log, behind which nothing was put."""
+        while self.deletions:
+            self.forget(self.deletions.popleft())
+
+    def unreadable(self, at: int, reason: str) -> Extent | None:
+        """Judge the bytes from *at* on, which are no record."""
+        if self.unforced_from is not None and at >= self.unforced_from:
+            last = self.last_data(at)
+            reason += ", behind what was known to be on disk when the power was cut"
+            return Extent("tail", at, last, reason) if last > at else None
+        found = self.find_record(at + 1)
+        if found is None:
+            last = self.last_data(at)
+            return Extent("tail", at, last, reason) if last > at else None
+        if self.goes_on(found):
+            return Extent("damage", at, found, reason)
+        return Extent("stale", at, self.last_data(at), reason)
+
+    def goes_on(self, commit_log_offset: int) -> bool:
+        """Tell whether the record there continues the queue offsets and store times met so far."""
+        columns = self.one_record(commit_log_offset)
+        assert columns is not None
+        if int(columns.store_timestamp[0]) < self.store_timestamp:
+            return False
+        transaction = int(columns.header["sys_flag"][0]) & TRANSACTION_ROLLBACK_TYPE
+        if transaction in (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE):
+            return True
+        topic, queue_id = columns.topic(0), int(columns.header["queue_id"][0])
+        if any(
+            part.concerns(topic, queue_id) and part.commit_log_offset <= commit_log_offset for part in self.deletions
+        ):
+            return True
+        return int(columns.header["queue_offset"][0]) >= self.queue_offsets.next_offset(topic, queue_id)
+
+    def find_record(self, at: int) -> int | None:
+        """Return the offset of the first whole record at or behind *at*, None if there is none in the log."""
+        segment = self.segments.find(at) or self.segments.following(at)
+        while segment is not None:
+            begin = max(at, segment.begin)
+            for candidate in self.magic_places(segment, begin):
+                if self.one_record(candidate) is not None:
+                    return candidate
+            segment = self.segments.following(segment.begin + 1)
+        return None
+
+    def magic_places(self, segment: Segment, begin: int) -> Iterator[int]:
+        """Yield where in *segment*, from *begin* on, a record's magic code says that one might begin. Skips holes."""
+        at = begin - segment.begin
+        while (at := self.seek_data(segment, at)) < segment.size:
+            data = self.pread(segment, segment.begin + at, CHUNK_SIZE)
+            for place in sorted(place for magic in MAGICS for place in places(data, magic)):
+                if place >= MAGIC_AT:
+                    yield segment.begin + at + place - MAGIC_AT
+            if at + len(data) >= segment.size:
+                return
+            at += len(data) - (SIZE_AND_MAGIC_SIZE - 1)
+
+    def one_record(self, commit_log_offset: int) -> RecordColumns | None:
+        """Return the record at this offset as columns, None if it is not whole."""
+        segment = self.segments.find(commit_log_offset)
+        if segment is None:
+            return None
+        end = min(segment.end, segment.begin + segment.size)
+        size = int.from_bytes(self.pread(segment, commit_log_offset, 4), "big")
+        if size > end - commit_log_offset:
+            return None
+        data = self.pread(segment, commit_log_offset, size)
+        columns, _ = locate_records(data, commit_log_offset, segment.end - commit_log_offset)
+        return columns if len(columns) == 1 and columns.first_bad_record() is None else None
+
+
+def texts_of_last(columns: RecordColumns) -> bytes:
+    """Return topic and properties of the last record; text, in which a zero byte was never written."""
+    last = len(columns) - 1
+    topic_at = int(columns.topic_at[last])
+    return bytes(columns.data[topic_at : topic_at + int(columns.topic_size[last])]) + columns.properties_bytes(last)
+
+
+def places(data: bytes, pattern: bytes) -> Iterator[int]:
+    """Yield each place of *pattern* in *data*."""
+    at = data.find(pattern)
+    while at >= 0:
+        yield at
+        at = data.find(pattern, at + 1)
+
+
+def next_queue_offsets(columns: RecordColumns) -> Iterator[tuple[str, int, int]]:
+    """Yield (topic, queue id, next queue offset) of every queue that *columns* touches, multi-dispatch included."""
+    header = columns.header
+    sys_flag = header["sys_flag"].astype(np.int64)
+    transaction = sys_flag & TRANSACTION_ROLLBACK_TYPE
+    counted = (transaction != TRANSACTION_PREPARED_TYPE) & (transaction != TRANSACTION_ROLLBACK_TYPE)
+    queues, queue_index = columns.queues()
+    offsets = header["queue_offset"].astype(np.int64)
+    # Queue offsets ascend within a queue, so the last record of each holds the highest; the last assignment counts.
+    last = np.full(len(queues), -1)
+    last[queue_index[counted]] = offsets[counted]
+    for (topic, queue_id), offset in zip(queues, last.tolist(), strict=True):
+        if offset >= 0:
+            yield topic.decode("utf-8", "replace"), queue_id, offset + 1
+    for number in np.flatnonzero(sys_flag & INNER_BATCH_FLAG).tolist():
+        count = int_or(columns.properties(number).get(INNER_NUM, "1"), -1)
+        if count >= 0:
+            yield columns.topic(number), int(header["queue_id"][number]), int(offsets[number]) + count
+    if b"INNER_MULTI_DISPATCH\x01" in columns.data:
+        for number in range(len(columns)):
+            properties = columns.properties(number)
+            names = properties.get(DISPATCH_NAMES, "").split(",")
+            values = properties.get(QUEUE_OFFSETS_NAME, "").split(",")
+            for name, value in zip(names, values, strict=False):
+                if name and (queue_offset := long_or(value, -1)) >= 0:
+                    yield name, own_queue_id(name, int(header["queue_id"][number])), queue_offset + 1

@@ -1,0 +1,362 @@
+"""Recovery: what a store's log holds, before its writer goes on.
+
+closed by us and untouched since   → it ends where we left it; nothing is scanned, and numpy is not loaded
+closed by us, then written by RocketMQ → a new epoch begins where its bytes differ from ours, or at the log's minimum
+                                     where retention took all that would tell; all behind is scanned
+not closed                         → every record behind the last snapshot is checked as a whole; the log ends at
+                                     the first that fails, unless it goes on behind (see `log_walk`, and `log_tail`
+                                     for what a power cut leaves), and a new epoch begins there, because views may
+                                     have seen what is gone
+never written by us                → scanned whole; the queues' files say where queues without records go on
+
+Where RocketMQ wrote, a queue that begins with 0 again was deleted in between, see `queue_births`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reput.errors import DamagedStore
+from reput.store.disk.files import Clock
+from reput.store.disk.sealed_file import read_sealed
+from reput.store.log.segment_reader import SegmentReader
+from reput.store.log.segments import Segments
+from reput.store.queue.consume_queue_builder import queue_directories
+from reput.store.queue.queue_offsets import QueueOffsets, QueueOffsetsSnapshot, read_queue_offsets
+from reput.store.recovery.queue_births import (
+    QueueBirth,
+    births_before,
+    births_by_queue,
+    births_of_restarts,
+    read_queue_births,
+)
+from reput.store.state.epochs import Epochs, mark_holds, read_epochs
+from reput.store.state.store_lock import is_claimed
+from reput.store.state.topic_deletions import TopicDeletion, TopicDeletions, last_deletions, move_deletion
+
+if TYPE_CHECKING:
+    from reput.store.recovery.check_fields import FieldsCheck
+    from reput.store.recovery.check_report import LogRange
+    from reput.store.recovery.log_walk import Extent, LogWalk
+    from reput.store.recovery.queue_spans import QueueSpan
+
+__all__ = ["DamageList", "DamagedRange", "RecoveredLog", "present_births", "read_damage", "recover"]
+
+logger = logging.getLogger(__name__)
+
+
+class DamagedRange(msgspec.Struct, frozen=True):
+    """Bytes [begin, end) of the log that are no records. *accepted*: the operator knows, and the log goes on behind."""
+
+    begin: int
+    end: int
+    reason: str
+    accepted: bool = False
+
+
+class DamageList(msgspec.Struct, frozen=True):
+    """``reput/damage``: what is known to be damaged, ascending."""
+
+    ranges: list[DamagedRange] = []
+
+    def accepted(self) -> list[tuple[int, int]]:
+        """Return the accepted ranges as (begin, end)."""
+        return [(damaged.begin, damaged.end) for damaged in self.ranges if damaged.accepted]
+
+
+class RecoveredLog(msgspec.Struct):
+    """What `recover` found. Whatever lies behind *end* is stale or torn.
+
+    Attributes:
+        common_end: up to where the log is the one that reput wrote last.
+        known_durable: up to here the log is known to be on disk; what lies between and *end* is only readable.
+        lost: why the log ends before the last byte that is not zero; None: it does not.
+        garbled: records whose fields those around them contradict. They can be read, and the log goes on behind them.
+        found_queues: what the log has of each queue, of a store that reput never wrote.
+        births: where queues begin anew for which no deletion is known.
+    """
+
+    end: int
+    known_durable: int
+    lost: str | None
+    queue_offsets: QueueOffsets
+    store_timestamp: int
+    ordinal: int
+    epochs: Epochs
+    damage: DamageList
+    common_end: int
+    garbled: list[LogRange] = []
+    found_queues: dict[str, dict[int, QueueSpan]] | None = None
+    births: list[QueueBirth] = []
+
+
+def read_damage(store_directory: Path) -> DamageList:
+    """Return the damaged ranges that are known of a store."""
+    return read_sealed(store_directory / "reput" / "damage", DamageList) or DamageList()
+
+
+def recover(
+    store_directory: Path,
+    segments: Segments,
+    store_id: str,
+    now_ms: int,
+    boot_id: str | None,
+    *,
+    demand_crc: bool = False,
+) -> RecoveredLog:
+    """Find where the log of a store ends and what its next queue offsets are. Reads only.
+
+    Args:
+        boot_id: of the machine's present start.
+        demand_crc: a record that does not carry the CRC of the whole of it is none.
+
+    Raises:
+        DamagedStore: bytes before the end are no records, and no operator has accepted that.
+    """
+    epochs = read_epochs(store_directory, store_id)
+    accepted = read_damage(store_directory).accepted()
+    lacks_files = any(
+        not any(begin <= low and high <= end for begin, end in accepted) for low, high in segments.missing()
+    )
+    # Where a segment is gone, or was cut short, the log is read whole: that is damage, wherever the log ends.
+    snapshot = None if lacks_files else read_queue_offsets(store_directory)
+    untouched = as_it_was_closed(store_directory, segments, epochs, snapshot)
+    if untouched is not None:
+        return untouched
+    # Whatever has records in it is walked with numpy, which takes longer to load than a log that has none to recover.
+    from reput.store.recovery.check_fields import FieldsCheck
+    from reput.store.recovery.log_tail import find_unforced, judge_tail, known_durable
+    from reput.store.recovery.log_walk import LogWalk
+    from reput.store.recovery.queue_spans import QueueSpans
+
+    ours_before = (store_directory / "reput" / "epochs").exists()
+    aborted = (store_directory / "abort").exists()
+    begin: int | None = None
+    # Where another program wrote, deletions behind what both have in common would fall upon its records. Where none
+    # has, bytes that are others now are damaged ones, and what was deleted stays so.
+    held = [mark.offset for mark in epochs.marks if mark_holds(segments, mark)]
+    claimed = is_claimed(store_directory)
+    common = None if claimed else max(held, default=segments.offset_min)
+    deletions = TopicDeletions(store_directory).following(segments.offset_min)
+    births = [part for part in read_queue_births(store_directory) if part.commit_log_offset >= segments.offset_min]
+    if common is not None:
+        deletions = [move_deletion(deletion, common) for deletion in deletions]
+        births = births_before(births, common)
+    in_order: list[TopicDeletion | QueueBirth] = [*deletions, *births]
+    in_order.sort(key=attrgetter("commit_log_offset"))
+    unforced_from = find_unforced(store_directory, boot_id)
+    # What reput deletes it writes down; a RocketMQ does not.
+    walk = LogWalk(
+        segments,
+        unclean=aborted,
+        deletions=in_order,
+        unforced_from=unforced_from,
+        demand_crc=demand_crc,
+        finds_restarts=not claimed,
+    )
+    if snapshot is not None and snapshot.epoch == epochs.epoch:
+        mark = next((mark for mark in epochs.marks if mark.offset == snapshot.commit_log_offset), None)
+        if mark is not None and mark_holds(segments, mark):
+            begin = snapshot.commit_log_offset
+            walk = LogWalk(
+                segments,
+                queue_offsets=QueueOffsets(snapshot.queues),
+                store_timestamp=snapshot.store_timestamp,
+                record_count=snapshot.ordinal,
+                unclean=aborted,
+                deletions=[part for part in in_order if part.commit_log_offset >= snapshot.commit_log_offset],
+                unforced_from=unforced_from,
+                demand_crc=demand_crc,
+                finds_restarts=not claimed,
+            )
+    known = {(damaged.begin, damaged.end): damaged for damaged in read_damage(store_directory).ranges}
+    damage = [damaged for damaged in known.values() if begin is not None and damaged.end <= begin]
+    tail: Extent | None = None
+    fields = FieldsCheck(segments.offset_min if begin is None else begin, now_ms, walk.queue_offsets.queues)
+    # A repair may have left files of ours; the store is so only once it has a name.
+    is_new = begin is None and not (store_directory / "reput" / "store.json").exists()
+    spans = QueueSpans() if is_new else None
+    for extent in walk.walk(begin):
+        if extent.columns is not None:
+            fields.take(extent.columns)
+            if spans is not None:
+                spans.take(extent.columns)
+        elif extent.kind == "damage":
+            fields.pass_damage(extent.end)
+            damage.append(
+                known.get((extent.begin, extent.end)) or DamagedRange(extent.begin, extent.end, extent.reason)
+            )
+        elif extent.kind in ("tail", "stale"):
+            tail = extent
+    end = walk.log_end
+    judged = judge_tail(store_directory, walk, tail)
+    if judged is not None and judged.kind == "damage":
+        damage.append(DamagedRange(judged.begin, judged.end, judged.reason))
+    refuse_unaccepted(damage, end, store_directory)
+    walk.delete_the_rest()
+    garbled = fields.finish()
+    births = births_by_walk(store_directory, walk, fields, births, garbled)
+    for birth in births:
+        if spans is not None and not walk.queue_offsets.next_offset(birth.topic, birth.queue_id):
+            # Nothing was put to it since its topic was deleted.
+            spans.queues[birth.topic].pop(birth.queue_id, None)
+    if begin is None:
+        gone = [(0, segments.offset_min), *((damaged.begin, damaged.end) for damaged in damage)]
+        raise_from_queue_files(store_directory, walk.queue_offsets, gone, last_deletions(deletions))
+    durable = known_durable(epochs) if ours_before and claimed else 0
+    if ours_before:
+        if aborted and claimed:
+            epochs = epochs.begin(end, now_ms)
+        elif begin is None or end != epochs.clean_end or aborted:
+            epochs = epochs.begin(max(held, default=segments.offset_min), now_ms, located=bool(held))
+            if not held:
+                logger.warning(
+                    "nothing is left of what the log was known by, so its history below its beginning is unknown: "
+                    "commit_log_offset_min=%d epoch=%d store=%s",
+                    segments.offset_min,
+                    epochs.epoch,
+                    store_directory,
+                )
+    return RecoveredLog(
+        end,
+        durable if aborted else end,
+        tail.reason if tail is not None else None,
+        walk.queue_offsets,
+        walk.store_timestamp,
+        walk.record_count,
+        epochs,
+        DamageList(damage),
+        end if common is None else min(end, common),
+        garbled,
+        spans.queues if spans is not None else None,
+        births_before(births, end),
+    )
+
+
+def births_by_walk(
+    store_directory: Path, walk: LogWalk, fields: FieldsCheck, known: list[QueueBirth], garbled: list[LogRange]
+) -> list[QueueBirth]:
+    """Return the births that were *known* and those that *walk* came upon, the last one of each queue.
+
+    A restart that is none is added to what is *garbled*, and its queue goes on where it was to go on.
+    """
+    from reput.store.recovery.check_fields import out_of_sequence
+
+    # Others break the sequence of their queue alone, and are named as garbled already.
+    restarts = [
+        restart._replace(goes_on=fields.restarts[restart.commit_log_offset])
+        for restart in walk.restarts
+        if restart.commit_log_offset in fields.restarts
+    ]
+    queue_offsets = walk.queue_offsets
+    last_records = {
+        (topic.decode("utf-8", "replace"), queue_id): offset for (topic, queue_id), offset in fields.met_at.items()
+    }
+    found, refuted = births_of_restarts(store_directory, restarts, queue_offsets.queues, last_records)
+    born_at = births_by_queue(found)
+    for restart in walk.restarts:
+        if born_at.get((restart.topic, restart.queue_id), -1) < restart.commit_log_offset:
+            queue_offsets.raise_to(restart.topic, restart.queue_id, restart.next_before)
+    garbled += [
+        out_of_sequence(part.commit_log_offset, part.end, part.topic, part.queue_id, 0, part.next_before)
+        for part in refuted
+    ]
+    garbled.sort(key=attrgetter("begin"))
+    for birth in found:
+        if last_records.get((birth.topic, birth.queue_id), -1) < birth.commit_log_offset:
+            queue_offsets.forget_queue(birth.topic, birth.queue_id)
+    for birth in known:
+        born_at.setdefault((birth.topic, birth.queue_id), birth.commit_log_offset)
+    return sorted(QueueBirth(offset, topic, queue_id) for (topic, queue_id), offset in born_at.items())
+
+
+def present_births(store_directory: Path, segments: Segments, store_id: str) -> list[QueueBirth]:
+    """Return where queues of a store begin anew, for who builds them without opening it. Reads only.
+
+    They are known, unless a RocketMQ has written since, or reput never did: then the log is read for them.
+    """
+    if is_claimed(store_directory):
+        return read_queue_births(store_directory)
+    clock = Clock()
+    try:
+        return recover(store_directory, segments, store_id, clock.now_ms(), clock.boot_id()).births
+    except DamagedStore:
+        # Whoever builds the queues comes to the damage, too, and says so.
+        return read_queue_births(store_directory)
+
+
+def as_it_was_closed(
+    store_directory: Path, segments: Segments, epochs: Epochs, snapshot: QueueOffsetsSnapshot | None
+) -> RecoveredLog | None:
+    """Return the log as the last writer left it, None if anything has to be found out.
+
+    It was closed by us, ends where that was, has the bytes there that it had, and nothing but zeros behind; no damage
+    is known, and no topic was deleted that late.
+    """
+    if snapshot is None or snapshot.epoch != epochs.epoch or (store_directory / "abort").exists():
+        return None
+    end = snapshot.commit_log_offset
+    held = [mark.offset for mark in epochs.marks if mark_holds(segments, mark)]
+    if epochs.clean_end != end or end not in held or max(mark.offset for mark in epochs.marks) != end:
+        return None
+    if read_damage(store_directory).ranges:
+        return None
+    deletions = TopicDeletions(store_directory).following(segments.offset_min)
+    if any(deletion.commit_log_offset >= end for deletion in deletions):
+        return None
+    reader = SegmentReader(segments)
+    try:
+        if reader.last_data(end) > end:
+            return None
+    finally:
+        reader.close()
+    return RecoveredLog(
+        end=end,
+        known_durable=end,
+        lost=None,
+        queue_offsets=QueueOffsets(snapshot.queues),
+        store_timestamp=snapshot.store_timestamp,
+        ordinal=snapshot.ordinal,
+        epochs=epochs,
+        damage=DamageList(),
+        common_end=end,
+        births=read_queue_births(store_directory),
+    )
+
+
+def refuse_unaccepted(damage: list[DamagedRange], log_end: int, store_directory: Path) -> None:
+    """Leave the decision about damage to the operator."""
+    for damaged in damage:
+        if not damaged.accepted:
+            advice = f"See `reput check`; then `reput repair --cut-at {damaged.begin}` to go on before it"
+            if damaged.end <= log_end:
+                advice += f", or `--accept {damaged.begin}..{damaged.end}` to go on behind the last record"
+            raise DamagedStore(
+                f"the log is damaged: from={damaged.begin} until={damaged.end} reason={damaged.reason!r} "
+                f"log_end={log_end} store={store_directory}",
+                f"{advice}.",
+            )
+
+
+def raise_from_queue_files(
+    store_directory: Path, queue_offsets: QueueOffsets, gone: list[tuple[int, int]], deleted: Collection[str]
+) -> None:
+    """Let queues of which the log has no record go on where their files end; the log may have been trimmed.
+
+    Only units of records that are *gone* say so. Others would point at records of the queue, and the log has none:
+    they are of a history that was cut, whose dispatcher has not come to take them back. Not those of topics that were
+    *deleted* since the log's beginning: their files may just not be gone yet.
+    """
+    from reput.store.recovery.queue_file_ends import next_offset_of_files
+
+    for topic, queue_id, directory in queue_directories(store_directory / "consumequeue"):
+        if topic not in deleted and queue_offsets.next_offset(topic, queue_id) == 0:
+            next_offset = next_offset_of_files(directory, gone)
+            if next_offset:
+                queue_offsets.raise_to(topic, queue_id, next_offset)

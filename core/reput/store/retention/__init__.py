@@ -1,0 +1,1 @@
+"""Removing old segments."""

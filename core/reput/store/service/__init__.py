@@ -1,0 +1,1 @@
+"""Threads of the store: how they start, and what their end means for those that wait."""

@@ -1,0 +1,49 @@
+"""BackgroundWork: a piece of work that a thread does while its owner goes on; what it raises is raised to the owner."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from reput.errors import StoreError
+from reput.store.service.threads import StartedThread, Threads
+
+__all__ = ["BackgroundWork"]
+
+
+class BackgroundWork:
+    """The work begins at once. One owner, who asks for its end before the work's outcome is counted on."""
+
+    def __init__(self, name: str, work: Callable[[], None], threads: Threads) -> None:
+        self.work = work
+        self.error: BaseException | None = None
+        self.ended = threading.Event()
+        self.thread: StartedThread | None = None
+        try:
+            self.thread = threads.start(name, self.run)
+        except StoreError:
+            # The program ends, or the system has no thread for it: its owner does it.
+            self.run()
+
+    def run(self) -> None:
+        """Do the work; the thread."""
+        try:
+            self.work()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.ended.set()
+
+    def is_done(self, timeout: float | None) -> bool:
+        """Wait for so many seconds, None: as long as it takes, and return whether the work is done.
+
+        Raises:
+            BaseException: what the work raised.
+        """
+        if timeout is not None and not self.ended.wait(timeout):
+            return False
+        if self.thread is not None:
+            self.thread.join()
+        if self.error is not None:
+            raise self.error
+        return True

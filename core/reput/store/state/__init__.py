@@ -1,0 +1,1 @@
+"""What a store records about itself: identity, lock, checkpoint, epochs, settings, deletions."""

@@ -1,0 +1,96 @@
+"""TopicDeletions: which topics were deleted when, in ``reput/topic_deletions.jsonl``.
+
+Views are told by a frame; whoever reads the log instead, late or to build a view again, finds the deletions here, at
+their places. So a deletion is written here before its frame is published.
+
+The records of a deleted topic stay in the log until retention takes them. Queue offsets of a topic of the same name
+begin with 0 again behind its deletion, as RocketMQ has it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from reput.store.disk.files import Files
+from reput.store.disk.json_lines import JsonLines, seal_line
+
+__all__ = ["LastDeletions", "TopicDeletion", "TopicDeletions", "last_deletions", "move_deletion"]
+
+
+class TopicDeletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """*topic* was deleted when the log ended at *commit_log_offset*; *timestamp* in ms since 1970 UTC."""
+
+    timestamp: int
+    commit_log_offset: int
+    topic: str
+
+    def concerns(self, topic: str, queue_id: int) -> bool:
+        """Tell whether the queue begins anew."""
+        return self.topic == topic
+
+
+class TopicDeletions:
+    """The deletions of one store, in the order in which they happened."""
+
+    def __init__(self, store_directory: Path) -> None:
+        self.lines = JsonLines(store_directory / "reput" / "topic_deletions.jsonl", TopicDeletion)
+
+    def add(self, deletion: TopicDeletion) -> None:
+        """Keep *deletion*, durably."""
+        self.lines.append(deletion)
+
+    def following(self, commit_log_offset: int) -> list[TopicDeletion]:
+        """Return those at or behind *commit_log_offset*."""
+        return [deletion for deletion in self.lines.read() if deletion.commit_log_offset >= commit_log_offset]
+
+    def move_before(self, commit_log_offset: int, files: Files) -> None:
+        """Have those behind *commit_log_offset* happen there: the log was cut, and goes on from there with others.
+
+        Without this they would fall upon records that were put after them.
+        """
+        kept = list(self.lines.read())
+        moved = [move_deletion(deletion, commit_log_offset) for deletion in kept]
+        if moved != kept:
+            files.replace(self.lines.path, b"".join([seal_line(deletion) for deletion in moved]))
+
+
+class LastDeletions:
+    """Where each topic of one store was deleted last, for those who read beside its writer: the file is asked each time
+    whether it is another."""
+
+    def __init__(self, store_directory: Path) -> None:
+        self.deletions = TopicDeletions(store_directory)
+        self.stamp: tuple[int, int, int] | None = None
+        self.known: Mapping[str, int] = {}
+
+    def __call__(self) -> Mapping[str, int]:
+        """Return topic → commit-log offset.
+
+        Raises:
+            DamagedStore: a line of the file is none.
+        """
+        try:
+            found = os.stat(self.deletions.lines.path)
+        except FileNotFoundError:
+            return {}
+        stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+        if stamp != self.stamp:
+            self.known = last_deletions(self.deletions.following(0))
+            self.stamp = stamp
+        return self.known
+
+
+def move_deletion(deletion: TopicDeletion, commit_log_offset: int) -> TopicDeletion:
+    """Return *deletion*, at *commit_log_offset* if it lies behind."""
+    if deletion.commit_log_offset <= commit_log_offset:
+        return deletion
+    return msgspec.structs.replace(deletion, commit_log_offset=commit_log_offset)
+
+
+def last_deletions(deletions: Sequence[TopicDeletion]) -> dict[str, int]:
+    """Return of each topic where it was deleted last."""
+    return {deletion.topic: deletion.commit_log_offset for deletion in deletions}

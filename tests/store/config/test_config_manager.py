@@ -1,0 +1,48 @@
+"""ConfigManager: what a broker keeps in ``config/`` is on disk when it is said to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reput.store.config.topic_config_manager import TopicConfig, TopicConfigManager
+from reput.store.disk.files import Files
+from small_store import open_store
+
+
+class NotedFiles(Files):
+    """Notes which directories were forced before a file got its name."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Path]] = []
+
+    def force_directory(self, path: Path) -> None:
+        self.calls.append(("force", path))
+        super().force_directory(path)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        self.calls.append(("replace", path))
+        super().replace(path, data)
+
+
+def test_a_new_folder_of_configuration_is_on_disk_before_what_is_in_it(tmp_path):
+    """A power cut would take the folder's name, and all that was promised to be in it."""
+    files = NotedFiles()
+    manager = TopicConfigManager(tmp_path, files)
+    manager.put("orders", TopicConfig(topic_name="orders"))
+    manager.persist()
+    assert files.calls == [("force", tmp_path), ("replace", tmp_path / "config" / "topics.json")]
+    manager.put("invoices", TopicConfig(topic_name="invoices"))
+    manager.persist()
+    assert files.calls.count(("force", tmp_path)) == 1
+
+
+def test_drafts_of_files_whose_writing_was_killed_go_at_the_next_opening(tmp_path):
+    """Nobody would write them again; what is no draft of ours stays."""
+    store = tmp_path / "store"
+    open_store(store).close(views_complete=True)
+    config = store / "config"
+    config.mkdir()
+    for name in ("topics.json.draft", "consumerOffset.json.bak.draft", "topics.json", "notes.draft"):
+        (config / name).write_text("{}")
+    open_store(store).close(views_complete=True)
+    assert sorted(path.name for path in config.iterdir()) == ["notes.draft", "topics.json"]

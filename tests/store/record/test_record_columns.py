@@ -1,0 +1,50 @@
+"""Columns of records: the queues of many records at once are those of each record by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from golden_sets import CLEAN_SETS
+from reput.store.log.segments import Segments
+from reput.store.record import record_columns
+from reput.store.recovery.log_walk import LogWalk
+from small_store import SEGMENT_SIZE
+from written_log import WrittenLog
+
+
+def queues_of(columns):
+    """Return the queue of each record, through the numbers that stand for them."""
+    queues, index = columns.queues()
+    assert len(set(queues)) == len(queues)
+    return [queues[number] for number in index.tolist()]
+
+
+def columns_of(store):
+    """Yield the columns of a store's log."""
+    for extent in LogWalk(Segments(store / "commitlog")).walk():
+        if extent.columns is not None:
+            yield extent.columns
+
+
+@pytest.mark.parametrize("name", CLEAN_SETS)
+@pytest.mark.parametrize("collide", [False, True])
+def test_queues_are_those_of_each_record(golden_read_only, monkeypatch, name, collide):
+    """Also where the numbers that topics are told apart by are the same."""
+    if collide:
+        monkeypatch.setattr(record_columns, "WEIGHTS", record_columns.WEIGHTS * 0)
+    for columns in columns_of(golden_read_only(name) / "store"):
+        expected = list(zip(columns.topics(), columns.header["queue_id"].tolist(), strict=True))
+        assert queues_of(columns) == expected
+        half = len(columns) // 2
+        assert queues_of(columns.until(half)) == expected[:half]
+
+
+def test_topics_of_one_number_that_share_no_queue_id_are_told_apart(tmp_path, monkeypatch):
+    """What is told apart by its queue id has its own topic all the same."""
+    log = WrittenLog(tmp_path / "store", SEGMENT_SIZE)
+    written = [(b"one", 0), (b"two", 1), (b"one", 0), (b"two", 2)]
+    for topic, queue_id in written:
+        log.append(b"", topic=topic, queue_id=queue_id)
+    monkeypatch.setattr(record_columns, "WEIGHTS", record_columns.WEIGHTS * 0)
+    (columns,) = columns_of(log.save())
+    assert queues_of(columns) == written

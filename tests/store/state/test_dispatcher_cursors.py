@@ -1,0 +1,42 @@
+"""Where the views stood last, when no dispatcher runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from reput.errors import DamagedStore
+from reput.store.disk.files import Files
+from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors, read_dispatcher_cursors
+
+
+@pytest.fixture
+def store(tmp_path):
+    (tmp_path / "reput").mkdir()
+    return tmp_path
+
+
+def test_a_store_without_a_note_names_nobody(store):
+    """Nothing of reput's was ever attached to it."""
+    assert read_dispatcher_cursors(store) == {}
+
+
+def test_cursors_are_found_again(store):
+    """Each by the name of its dispatcher."""
+    keep_dispatcher_cursors(store, {"consume_queue": 100, "index": 90}, Files())
+    assert read_dispatcher_cursors(store) == {"consume_queue": 100, "index": 90}
+
+
+def test_one_that_has_not_said_where_it_is_stays_where_it_was(store):
+    """A start knows the names before it knows the cursors; of a new one nothing is known."""
+    keep_dispatcher_cursors(store, {"consume_queue": 100, "index": 90}, Files())
+    keep_dispatcher_cursors(store, {"consume_queue": None, "new": None}, Files())
+    assert read_dispatcher_cursors(store) == {"consume_queue": 100, "new": None}
+
+
+def test_a_damaged_note_is_refused(store):
+    """Nobody deletes by numbers that may be wrong."""
+    keep_dispatcher_cursors(store, {"index": 90}, Files())
+    path = store / "reput" / "dispatcher_cursors"
+    path.write_bytes(path.read_bytes().replace(b"90", b"99"))
+    with pytest.raises(DamagedStore, match="dispatcher_cursors"):
+        read_dispatcher_cursors(store)
