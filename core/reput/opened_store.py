@@ -199,7 +199,7 @@ class Reading:
         if self.closed:
             raise closed_store(self.directory, self.forked_from)
 
-    def met_damage(self, error: DamagedStore) -> None:
+    def found_damage(self, error: DamagedStore) -> None:
         """Take note of damage that was met. Who only reads the store keeps it to himself."""
 
     def log_end(self) -> int:
@@ -339,7 +339,7 @@ class Reading:
                         columns, following = scan.locate(at, end)
                     except DamagedStore as error:
                         error.place = (at, None)
-                        self.met_damage(error)
+                        self.found_damage(error)
                         raise
                     for position in columns.position.tolist():
                         if at + position >= wanted:
@@ -382,7 +382,7 @@ class Store(Reading):
         self.not_begun = set() if begun else set(self.settings.dispatchers)
         self.read_lock = threading.Lock()
         self.grown = threading.Condition()
-        self.met_damages = FoundDamages(directory)
+        self.found_damages = FoundDamages(directory)
         # What the event loop of each thread puts and waits with.
         self.here = threading.local()
         self.closed = False
@@ -487,9 +487,9 @@ class Store(Reading):
 
             return low + bisect_left(range(low, high), commit_log_offset, key=begin_of)
 
-    def met_damage(self, error: DamagedStore) -> None:
+    def found_damage(self, error: DamagedStore) -> None:
         """Have `status` tell of damage that was met."""
-        self.met_damages.note(error)
+        self.found_damages.note(error)
 
     def new_reader(self) -> MessageReader:
         """Return a reader of this store, for one thread at a time."""
@@ -501,7 +501,7 @@ class Store(Reading):
             self.commit_log_offset_min,
             lambda: self.writer.deleted_at,
             self.writer.opened_at,
-            self.met_damages.note,
+            self.found_damages.note,
             self.queue_end_at,
         )
 

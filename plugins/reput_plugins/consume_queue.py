@@ -20,7 +20,7 @@ from reput.store.queue.consume_queue_builder import (
     ConsumeQueueState,
     shown_queue_file_size,
 )
-from reput.store.recovery.queue_births import births_for_view
+from reput.store.recovery.recreated_queues import recreation_offsets_for_view
 from reput.store.service.threads import Threads
 from reput_hooks import (
     CommitLogDispatcher,
@@ -53,7 +53,7 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
             files=files,
             has_batch_queue=BatchTopics(context.store_directory, context.logger.error).has,
             refuse=self.reject,
-            births=births_for_view(folder, context.store_directory),
+            recreated_at=recreation_offsets_for_view(folder, context.store_directory),
         )
         super().__init__(context, builder, ConsumeQueueState, files, threads)
         self.left_alone = context.counter("left_alone")

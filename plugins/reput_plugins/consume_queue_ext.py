@@ -21,7 +21,7 @@ from reput.store.ext.filters_in_use import FILTERS_IN_USE, FiltersInUse
 from reput.store.ext.registered_filters import RegisteredFilters
 from reput.store.queue.batch_topics import BatchTopics
 from reput.store.queue.consume_queue_builder import shown_queue_file_size
-from reput.store.recovery.queue_births import births_for_view
+from reput.store.recovery.recreated_queues import recreation_offsets_for_view
 from reput.store.service.threads import Threads
 from reput_hooks import (
     CommitLogDispatcher,
@@ -54,7 +54,7 @@ class ConsumeQueueExtDispatcher(BuilderDispatcher[ConsumeQueueExtBuilder, ExtCur
             files=files,
             # What it cannot read the dispatcher of the consume queue complains about.
             has_batch_queue=BatchTopics(context.store_directory).has,
-            births=births_for_view(folder, context.store_directory),
+            recreated_at=recreation_offsets_for_view(folder, context.store_directory),
         )
         super().__init__(context, builder, ExtCursor, files, threads)
         bloom_filter = BloomFilter(

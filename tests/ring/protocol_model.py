@@ -13,21 +13,21 @@ from ring.interleavings import Choose, Fence, Load, Operation, Program, Signal, 
 
 __all__ = [
     "HOLD_WORDS",
-    "LATCH_WORDS",
     "NEVER",
     "PROGRESS_WORDS",
     "RING_WORDS",
+    "SEQLOCK_WORDS",
     "SUCCESSOR_WORDS",
     "Steps",
     "asking_reader",
     "holding_writer",
-    "latch_reader",
-    "latch_writer",
     "owner_waiting",
     "predecessor",
     "progress_publisher",
     "ring_reader",
     "ring_writer",
+    "seqlock_reader",
+    "seqlock_writer",
     "successor",
 ]
 
@@ -350,12 +350,12 @@ def successor(targets: tuple[int, ...], *, barrier: bool = True) -> Program:
     return program
 
 
-# A latch of two words.
-LATCH_WORDS = {"SEQUENCE": 0, "A0": 0, "B0": 0, "A1": 0, "B1": 0}
+# A seqlock of two words.
+SEQLOCK_WORDS = {"SEQUENCE": 0, "A0": 0, "B0": 0, "A1": 0, "B1": 0}
 
 
-def latch_writer(count: int, *, sequence_last: bool = True) -> Program:
-    """`Latch.write` of 1 to *count*; the process may die before each store."""
+def seqlock_writer(count: int, *, sequence_last: bool = True) -> Program:
+    """`Seqlock.write` of 1 to *count*; the process may die before each store."""
 
     def program() -> Steps_:
         sequence = 0
@@ -378,8 +378,8 @@ def latch_writer(count: int, *, sequence_last: bool = True) -> Program:
     return program
 
 
-def latch_reader(count: int, *, second_look: bool = True) -> Program:
-    """`Latch.read`, *count* times; what it returns is whole, and never older than what it returned before."""
+def seqlock_reader(count: int, *, second_look: bool = True) -> Program:
+    """`Seqlock.read`, *count* times; what it returns is whole, and never older than what it returned before."""
 
     def program() -> Steps_:
         newest = done = 0

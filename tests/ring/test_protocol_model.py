@@ -7,20 +7,20 @@ import pytest
 from ring.interleavings import Fence, Load, Program, Store, Violation, explore
 from ring.protocol_model import (
     HOLD_WORDS,
-    LATCH_WORDS,
     PROGRESS_WORDS,
     RING_WORDS,
+    SEQLOCK_WORDS,
     SUCCESSOR_WORDS,
     Steps,
     asking_reader,
     holding_writer,
-    latch_reader,
-    latch_writer,
     owner_waiting,
     predecessor,
     progress_publisher,
     ring_reader,
     ring_writer,
+    seqlock_reader,
+    seqlock_writer,
     successor,
 )
 
@@ -161,14 +161,14 @@ def test_each_barrier_of_waiting_for_a_predecessor_is_necessary(before: bool, be
         )
 
 
-def test_no_interleaving_tears_a_latch():
+def test_no_interleaving_tears_a_seqlock():
     """A reader gets bytes that belong together, also when the writer died in the middle, and never waits for it."""
-    assert explore(LATCH_WORDS, writer=latch_writer(3), reader=latch_reader(2)) > 1_000
+    assert explore(SEQLOCK_WORDS, writer=seqlock_writer(3), reader=seqlock_reader(2)) > 1_000
 
 
 @pytest.mark.parametrize("broken", ["writer", "reader"])
-def test_each_step_of_a_latch_is_necessary(broken: str):
+def test_each_step_of_a_seqlock_is_necessary(broken: str):
     """With the sequence stored first, or not looked at again, a reader takes bytes of two writings."""
-    writer = latch_writer(3, sequence_last=broken != "writer")
+    writer = seqlock_writer(3, sequence_last=broken != "writer")
     with pytest.raises(Violation, match="torn"):
-        explore(LATCH_WORDS, writer=writer, reader=latch_reader(1, second_look=broken != "reader"))
+        explore(SEQLOCK_WORDS, writer=writer, reader=seqlock_reader(1, second_look=broken != "reader"))

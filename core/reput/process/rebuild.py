@@ -29,7 +29,7 @@ from reput.process.states import State
 from reput.ring import RingMemory, RingWriter
 from reput.settings import Settings
 from reput.store.log.segments import Segments
-from reput.store.recovery.queue_births import QUEUE_BIRTHS, seal_queue_births
+from reput.store.recovery.recreated_queues import RECREATED_QUEUES, seal_recreated_queues
 from reput.store.state.epochs import read_epochs
 from reput.store.state.identity import read_store_id, require_store
 from reput.store.state.recorded_settings import building_settings
@@ -83,7 +83,7 @@ def rebuild(
         DispatcherError: a dispatcher failed; the text says why.
     """
     from reput.store.recovery.log_end import find_log_end
-    from reput.store.recovery.recovery import present_births
+    from reput.store.recovery.recovery import present_recreated_queues
 
     require_store(store_directory)
     store_directory, target = store_directory.resolve(), target.resolve()
@@ -92,10 +92,10 @@ def rebuild(
     segments = Segments(store_directory / "commitlog")
     begin, end = segments.offset_min, find_log_end(store_directory, segments)
     store_id = read_store_id(store_directory)
-    births = present_births(store_directory, segments, store_id)
+    recreated = present_recreated_queues(store_directory, segments, store_id)
     (target / "reput").mkdir(parents=True, exist_ok=True)
-    if births:
-        replace_durably(target / "reput" / QUEUE_BIRTHS, seal_queue_births(births))
+    if recreated:
+        replace_durably(target / "reput" / RECREATED_QUEUES, seal_recreated_queues(recreated))
     memory = RingMemory.create(RING_CAPACITY, max(settings.dispatcher_count_max, len(views)))
     try:
         writer = RingWriter(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from reput.errors import RingError
 from reput.ring import layout
-from reput.ring.latch import Latch
 from reput.ring.layout import (
     CELL_WORDS,
     COUNTER_NAME_SIZE_MAX,
@@ -28,6 +27,7 @@ from reput.ring.layout import (
     PROGRESS_AWAITED,
     UNKNOWN,
 )
+from reput.ring.seqlock import Seqlock
 
 if TYPE_CHECKING:
     from reput.ring.ring_memory import RingMemory
@@ -63,9 +63,9 @@ class CellView:
         self.slot = slot
         self._words = words
         self._octets = octets
-        self._cursor = Latch(words, octets, layout.CURSOR_AT, layout.CURSOR_SIZE)
-        self._name = Latch(words, octets, layout.NAME_AT, layout.NAME_SIZE_MAX)
-        self._error = Latch(words, octets, layout.ERROR_AT, layout.ERROR_SIZE_MAX)
+        self._cursor = Seqlock(words, octets, layout.CURSOR_AT, layout.CURSOR_SIZE)
+        self._name = Seqlock(words, octets, layout.NAME_AT, layout.NAME_SIZE_MAX)
+        self._error = Seqlock(words, octets, layout.ERROR_AT, layout.ERROR_SIZE_MAX)
 
     def _load(self, index: int) -> int:
         word: int = self._words[index]

@@ -61,13 +61,13 @@ the supervisor writes the words marked S, while the dispatcher runs and after it
      208  COUNTER_COUNT              named counters in use
      216  BATCH_RECORD_COUNT         records of the batch that is being dispatched, or was last
      224  BATCH_SIZE                 bytes of the log that it covers
-     256  durable cursor             latch of 24 bytes: commit-log offset, epoch, store timestamp
-     336  name                       S  latch of up to 64 bytes, UTF-8
+     256  durable cursor             seqlock of 24 bytes: commit-log offset, epoch, store timestamp
+     336  name                       S  seqlock of up to 64 bytes, UTF-8
      512  counter values             32 signed words
      768  counter names              32 of 24 bytes, UTF-8, padded with zeros
-    1536  last error                 latch of up to 1264 bytes, UTF-8; S after the dispatcher's death
+    1536  last error                 seqlock of up to 1264 bytes, UTF-8; S after the dispatcher's death
 
-A *latch* holds bytes that belong together, readable whole also when its writer dies while writing::
+A *seqlock* holds bytes that belong together, readable whole also when its writer dies while writing::
 
     at  size          field
      0  8             sequence: number of writings, 0: never written
@@ -149,7 +149,7 @@ __all__ = [
     "UNKNOWN",
     "VERSION",
     "WORD_SIZE",
-    "latch_size",
+    "seqlock_size",
 ]
 
 WORD_SIZE = 8
@@ -231,8 +231,8 @@ ERROR_AT = 1536
 ERROR_SIZE_MAX = 1264
 
 
-def latch_size(capacity: int) -> int:
-    """Return the bytes that a latch of *capacity* bytes takes."""
+def seqlock_size(capacity: int) -> int:
+    """Return the bytes that a seqlock of *capacity* bytes takes."""
     return WORD_SIZE + 2 * (WORD_SIZE + capacity)
 
 
@@ -241,9 +241,9 @@ assert ASKED_NS + SLOTS_MAX <= HEADER_WORDS
 assert TAIL // 8 == HELD // 8, "one cache line"
 assert CAPACITY_MIN & (CAPACITY_MIN - 1) == 0
 assert CURSOR_AT >= (BATCH_SIZE + 1) * WORD_SIZE
-assert CURSOR_AT + latch_size(CURSOR_SIZE) <= NAME_AT
-assert NAME_AT + latch_size(NAME_SIZE_MAX) <= COUNTER_VALUES * WORD_SIZE
+assert CURSOR_AT + seqlock_size(CURSOR_SIZE) <= NAME_AT
+assert NAME_AT + seqlock_size(NAME_SIZE_MAX) <= COUNTER_VALUES * WORD_SIZE
 assert COUNTER_NAMES_AT >= (COUNTER_VALUES + COUNTERS_MAX) * WORD_SIZE
 assert ERROR_AT >= COUNTER_NAMES_AT + COUNTERS_MAX * COUNTER_NAME_SIZE_MAX
-assert ERROR_AT + latch_size(ERROR_SIZE_MAX) <= CELL_SIZE
+assert ERROR_AT + seqlock_size(ERROR_SIZE_MAX) <= CELL_SIZE
 assert all(size % WORD_SIZE == 0 for size in (CURSOR_SIZE, NAME_SIZE_MAX, ERROR_SIZE_MAX))

@@ -86,7 +86,7 @@ from reput.store.record.record import (
     decode_record,
     encode_address,
 )
-from reput.store.recovery.queue_births import QUEUE_BIRTHS, read_queue_births, seal_queue_births
+from reput.store.recovery.recreated_queues import RECREATED_QUEUES, read_recreated_queues, seal_recreated_queues
 from reput.store.retention.retention import Retention
 from reput.store.service.threads import Threads
 from reput.store.state.closed_store import closed_store
@@ -555,8 +555,8 @@ class MessageStore:
                     len(recovered.garbled),
                 )
             self.topic_deletions.move_before(recovered.common_end, self.files)
-            if recovered.births != read_queue_births(self.directory):
-                self.files.replace(self.own / QUEUE_BIRTHS, seal_queue_births(recovered.births))
+            if recovered.recreated_queues != read_recreated_queues(self.directory):
+                self.files.replace(self.own / RECREATED_QUEUES, seal_recreated_queues(recovered.recreated_queues))
             self.force_recovered(segments, recovered.known_durable, recovered.end)
             self.closed_at = recovered.epochs.clean_end
             # From here on the log is known to be on disk as it is now.

@@ -38,8 +38,8 @@ from reput.store.recovery.check_report import CheckReport, LogRange, Ranges, Vie
 from reput.store.recovery.log_end import find_log_end
 from reput.store.recovery.log_tail import find_unforced, judge_tail
 from reput.store.recovery.log_walk import Extent, LogWalk
-from reput.store.recovery.queue_births import QueueBirth, read_queue_births
-from reput.store.recovery.recovery import present_births, read_damage
+from reput.store.recovery.recovery import present_recreated_queues, read_damage
+from reput.store.recovery.recreated_queues import RecreatedQueue, read_recreated_queues
 from reput.store.recovery.verified_walk import VerifiedWalk
 from reput.store.state.dispatcher_cursors import read_dispatcher_cursors
 from reput.store.state.identity import read_store_id, require_store
@@ -94,19 +94,19 @@ def check_store(
 def check_once(
     store_directory: Path, settings: Settings, tell: Callable[[int], None], verifier: Verifier | None
 ) -> CheckReport:
-    """Do what `check_store` does, on a log that is not trimmed while its end, or the births of queues, are found out.
+    """Do what `check_store` does, on a log that is not trimmed while its end, or the recreated queues, are found out.
 
     Raises:
         OffsetOutOfRange: it was.
     """
-    known = read_queue_births(store_directory)
+    known = read_recreated_queues(store_directory)
     report = StoreCheck(store_directory, settings, tell, verifier, known).run()
     if report.views["consume_queue"].state == "different" and not is_claimed(store_directory):
         # RocketMQ may have deleted topics, and made them again, which takes a look at all of the log to find out.
         segments = Segments(store_directory / "commitlog")
-        births = present_births(store_directory, segments, read_store_id(store_directory))
-        if births != known:
-            report = StoreCheck(store_directory, settings, tell, verifier, births).run()
+        recreated = present_recreated_queues(store_directory, segments, read_store_id(store_directory))
+        if recreated != known:
+            report = StoreCheck(store_directory, settings, tell, verifier, recreated).run()
     return report
 
 
@@ -119,7 +119,7 @@ class StoreCheck:
         settings: Settings,
         progress: Callable[[int], None],
         verifier: Verifier | None,
-        births: Sequence[QueueBirth],
+        recreated: Sequence[RecreatedQueue],
     ) -> None:
         self.store_directory = store_directory
         self.settings = settings
@@ -151,11 +151,11 @@ class StoreCheck:
         self.record_count = 0
         self.left_out = 0
         self.fields = FieldsCheck(self.segments.offset_min, Clock().now_ms())
-        self.ground = ExpectedRecords(store_directory, births, live=is_written)
+        self.expected_records = ExpectedRecords(store_directory, recreated, live=is_written)
         sizes = IndexSizes(settings.max_hash_slot_num, settings.max_index_num)
-        self.ext = ConsumeQueueExtCheck(store_directory, self.ground)
-        self.consume_queue = ConsumeQueueCheck(store_directory, self.ext, self.ground, self.damaged)
-        self.index = IndexCheck(store_directory, sizes, self.ground, self.damaged, unclean=unclean)
+        self.ext = ConsumeQueueExtCheck(store_directory, self.expected_records)
+        self.consume_queue = ConsumeQueueCheck(store_directory, self.ext, self.expected_records, self.damaged)
+        self.index = IndexCheck(store_directory, sizes, self.expected_records, self.damaged, unclean=unclean)
 
     def run(self) -> CheckReport:
         """Do all of it."""
@@ -211,7 +211,7 @@ class StoreCheck:
         """Yield the extents of the log. What retention takes before it was read is left out."""
 
         def trimmed(begin: int, end: int) -> None:
-            self.ground.refresh()
+            self.expected_records.refresh()
             self.left_out += end - begin
             # What lies before it is no witness of what lies behind.
             self.fields.pass_damage(end)

@@ -93,11 +93,11 @@ class ConsumeQueueCheck:
         self,
         store_directory: Path,
         ext: ConsumeQueueExtCheck,
-        ground: ExpectedRecords,
+        expected_records: ExpectedRecords,
         damage: Ranges,
     ) -> None:
-        """*ground*: says below where no unit is due; old ones may be left."""
-        self.ground = ground
+        """*expected_records*: says below where no unit is due; old ones may be left."""
+        self.expected_records = expected_records
         self.root = store_directory / "consumequeue"
         self.batch_topics = BatchTopics(store_directory)
         # Topic → whether it has queues of another kind, as it was when its first record was met.
@@ -106,7 +106,7 @@ class ConsumeQueueCheck:
         self.segments: Segments | None = None
         self.ext = ext
         self.damage = damage
-        self.findings = Findings(live=ground.live)
+        self.findings = Findings(live=expected_records.live)
         self.open_files = OpenFiles()
         self.queues: list[Queue] = []
         self.numbers: dict[tuple[str, int], int] = {}
@@ -156,8 +156,8 @@ class ConsumeQueueCheck:
             self.left_alone |= {columns.queues[index][0] for index in set(rows["queue_index"][batches].tolist())}
             wanted &= ~batches
         in_queues = wanted.copy()
-        births = self.ground.births_of(columns.queues)
-        wanted &= rows["commit_log_offset"] >= births[rows["queue_index"]]
+        begins = self.expected_records.queue_begins(columns.queues)
+        wanted &= rows["commit_log_offset"] >= begins[rows["queue_index"]]
         queue_numbers = numbers[rows["queue_index"]]
         wanted &= queue_numbers != NO_QUEUE
         expected = np.empty(int(wanted.sum()), EXPECTED)
@@ -187,7 +187,7 @@ class ConsumeQueueCheck:
                 continue
             of_record = (row["commit_log_offset"], row["record_size"], row["tags_code"], row["store_timestamp"])
             for queue, queue_offset in further_queues(own, text):
-                if self.ground.floor(*queue) > row["commit_log_offset"]:
+                if self.expected_records.floor(*queue) > row["commit_log_offset"]:
                     continue
                 if (queue_number := self.number(*queue)) >= 0:
                     expected.append((queue_number, queue_offset, *of_record))
@@ -229,13 +229,15 @@ class ConsumeQueueCheck:
         points_there = (offsets == expected["commit_log_offset"]) & (sizes == expected["record_size"])
         if not points_there.all():
             # It may be gone by now, or the view has not come to the deletion yet.
-            self.ground.refresh()
-            births = self.ground.births_of((queue.topic, queue.queue_id) for queue in self.queues)[expected["queue"]]
-            kept = expected["commit_log_offset"] >= np.maximum(births, self.ground.begin)
+            self.expected_records.refresh()
+            begins = self.expected_records.queue_begins((queue.topic, queue.queue_id) for queue in self.queues)[
+                expected["queue"]
+            ]
+            kept = expected["commit_log_offset"] >= np.maximum(begins, self.expected_records.begin)
             if not kept.all():
                 self.compare(expected[kept], units[kept])
                 return
-            present &= points_there | (offsets >= births)
+            present &= points_there | (offsets >= begins)
         with_ext = points_there & (codes <= ADDRESS_MAX) & (codes != expected["tags_code"])
         same_code = (codes == expected["tags_code"]) | with_ext
 
@@ -298,7 +300,7 @@ class ConsumeQueueCheck:
             if not queue.units.has(low):
                 # Retention, or the deletion of the topic, has taken the file.
                 continue
-            self.ground.refresh()
+            self.expected_records.refresh()
             used = units["record_size"] > 0
             # A view that retention has overtaken ends in the middle of a file: it is behind, and has no wrong unit.
             inside = ~used & (np.arange(low, high) < queue.units.used_end(low))
@@ -323,7 +325,7 @@ class ConsumeQueueCheck:
         """Return which *used* units have no reason to be there, and count those that stand for records that are gone or
         point into damage. The units begin at place *first*."""
         offsets = units["commit_log_offset"].astype(np.int64)
-        begin = self.ground.floor(queue.topic, queue.queue_id)
+        begin = self.expected_records.floor(queue.topic, queue.queue_id)
         expired = used & ((units["record_size"] == PRE_BLANK_SIZE) | (offsets < begin))
         inside = used & ~expired & points_into(offsets, self.damage)
         self.findings.expired_count += int(expired.sum())

@@ -42,10 +42,10 @@ class KnownFilter(msgspec.Struct, frozen=True):
 class ConsumeQueueExtCheck:
     """Compares the units below ``consumequeue_ext/`` with the records whose queue units lead to them."""
 
-    def __init__(self, store_directory: Path, ground: ExpectedRecords) -> None:
+    def __init__(self, store_directory: Path, expected_records: ExpectedRecords) -> None:
         self.root = store_directory / "consumequeue_ext"
-        self.ground = ground
-        self.findings = Findings(live=ground.live)
+        self.expected_records = expected_records
+        self.findings = Findings(live=expected_records.live)
         self.open_files = OpenFiles()
         self.queues: dict[tuple[str, int], ConsumeQueueExt] = {}
         for topic, queue_id, directory in queue_directories(self.root):
@@ -97,8 +97,8 @@ class ConsumeQueueExtCheck:
         unit = queue.get(address) if queue is not None else None
         where = f"topic={topic} queue_id={queue_id} queue_offset={queue_offset} address={address}"
         if unit is None:
-            self.ground.refresh()
-            if commit_log_offset < self.ground.floor(topic, queue_id):
+            self.expected_records.refresh()
+            if commit_log_offset < self.expected_records.floor(topic, queue_id):
                 return
             self.findings.differ(f"address leads to no ext unit: {where}")
         elif (unit.tags_code, unit.store_timestamp) != (tags_code, store_timestamp):

@@ -80,7 +80,7 @@ class IndexCheck:
         self,
         store_directory: Path,
         configured: IndexSizes,
-        ground: ExpectedRecords,
+        expected_records: ExpectedRecords,
         damage: Ranges,
         *,
         unclean: bool = False,
@@ -92,9 +92,9 @@ class IndexCheck:
             unclean: whoever wrote the store was killed, it may be between an entry and what leads to it.
         """
         self.unclean = unclean
-        self.ground = ground
+        self.expected_records = expected_records
         self.damage = damage
-        self.findings = Findings(live=ground.live)
+        self.findings = Findings(live=expected_records.live)
         self.keys = KeyHashes()
         # What was so of the records before is likely to be so of the next ones.
         self.with_tags = False
@@ -276,8 +276,8 @@ class IndexCheck:
     def find_missing(self, offsets: Array, present: Array) -> None:
         """Take in whether the keys of each record are there."""
         if not present.all():
-            self.ground.refresh()
-            kept = offsets >= self.ground.begin
+            self.expected_records.refresh()
+            kept = offsets >= self.expected_records.begin
             offsets, present = offsets[kept], present[kept]
         self.findings.take(
             offsets, present, lambda number: f"keys of a record are missing: commit_log_offset={offsets[number]}"
@@ -286,11 +286,11 @@ class IndexCheck:
     def judge_unexpected(self, entries: Array) -> None:
         """Judge entries for whose offset the log has no record with keys."""
         offsets = entries["commit_log_offset"]
-        expired = offsets < self.ground.begin
+        expired = offsets < self.expected_records.begin
         if not expired.all():
             # What they were of may be gone by now.
-            self.ground.refresh()
-            expired = offsets < self.ground.begin
+            self.expected_records.refresh()
+            expired = offsets < self.expected_records.begin
         inside = points_into(offsets, self.damage) & ~expired
         self.findings.expired_count += int(expired.sum())
         self.findings.unverified_count += int(inside.sum())

@@ -15,7 +15,7 @@ import numpy as np
 
 from reput.store.disk.open_files import DirectoryStamp
 from reput.store.log.segments import Segments
-from reput.store.recovery.queue_births import QueueBirth, births_by_queue
+from reput.store.recovery.recreated_queues import RecreatedQueue, recreation_offsets
 from reput.store.state.topic_deletions import TopicDeletions, last_deletions
 
 __all__ = ["ExpectedRecords"]
@@ -29,17 +29,17 @@ class ExpectedRecords:
     Attributes:
         begin: commit-log offset of the first byte that the log still has.
         deleted: topic → where it was deleted last.
-        births: the same of queues that RocketMQ made anew, by (topic, queue id).
+        recreated_at: the same of queues that RocketMQ made anew, by (topic, queue id).
         live: somebody writes the store meanwhile.
     """
 
-    def __init__(self, store_directory: Path, births: Iterable[QueueBirth], *, live: bool) -> None:
+    def __init__(self, store_directory: Path, recreated: Iterable[RecreatedQueue], *, live: bool) -> None:
         self.log_directory = store_directory / "commitlog"
         self.log_stamp = DirectoryStamp(self.log_directory)
         self.topic_deletions = TopicDeletions(store_directory)
         self.begin = Segments(self.log_directory).offset_min
         self.deleted = last_deletions(self.topic_deletions.following(self.begin))
-        self.births = births_by_queue(births)
+        self.recreated_at = recreation_offsets(recreated)
         self.live = live
 
     def refresh(self) -> None:
@@ -49,14 +49,14 @@ class ExpectedRecords:
         if self.live:
             self.deleted = last_deletions(self.topic_deletions.following(self.begin))
 
-    def birth(self, topic: str, queue_id: int) -> int:
+    def queue_begin(self, topic: str, queue_id: int) -> int:
         """Return the commit-log offset below which a queue has no record, because it was deleted there."""
-        return max(self.deleted.get(topic, 0), self.births.get((topic, queue_id), 0))
+        return max(self.deleted.get(topic, 0), self.recreated_at.get((topic, queue_id), 0))
 
-    def births_of(self, names: Iterable[tuple[str, int]]) -> Array:
-        """Return `birth` of each queue."""
-        return np.array([self.birth(*name) for name in names], np.int64)
+    def queue_begins(self, names: Iterable[tuple[str, int]]) -> Array:
+        """Return `queue_begin` of each queue."""
+        return np.array([self.queue_begin(*name) for name in names], np.int64)
 
     def floor(self, topic: str, queue_id: int) -> int:
         """Return the commit-log offset below which no record has to have a unit in this queue."""
-        return max(self.begin, self.birth(topic, queue_id))
+        return max(self.begin, self.queue_begin(topic, queue_id))

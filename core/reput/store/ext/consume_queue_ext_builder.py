@@ -26,7 +26,7 @@ from reput.store.ext.consume_queue_ext_files import ConsumeQueueExtFiles, ExtEnd
 from reput.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE
 from reput.store.queue.consume_queue_builder import (
     LEFT_OUT,
-    NO_BIRTHS,
+    NONE_RECREATED,
     ConsumeQueueBuilder,
     QueueTable,
     queue_directories,
@@ -67,9 +67,9 @@ class ConsumeQueueExtBuilder:
         files: Files | None = None,
         has_batch_queue: Callable[[str], bool] = lambda topic: False,
         refuse: Callable[[int, str], None] = lambda commit_log_offset, reason: None,
-        births: Mapping[tuple[str, int], int] = NO_BIRTHS,
+        recreated_at: Mapping[tuple[str, int], int] = NONE_RECREATED,
     ) -> None:
-        """*has_batch_queue*, *refuse*, *births*: as of `ConsumeQueueBuilder`."""
+        """*has_batch_queue*, *refuse*, *recreated_at*: as of `ConsumeQueueBuilder`."""
         self.directory = directory
         self.file_size = file_size
         self.files = files or Files()
@@ -79,7 +79,7 @@ class ConsumeQueueExtBuilder:
             files=self.files,
             has_batch_queue=has_batch_queue,
             refuse=refuse,
-            births=births,
+            recreated_at=recreated_at,
         )
         self.ext: dict[tuple[str, int], ConsumeQueueExtFiles] = {}
         self.ends: dict[str, dict[int, ExtEnd]] = {}

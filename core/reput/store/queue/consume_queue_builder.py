@@ -36,7 +36,7 @@ from reput_hooks.dispatch import ROW
 
 __all__ = [
     "LEFT_OUT",
-    "NO_BIRTHS",
+    "NONE_RECREATED",
     "AddressFinder",
     "ConsumeQueueBuilder",
     "ConsumeQueueState",
@@ -57,7 +57,7 @@ LOGIC_OFFSET_MAX = 2**63 - UNIT_SIZE
 LOST_UNITS_MAX = 5_000_000
 
 QueueTable = dict[str, dict[int, QueueEnd]]
-NO_BIRTHS: Mapping[tuple[str, int], int] = MappingProxyType({})
+NONE_RECREATED: Mapping[tuple[str, int], int] = MappingProxyType({})
 
 
 class ConsumeQueueState(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ class ConsumeQueueBuilder:
         has_batch_queue: Callable[[str], bool] = lambda topic: False,
         refuse: Callable[[int, str], None] = lambda commit_log_offset, reason: None,
         addresses: AddressFinder | None = None,
-        births: Mapping[tuple[str, int], int] = NO_BIRTHS,
+        recreated_at: Mapping[tuple[str, int], int] = NONE_RECREATED,
     ) -> None:
         """
         Args:
@@ -109,7 +109,7 @@ class ConsumeQueueBuilder:
             has_batch_queue: tells whether RocketMQ 5 keeps a topic under ``batchconsumequeue/``.
             refuse: is told of each record that can have no unit, by its commit-log offset.
             addresses: knows which records have an ext unit. Their units get its address in place of the tags code.
-            births: (topic, queue id) → commit-log offset below which no record has a unit; see `queue_births`.
+            recreated_at: (topic, queue id) → commit-log offset below which no record has a unit; of `recreated_queues`.
         """
         assert file_size % UNIT_SIZE == 0
         self.directory = directory
@@ -118,7 +118,7 @@ class ConsumeQueueBuilder:
         self.has_batch_queue = has_batch_queue
         self.refuse = refuse
         self.addresses = addresses
-        self.births = births
+        self.recreated_at = recreated_at
         self.queues: dict[tuple[str, int], ConsumeQueueFiles] = {}
         self.names: dict[ConsumeQueueFiles, tuple[str, int]] = {}
         # Topic → whether it has queues of another kind, as it was when its first queue was met.
@@ -204,7 +204,7 @@ class ConsumeQueueBuilder:
             rows = rows[left_out == 0]
         for queue_index, units in units_by_queue(rows):
             name = names[queue_index]
-            if self.births and units.commit_log_offset < self.births.get(name, 0):
+            if self.recreated_at and units.commit_log_offset < self.recreated_at.get(name, 0):
                 for row in units.rows():
                     self.take(name, *row, touched)
                 continue
@@ -236,7 +236,7 @@ class ConsumeQueueBuilder:
         touched: dict[ConsumeQueueFiles, None],
     ) -> bool:
         """Take in the unit of one record in the queue (topic, queue id); return whether there was one to take in."""
-        if self.births and commit_log_offset < self.births.get(name, 0):
+        if self.recreated_at and commit_log_offset < self.recreated_at.get(name, 0):
             return False
         queue = self.queues.get(name)
         if queue is None:
@@ -402,12 +402,12 @@ class ConsumeQueueBuilder:
         Raises:
             DamagedStore: the files do not hold what *table* says, or what has no place in them any more.
         """
-        for (topic, queue_id), birth in self.births.items():
+        for (topic, queue_id), begin in self.recreated_at.items():
             known = table.get(topic, {}).get(queue_id)
-            if known is not None and known.last < birth:
+            if known is not None and known.last < begin:
                 raise DamagedStore(
                     f"consume queue is of a topic that RocketMQ has deleted: topic={topic!r} queue_id={queue_id} "
-                    f"last={known.last} birth={birth}"
+                    f"last={known.last} birth={begin}"
                 )
         self.close()
         self.abandon_force()

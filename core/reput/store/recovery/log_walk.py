@@ -43,7 +43,7 @@ from reput.store.record.record import (
     TRANSACTION_ROLLBACK_TYPE,
 )
 from reput.store.record.record_columns import RecordColumns, locate_records
-from reput.store.recovery.queue_births import QueueBirth, Restart
+from reput.store.recovery.recreated_queues import RecreatedQueue, Restart
 from reput.store.state.topic_deletions import TopicDeletion
 from reput_hooks import DispatchColumns
 
@@ -89,7 +89,7 @@ class LogWalk(SegmentReader):
         record_count: int = 0,
         verify: bool = True,
         unclean: bool = False,
-        deletions: Sequence[TopicDeletion | QueueBirth] = (),
+        deletions: Sequence[TopicDeletion | RecreatedQueue] = (),
         unforced_from: int | None = None,
         demand_crc: bool = False,
         finds_restarts: bool = True,
@@ -107,7 +107,7 @@ class LogWalk(SegmentReader):
                 disk; see `log_tail.find_unforced`. None: nothing is.
             demand_crc: a record that does not carry the CRC of the whole of it is none.
             finds_restarts: queues may begin anew where no deletion is known of, for a RocketMQ may have written the
-                log; see `queue_births`.
+                log; see `recreated_queues`.
         """
         super().__init__(segments)
         self.queue_offsets = queue_offsets or QueueOffsets()
@@ -310,7 +310,7 @@ class LogWalk(SegmentReader):
                 self.restarts.append(Restart(topic, queue_id, begin, end, next_before))
                 self.queue_offsets.forget_queue(topic, queue_id)
 
-    def forget(self, deletion: TopicDeletion | QueueBirth) -> None:
+    def forget(self, deletion: TopicDeletion | RecreatedQueue) -> None:
         """Let what was deleted begin with 0 again."""
         if isinstance(deletion, TopicDeletion):
             self.queue_offsets.forget_topic(deletion.topic)

@@ -26,8 +26,8 @@ from reput.store.queue.consume_queue import UNIT_SIZE, holds_unit_of
 from reput.store.queue.consume_queue_builder import LEFT_OUT
 from reput.store.queue.consume_queue_files import QueueEnd
 from reput.store.record.multi_dispatch import DISPATCH_NAMES, QUEUE_OFFSETS_NAME, further_queues
-from reput.store.recovery.queue_births import births_by_queue, read_queue_births
 from reput.store.recovery.recovery import read_damage
+from reput.store.recovery.recreated_queues import read_recreated_queues, recreation_offsets
 from reput_hooks import Cursor
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class QueueProof:
                 end = self.proven(topic, queue_id, end, known) if at_rest else known.end // UNIT_SIZE
             begin = max(begin, self.kept.cursor.commit_log_offset)
         else:
-            begin = max(begin, births_by_queue(read_queue_births(self.directory)).get((topic, queue_id), 0))
+            begin = max(begin, recreation_offsets(read_recreated_queues(self.directory)).get((topic, queue_id), 0))
         for columns in self.pieces(begin, min(progress, begin + WALK_SIZE_MAX)):
             for queue_offset in queue_offsets(columns, topic, queue_id):
                 if queue_offset == end:

@@ -9,7 +9,7 @@ not closed                         → every record behind the last snapshot is 
                                      have seen what is gone
 never written by us                → scanned whole; the queues' files say where queues without records go on
 
-Where RocketMQ wrote, a queue that begins with 0 again was deleted in between, see `queue_births`.
+Where RocketMQ wrote, a queue that begins with 0 again was deleted in between, see `recreated_queues`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from reput.store.log.segment_reader import SegmentReader
 from reput.store.log.segments import Segments
 from reput.store.queue.consume_queue_builder import queue_directories
 from reput.store.queue.queue_offsets import QueueOffsets, QueueOffsetsSnapshot, read_queue_offsets
-from reput.store.recovery.queue_births import (
-    QueueBirth,
-    births_before,
-    births_by_queue,
-    births_of_restarts,
-    read_queue_births,
+from reput.store.recovery.recreated_queues import (
+    RecreatedQueue,
+    find_recreated_queues,
+    read_recreated_queues,
+    recreated_up_to,
+    recreation_offsets,
 )
 from reput.store.state.epochs import Epochs, mark_holds, read_epochs
 from reput.store.state.store_lock import is_claimed
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from reput.store.recovery.log_walk import Extent, LogWalk
     from reput.store.recovery.queue_spans import QueueSpan
 
-__all__ = ["DamageList", "DamagedRange", "RecoveredLog", "present_births", "read_damage", "recover"]
+__all__ = ["DamageList", "DamagedRange", "RecoveredLog", "present_recreated_queues", "read_damage", "recover"]
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class RecoveredLog(msgspec.Struct):
         lost: why the log ends before the last byte that is not zero; None: it does not.
         garbled: records whose fields those around them contradict. They can be read, and the log goes on behind them.
         found_queues: what the log has of each queue, of a store that reput never wrote.
-        births: where queues begin anew for which no deletion is known.
+        recreated_queues: where queues begin anew for which no deletion is known.
     """
 
     end: int
@@ -93,7 +93,7 @@ class RecoveredLog(msgspec.Struct):
     common_end: int
     garbled: list[LogRange] = []
     found_queues: dict[str, dict[int, QueueSpan]] | None = None
-    births: list[QueueBirth] = []
+    recreated_queues: list[RecreatedQueue] = []
 
 
 def read_damage(store_directory: Path) -> DamageList:
@@ -144,11 +144,13 @@ def recover(
     claimed = is_claimed(store_directory)
     common = None if claimed else max(held, default=segments.offset_min)
     deletions = TopicDeletions(store_directory).following(segments.offset_min)
-    births = [part for part in read_queue_births(store_directory) if part.commit_log_offset >= segments.offset_min]
+    recreated = [
+        part for part in read_recreated_queues(store_directory) if part.commit_log_offset >= segments.offset_min
+    ]
     if common is not None:
         deletions = [move_deletion(deletion, common) for deletion in deletions]
-        births = births_before(births, common)
-    in_order: list[TopicDeletion | QueueBirth] = [*deletions, *births]
+        recreated = recreated_up_to(recreated, common)
+    in_order: list[TopicDeletion | RecreatedQueue] = [*deletions, *recreated]
     in_order.sort(key=attrgetter("commit_log_offset"))
     unforced_from = find_unforced(store_directory, boot_id)
     # What reput deletes it writes down; a RocketMQ does not.
@@ -201,11 +203,11 @@ def recover(
     refuse_unaccepted(damage, end, store_directory)
     walk.delete_the_rest()
     garbled = fields.finish()
-    births = births_by_walk(store_directory, walk, fields, births, garbled)
-    for birth in births:
-        if spans is not None and not walk.queue_offsets.next_offset(birth.topic, birth.queue_id):
+    recreated = recreated_by_walk(store_directory, walk, fields, recreated, garbled)
+    for queue in recreated:
+        if spans is not None and not walk.queue_offsets.next_offset(queue.topic, queue.queue_id):
             # Nothing was put to it since its topic was deleted.
-            spans.queues[birth.topic].pop(birth.queue_id, None)
+            spans.queues[queue.topic].pop(queue.queue_id, None)
     if begin is None:
         gone = [(0, segments.offset_min), *((damaged.begin, damaged.end) for damaged in damage)]
         raise_from_queue_files(store_directory, walk.queue_offsets, gone, last_deletions(deletions))
@@ -235,14 +237,14 @@ def recover(
         end if common is None else min(end, common),
         garbled,
         spans.queues if spans is not None else None,
-        births_before(births, end),
+        recreated_up_to(recreated, end),
     )
 
 
-def births_by_walk(
-    store_directory: Path, walk: LogWalk, fields: FieldsCheck, known: list[QueueBirth], garbled: list[LogRange]
-) -> list[QueueBirth]:
-    """Return the births that were *known* and those that *walk* came upon, the last one of each queue.
+def recreated_by_walk(
+    store_directory: Path, walk: LogWalk, fields: FieldsCheck, known: list[RecreatedQueue], garbled: list[LogRange]
+) -> list[RecreatedQueue]:
+    """Return the queues that were *known* and those that *walk* came upon, the last one of each queue.
 
     A restart that is none is added to what is *garbled*, and its queue goes on where it was to go on.
     """
@@ -258,8 +260,8 @@ def births_by_walk(
     last_records = {
         (topic.decode("utf-8", "replace"), queue_id): offset for (topic, queue_id), offset in fields.met_at.items()
     }
-    found, refuted = births_of_restarts(store_directory, restarts, queue_offsets.queues, last_records)
-    born_at = births_by_queue(found)
+    found, refuted = find_recreated_queues(store_directory, restarts, queue_offsets.queues, last_records)
+    born_at = recreation_offsets(found)
     for restart in walk.restarts:
         if born_at.get((restart.topic, restart.queue_id), -1) < restart.commit_log_offset:
             queue_offsets.raise_to(restart.topic, restart.queue_id, restart.next_before)
@@ -268,27 +270,27 @@ def births_by_walk(
         for part in refuted
     ]
     garbled.sort(key=attrgetter("begin"))
-    for birth in found:
-        if last_records.get((birth.topic, birth.queue_id), -1) < birth.commit_log_offset:
-            queue_offsets.forget_queue(birth.topic, birth.queue_id)
-    for birth in known:
-        born_at.setdefault((birth.topic, birth.queue_id), birth.commit_log_offset)
-    return sorted(QueueBirth(offset, topic, queue_id) for (topic, queue_id), offset in born_at.items())
+    for queue in found:
+        if last_records.get((queue.topic, queue.queue_id), -1) < queue.commit_log_offset:
+            queue_offsets.forget_queue(queue.topic, queue.queue_id)
+    for queue in known:
+        born_at.setdefault((queue.topic, queue.queue_id), queue.commit_log_offset)
+    return sorted(RecreatedQueue(offset, topic, queue_id) for (topic, queue_id), offset in born_at.items())
 
 
-def present_births(store_directory: Path, segments: Segments, store_id: str) -> list[QueueBirth]:
+def present_recreated_queues(store_directory: Path, segments: Segments, store_id: str) -> list[RecreatedQueue]:
     """Return where queues of a store begin anew, for who builds them without opening it. Reads only.
 
     They are known, unless a RocketMQ has written since, or reput never did: then the log is read for them.
     """
     if is_claimed(store_directory):
-        return read_queue_births(store_directory)
+        return read_recreated_queues(store_directory)
     clock = Clock()
     try:
-        return recover(store_directory, segments, store_id, clock.now_ms(), clock.boot_id()).births
+        return recover(store_directory, segments, store_id, clock.now_ms(), clock.boot_id()).recreated_queues
     except DamagedStore:
         # Whoever builds the queues comes to the damage, too, and says so.
-        return read_queue_births(store_directory)
+        return read_recreated_queues(store_directory)
 
 
 def as_it_was_closed(
@@ -326,7 +328,7 @@ def as_it_was_closed(
         epochs=epochs,
         damage=DamageList(),
         common_end=end,
-        births=read_queue_births(store_directory),
+        recreated_queues=read_recreated_queues(store_directory),
     )
 
 

@@ -146,7 +146,7 @@ def have_units(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> Arra
     """Tell of each record whether it has a unit in its own queue."""
     # Topics that were deleted later have no queues, whatever the log still has of them.
     gone = np.array(
-        [max(plan.deletions.get(name[0], 0), plan.births.get(name, 0)) for name in columns.queues], np.int64
+        [max(plan.deletions.get(name[0], 0), plan.recreated_at.get(name, 0)) for name in columns.queues], np.int64
     )
     found: Array = ((rows["sys_flag"] & LEFT_OUT) == 0) & (rows["commit_log_offset"] >= gone[rows["queue_index"]])
     return found

@@ -21,8 +21,8 @@ from reput.errors import ConfigError
 from reput.settings import Settings
 from reput.store.log.segments import Segments
 from reput.store.recovery.log_end import find_log_end
-from reput.store.recovery.queue_births import births_by_queue
-from reput.store.recovery.recovery import present_births
+from reput.store.recovery.recovery import present_recreated_queues
+from reput.store.recovery.recreated_queues import recreation_offsets
 from reput.store.state.epochs import read_epochs
 from reput.store.state.identity import read_store_id, require_store
 from reput.store.state.recorded_settings import building_settings
@@ -47,7 +47,7 @@ class RebuildPlan(msgspec.Struct, frozen=True):
     # Topic to the commit-log offset of its last deletion: queues have no unit of its records below.
     deletions: dict[str, int]
     # The same of queues that RocketMQ deleted with their topic, by topic and queue id.
-    births: dict[tuple[str, int], int] = {}
+    recreated_at: dict[tuple[str, int], int] = {}
 
 
 class BuiltView(msgspec.Struct, frozen=True):
@@ -116,9 +116,11 @@ def rebuild(
     begin, until = segments.offset_min, find_log_end(store, segments)
     deletions = last_deletions(TopicDeletions(store).following(begin))
     store_id = read_store_id(store)
-    births = births_by_queue(present_births(store, segments, store_id))
+    recreated_at = recreation_offsets(present_recreated_queues(store, segments, store_id))
     settings = building_settings(store, settings)
-    plan = RebuildPlan(str(store), str(target), begin, until, settings, split_bytes or SPLIT_BYTES, deletions, births)
+    plan = RebuildPlan(
+        str(store), str(target), begin, until, settings, split_bytes or SPLIT_BYTES, deletions, recreated_at
+    )
     end = Cursor(store_id, read_epochs(store, store_id).epoch, until, 0)
     with engine_session(settings.spark_options, f"rebuild {store}") as session:
         for view in sorted(views, key=list(builders).index):

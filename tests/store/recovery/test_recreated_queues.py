@@ -13,8 +13,8 @@ from reput.settings import load_settings
 from reput.store.check.check import check_store
 from reput.store.log.segments import Segments
 from reput.store.queue.consume_queue import UNIT, UNIT_SIZE
-from reput.store.recovery.queue_births import read_queue_births
-from reput.store.recovery.recovery import present_births
+from reput.store.recovery.recovery import present_recreated_queues
+from reput.store.recovery.recreated_queues import read_recreated_queues
 from small_store import overwrite
 
 SMALL = {
@@ -139,7 +139,7 @@ def test_a_topic_that_rocketmq_made_again_behind_reput_is_its_new_life(tmp_path)
     shutil.copytree(store / "reput", ahead / "reput")
     with reput.open(ahead, mode="inline", **SMALL) as opened:
         assert_new_life(opened)
-    assert {birth.queue_id for birth in read_queue_births(ahead)} == {0, 1, 2}
+    assert {queue.queue_id for queue in read_recreated_queues(ahead)} == {0, 1, 2}
     assert views(ahead) == EQUAL
 
 
@@ -155,7 +155,7 @@ def test_a_record_that_lost_its_queue_offset_makes_no_queue_anew(tmp_path):
     with reput.open(store, mode="inline", **SMALL) as opened:
         opened.wait_for("consume_queue", opened.appended, WAIT_S)
         assert bodies(opened, 0) == [f"old 0 {number}" for number in range(OLD - 1)]
-    assert read_queue_births(store) == []
+    assert read_recreated_queues(store) == []
 
 
 def test_a_queue_with_files_was_not_deleted_with_the_others(remade):
@@ -164,6 +164,6 @@ def test_a_queue_with_files_was_not_deleted_with_the_others(remade):
     directory = store / "consumequeue" / "orders" / "2"
     directory.mkdir()
     (directory / f"{0:020d}").write_bytes(UNIT.pack(1000, 100, 0).ljust(10 * UNIT_SIZE, b"\0"))
-    births = present_births(store, Segments(store / "commitlog"), "0" * 32)
-    assert [(birth.topic, birth.queue_id) for birth in births] == [("orders", 0), ("orders", 1)]
-    assert births == sorted(births)
+    recreated = present_recreated_queues(store, Segments(store / "commitlog"), "0" * 32)
+    assert [(queue.topic, queue.queue_id) for queue in recreated] == [("orders", 0), ("orders", 1)]
+    assert recreated == sorted(recreated)

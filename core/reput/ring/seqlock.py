@@ -1,24 +1,24 @@
-"""Latch: a few bytes in shared memory that are always read whole, also after their writer died while writing.
+"""Seqlock: a few bytes in shared memory that are always read whole, also after their writer died while writing.
 
-One writer at a time, any number of readers in any process. `reput.ring.layout` draws the bytes. A plain sequence lock
-would leave readers waiting for ever behind a writer that was killed in the middle.
+One writer at a time, any number of readers in any process. `reput.ring.layout` draws the bytes. The value is stored
+twice, and the writer replaces the older copy: with one copy, a writer killed in the middle would block all readers.
 """
 
 from __future__ import annotations
 
-from reput.ring.layout import WORD_SIZE, latch_size
+from reput.ring.layout import WORD_SIZE, seqlock_size
 
-__all__ = ["Latch"]
+__all__ = ["Seqlock"]
 
 
-class Latch:
-    """The latch of *capacity* bytes at byte *at*; *words* and *octets* are two casts of the same memory."""
+class Seqlock:
+    """The seqlock of *capacity* bytes at byte *at*; *words* and *octets* are two casts of the same memory."""
 
     __slots__ = ("_at", "_copy_size", "_octets", "_words", "capacity")
 
     def __init__(self, words: memoryview, octets: memoryview, at: int, capacity: int) -> None:
         assert at % WORD_SIZE == 0
-        assert at + latch_size(capacity) <= len(octets)
+        assert at + seqlock_size(capacity) <= len(octets)
         self._words = words
         self._octets = octets
         self._at = at
@@ -26,7 +26,7 @@ class Latch:
         self.capacity = capacity
 
     def read(self) -> bytes | None:
-        """Return the bytes that were last written whole, None if there never were any."""
+        """Return the value of the last complete write, None before the first one."""
         words, sequence_index = self._words, self._at // WORD_SIZE
         while True:
             sequence = words[sequence_index]
@@ -40,7 +40,7 @@ class Latch:
                 return value
 
     def write(self, value: bytes) -> None:
-        """Replace the bytes as a whole; what exceeds the capacity is cut off."""
+        """Replace the value; bytes beyond the capacity are cut off."""
         words, sequence_index = self._words, self._at // WORD_SIZE
         value = value[: self.capacity]
         sequence = words[sequence_index] + 1
