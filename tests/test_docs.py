@@ -15,7 +15,7 @@ import reput_hooks
 from author_environment import AuthorEnvironment
 from reput import errors
 from reput.process.contract.host import promises
-from reput.process.states import State
+from reput.process.dispatcher.states import State
 from reput.settings import Settings, load_settings
 from reput.settings.spelling import ROCKETMQ_SPELLING
 from source_tree import ROOT, modules

@@ -11,8 +11,8 @@ import pytest
 import reput
 from delivering import wait_until
 from reput.errors import ConfigError, DamagedStore, StoreClosed
-from reput.process.control_socket import request
-from reput.process.rebuild import rebuild
+from reput.process.control.control_socket import request
+from reput.process.owner.offline_rebuild import rebuild
 from reput.settings import Settings, load_settings
 from reput.store.check.check import check_store
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         StoreLocked,
     )
     from reput.opened_store import ReadOnlyStore, Store, open
-    from reput.process.debugging import DebuggedDispatcher, debug
+    from reput.process.owner.debugging import DebuggedDispatcher, debug
     from reput.settings import Settings
     from reput.store.reader.message_reader import GetMessageResult, GetMessageStatus
     from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
@@ -38,7 +38,7 @@ __version__ = "0.1.0"
 HOMES = {
     "ConfigError": "reput.errors",
     "DamagedStore": "reput.errors",
-    "DebuggedDispatcher": "reput.process.debugging",
+    "DebuggedDispatcher": "reput.process.owner.debugging",
     "DispatcherError": "reput.errors",
     "GetMessageResult": "reput.store.reader.message_reader",
     "GetMessageStatus": "reput.store.reader.message_reader",
@@ -54,7 +54,7 @@ HOMES = {
     "Store": "reput.opened_store",
     "StoreError": "reput.errors",
     "StoreLocked": "reput.errors",
-    "debug": "reput.process.debugging",
+    "debug": "reput.process.owner.debugging",
     "open": "reput.opened_store",
 }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from reput.errors import ConfigError
 
 if TYPE_CHECKING:
-    from reput.process.rebuild import RebuildRow
+    from reput.process.owner.offline_rebuild import RebuildRow
     from reput.settings import Settings
 
 __all__ = ["LOCAL", "find_engine", "rebuild_with"]
@@ -41,9 +41,9 @@ def find_engine(name: str) -> Any:
 
 
 def rebuild_with(engine: Any) -> Any:
-    """Return `reput.process.rebuild.rebuild`, with the work done by *engine*."""
-    from reput.process.catalogue import select_dispatchers
-    from reput.process.rebuild import RebuildRow, refuse_target
+    """Return `reput.process.owner.offline_rebuild.rebuild`, with the work done by *engine*."""
+    from reput.process.owner.offline_rebuild import RebuildRow, refuse_target
+    from reput.process.plugin.catalogue import select_dispatchers
 
     def rebuild(
         store_directory: Path,
@@ -66,7 +66,7 @@ def keep_refused(store_directory: Path, target: Path, view: str, refused: Sequen
     """Put the records that *view* could not take with its dead letters, as its dispatcher does."""
     if not refused:
         return
-    from reput.process.dead_letters import DeadLetter, DeadLetters
+    from reput.process.views.dead_letters import DeadLetter, DeadLetters
     from reput.store.log.segments import Segments
     from reput.store.record.record import decode_record
     from reput.store.state.epochs import read_epochs

@@ -31,11 +31,11 @@ from reput.consume.topics import is_system_topic
 from reput.errors import ConfigError, DamagedStore, DispatcherError, MessageIllegal, ReputError
 from reput.filter.tags import parse_plain_tags
 from reput.open_stores import close_with_program, open_stores
-from reput.process.configuration import Configuration
-from reput.process.control_socket import connect_observer
-from reput.process.group import ProcessGroup
-from reput.process.group_context import GroupContext
-from reput.process.messages import GroupStatus, RebuiltView, WriterRow
+from reput.process.control.configuration import Configuration
+from reput.process.control.control_messages import GroupStatus, RebuiltView, WriterRow
+from reput.process.control.control_socket import connect_observer
+from reput.process.group.group_context import GroupContext
+from reput.process.owner.process_group import ProcessGroup
 from reput.settings import Settings
 from reput.store.config.consumer_offset_manager import consumer_offset_manager
 from reput.store.config.topic_config_manager import TopicConfigManager
@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from reput.consume.statistics import StoreStatistics
     from reput.consume.transaction_service import TransactionService
     from reput.grouped_puts import GroupedPuts
-    from reput.process.holding_publisher import HoldingPublisher
-    from reput.process.inline import InlineGroup
-    from reput.process.publisher import FramePublisher
-    from reput.process.release_service import ReleaseService
+    from reput.process.frames.frame_publisher import FramePublisher
+    from reput.process.frames.holding_publisher import HoldingPublisher
+    from reput.process.frames.release_service import ReleaseService
+    from reput.process.owner.inline_group import InlineGroup
 
 __all__ = ["ReadOnlyStore", "Store", "open", "owners_statistics"]
 
@@ -170,7 +170,7 @@ def open(
     with tell_read_error(f"the store cannot be opened: store={directory}"):
         loaded = read()
     if read_only:
-        from reput.process.stopped_status import as_run_last
+        from reput.process.owner.stopped_status import as_run_last
 
         with tell_read_error(f"the store cannot be opened: store={directory}"):
             return ReadOnlyStore(directory, as_run_last(directory, loaded))
@@ -527,7 +527,7 @@ class Store(Reading):
             )
             self.publisher: FramePublisher = self.ring.start_publisher(writer, self.tell_read_only)
         else:
-            from reput.process.inline import InlineGroup, InlineRing
+            from reput.process.owner.inline_group import InlineGroup, InlineRing
 
             inline_ring = InlineRing(capacity=self.settings.ring_size, **positions(writer))
             self.group = InlineGroup(context, inline_ring, on_durable_awaited=writer.force_soon, threads=writer.threads)
@@ -1208,7 +1208,7 @@ class ReadOnlyStore(Reading):
 
     def group_status(self) -> GroupStatus:
         """Return what is known of the store's group."""
-        from reput.process.stopped_status import stopped_status
+        from reput.process.owner.stopped_status import stopped_status
 
         return stopped_status(self.directory, self.settings)
 
@@ -1245,7 +1245,7 @@ class ReadOnlyStore(Reading):
 
 def owners_statistics(directory: Path) -> StoreStatistics | None:
     """Return what the program counts that has a store open; None: nobody has who can be asked."""
-    from reput.process.control_socket import owner_statistics
+    from reput.process.control.control_socket import owner_statistics
 
     answer = owner_statistics(directory)
     if answer is None:
@@ -1317,8 +1317,8 @@ class OpenRing:
 
     def start_publisher(self, writer: MessageStore, on_read_only: Callable[[str | None], None]) -> HoldingPublisher:
         """Return what is to be told of what *writer* does; *on_read_only* is as `FramePublisher` calls it."""
-        from reput.process.holding_publisher import HoldingPublisher
-        from reput.process.release_service import ReleaseService
+        from reput.process.frames.holding_publisher import HoldingPublisher
+        from reput.process.frames.release_service import ReleaseService
 
         descriptor = self.memory.release_descriptor
         publisher = HoldingPublisher(

@@ -15,7 +15,7 @@ from reput.cli.demo import Shown, ending, scratch_folder
 from reput.cli.options import OutputFormat
 from reput.demo import Check, DemoReport
 from reput.errors import ConfigError
-from reput.process.status import DispatcherRow
+from reput.process.control.dispatcher_row import DispatcherRow
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from reput.cli import findings, main
 from reput.cli.findings import Finding, machine_findings, store_findings
 from reput.errors import RingError
-from reput.process.catalogue import CatalogueEntry
+from reput.process.plugin.catalogue import CatalogueEntry
 from reput.store.state.store_lock import LockState, StoreLock
 
 
@@ -115,7 +115,7 @@ def test_without_java_only_spark_is_missing(monkeypatch, tmp_path):
 def test_a_dispatcher_that_cannot_be_loaded_is_a_problem(monkeypatch):
     """The last line of its traceback says why."""
     entry = CatalogueEntry("lake", "lake", "no_such_module", "some-plugin", "1.2", "/somewhere", editable=True)
-    monkeypatch.setattr("reput.process.catalogue.installed_dispatchers", lambda: {"lake": entry})
+    monkeypatch.setattr("reput.process.plugin.catalogue.installed_dispatchers", lambda: {"lake": entry})
     [found] = findings.plugins()
     assert found.state == "problem"
     assert found.finding == "ModuleNotFoundError: No module named 'no_such_module' distribution=some-plugin version=1.2"

@@ -12,7 +12,7 @@ import pytest
 from command_line import REPUT
 from reput.cli import main
 from reput.cli.interrupts import Interrupted, Interrupts
-from reput.process.group import ProcessGroup
+from reput.process.owner.process_group import ProcessGroup
 
 pytestmark = pytest.mark.processes
 

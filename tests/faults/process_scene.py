@@ -15,7 +15,7 @@ import pytest
 
 import reput
 from process.probe_plugin import PluginFolder
-from reput.process.status import DispatcherRow
+from reput.process.control.dispatcher_row import DispatcherRow
 from reput.settings import Settings
 from reput.store.check.check import check_store
 from reput.store.state.store_lock import StoreLock

@@ -24,9 +24,9 @@ from reput.consume.services import ConsumeServices
 from reput.consume.transaction_service import TransactionService, TransactionState
 from reput.errors import DispatcherError, ReputError, StoreError, StoreReadOnly
 from reput.opened_store import Store
-from reput.process.group import ProcessGroup
-from reput.process.inline import InlineGroup
-from reput.process.release_service import ReleaseService
+from reput.process.frames.release_service import ReleaseService
+from reput.process.owner.inline_group import InlineGroup
+from reput.process.owner.process_group import ProcessGroup
 from reput.store.log.commit_log import CommitLog
 from reput.store.log.commit_service import CommitService
 from reput.store.log.flush_service import FlushService

@@ -13,11 +13,11 @@ import pytest
 
 from process.log_writer import STORE_ID, LogWriter
 from process.probe_plugin import PluginFolder
-from reput.process.group import ProcessGroup
-from reput.process.group_context import GroupContext
-from reput.process.inline import InlineGroup, InlineRing
-from reput.process.publisher import FramePublisher
-from reput.process.status import DispatcherRow
+from reput.process.control.dispatcher_row import DispatcherRow
+from reput.process.frames.frame_publisher import FramePublisher
+from reput.process.group.group_context import GroupContext
+from reput.process.owner.inline_group import InlineGroup, InlineRing
+from reput.process.owner.process_group import ProcessGroup
 from reput.ring import RingMemory, RingWriter
 from reput.settings import load_settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from reput.process.publisher import FramePublisher
+from reput.process.frames.frame_publisher import FramePublisher
 from reput.store.disk.sealed_file import seal
 from reput.store.record.properties import encode_properties
 from reput.store.record.record import encode_host, encode_record

@@ -20,12 +20,12 @@ from struct import Struct
 from faulty_files import Killed
 from reput.errors import StoreFull, StoreReadOnly
 from reput.filter.string_hash import string_hash
-from reput.process.context import HostContext
-from reput.process.dead_letters import DeadLetters
-from reput.process.dispatcher_loop import DispatcherLoop, Stop
-from reput.process.log_feed import LogFeed
-from reput.process.publisher import FramePublisher
-from reput.process.view_folders import ViewFolders
+from reput.process.dispatcher.dispatcher_loop import DispatcherLoop, Stop
+from reput.process.dispatcher.host_context import HostContext
+from reput.process.frames.frame_publisher import FramePublisher
+from reput.process.frames.log_feed import LogFeed
+from reput.process.views.dead_letters import DeadLetters
+from reput.process.views.view_folders import ViewFolders
 from reput.ring import Cell, RingMemory, RingReader, RingWriter
 from reput.settings import Settings
 from reput.store.ext.consume_queue_ext_addresses import ExtAddresses

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.process.dispatcher_loop import DispatcherLoop
+from reput.process.dispatcher.dispatcher_loop import DispatcherLoop
 from reput.ring import RingReader
 from reput.ring.layout import WORD_SIZE
 from reput.store.disk.files import WrittenFile

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import reput.table
-from reput.process.rebuild import rebuild
+from reput.process.owner.offline_rebuild import rebuild
 from reput.settings import Settings
 from reput_plugins.spark_export.spark_session import JVM_OPTIONS
 from spark.lakes import offsets_in

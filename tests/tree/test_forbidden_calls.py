@@ -55,7 +55,7 @@ def test_no_queue_is_shared_by_the_group():
 def test_parent_death_signals_serve_only_supervisor_and_dispatcher():
     """The signal comes when the *thread* that started the child ends: an owner's threads may, a supervisor has one."""
     users = {module.name for module in modules() if re.search(r"prctl|PDEATHSIG", ast.unparse(module.tree))}
-    assert users <= {"reput.process.parent_death", "reput.process.supervisor"}
+    assert users <= {"reput.process.system.parent_death", "reput.process.supervisor.supervisor"}
 
 
 def test_no_loop_sleeps_on_its_own_account():

@@ -25,22 +25,37 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pyspark_reput": {*BELOW_PROCESS, "reput.table"},
 }
 PLUGINS = ("reput_plugins", "pyspark_reput")
-# The rooms of the store, the lowest first. The modules beside the rooms stand above them all.
-STORE_ROOMS = (
-    "disk",
-    "service",
-    "record",
-    "log",
-    "config",
-    "index",
-    "queue",
-    "state",
-    "ext",
-    "recovery",
-    "check",
-    "retention",
-    "reader",
-)
+# The rooms of each part that has some, the lowest first. The modules beside the rooms stand above them all.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "reput.store": (
+        "disk",
+        "service",
+        "record",
+        "log",
+        "config",
+        "index",
+        "queue",
+        "state",
+        "ext",
+        "recovery",
+        "check",
+        "retention",
+        "reader",
+    ),
+    "reput.process": (
+        "system",
+        "logs",
+        "views",
+        "frames",
+        "plugin",
+        "group",
+        "dispatcher",
+        "control",
+        "supervisor",
+        "owner",
+        "contract",
+    ),
+}
 
 
 def part_of(name: str) -> str:
@@ -64,30 +79,36 @@ def our_imports(module: Module) -> list[tuple[str, int]]:
     ]
 
 
-def store_room_of(name: str) -> str | None:
-    """Return the room of the store that a module, or a name in it, belongs to; "" for what stands beside the rooms."""
-    pieces = name.split(".")
-    if pieces[:2] != ["reput", "store"]:
+def room_of(part: str, name: str) -> str | None:
+    """Return the room of *part* that a module, or a name in it, belongs to.
+
+    "" is what stands beside the rooms, None what belongs to another part.
+    """
+    if part_of(name) != part:
         return None
-    return pieces[2] if len(pieces) > 2 and pieces[2] in STORE_ROOMS else ""
+    room = name.removeprefix(part).removeprefix(".").partition(".")[0]
+    return room if room in ROOMS[part] else ""
 
 
-def test_a_room_of_the_store_imports_only_from_the_rooms_below():
+@pytest.mark.parametrize("part", sorted(ROOMS))
+def test_a_room_imports_only_from_the_rooms_below(part):
     """The disk knows no record, the record no log, and so on up to the writer."""
-    order = (*STORE_ROOMS, "")
+    order = (*ROOMS[part], "")
     wrong = [
         f"{module.source}:{line} imports {name}"
         for module in modules()
-        if (room := store_room_of(module.name)) is not None
+        if (room := room_of(part, module.name)) is not None
         for name, line in our_imports(module)
-        if (below := store_room_of(name)) is not None and order.index(below) > order.index(room)
+        if (below := room_of(part, name)) is not None and order.index(below) > order.index(room)
     ]
     assert not wrong
 
 
-def test_every_folder_of_the_store_is_a_room():
+@pytest.mark.parametrize("part", sorted(ROOMS))
+def test_every_folder_of_a_part_is_a_room(part):
     """A new folder says first what it may import."""
-    assert sorted(path.parent.name for path in (ROOT / "core/reput/store").glob("*/__init__.py")) == sorted(STORE_ROOMS)
+    folder = ROOT / "core" / part.replace(".", "/")
+    assert sorted(path.parent.name for path in folder.glob("*/__init__.py")) == sorted(ROOMS[part])
 
 
 @pytest.mark.parametrize("part", sorted(MAY_IMPORT))

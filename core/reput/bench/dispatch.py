@@ -29,7 +29,7 @@ from reput.bench.machine import anonymous_memory, machine_facts, percentiles, pr
 from reput.bench.misbehaviour import KINDS, measure_misbehaviour, plugin_source
 from reput.bench.scratch import scratch_directory
 from reput.opened_store import Store
-from reput.process.group import ProcessGroup
+from reput.process.owner.process_group import ProcessGroup
 
 __all__ = ["measure_dispatch"]
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import reput
 from reput.bench.machine import percentiles, processor_time
 from reput.opened_store import Store
-from reput.process.group import ProcessGroup
+from reput.process.owner.process_group import ProcessGroup
 
 __all__ = ["KINDS", "measure_misbehaviour", "plugin_source"]
 

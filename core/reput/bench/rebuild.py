@@ -9,7 +9,7 @@ from typing import Any
 import reput
 from reput.bench.machine import machine_facts
 from reput.bench.scratch import scratch_directory
-from reput.process.rebuild import rebuild
+from reput.process.owner.offline_rebuild import rebuild
 from reput.settings import Settings
 
 __all__ = ["fill_log", "measure_rebuild"]

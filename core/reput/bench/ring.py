@@ -21,7 +21,7 @@ from typing import Any
 
 from reput.bench.machine import machine_facts, percentiles
 from reput.errors import RingClosed, RingLapped
-from reput.process.frame import batch_frame, decode_frame
+from reput.process.frames.frame import batch_frame, decode_frame
 from reput.ring import ProgressWaiter, RingMemory, RingReader, RingWriter
 from reput_hooks import DispatchColumns
 from reput_hooks.dispatch import ROW

@@ -42,7 +42,7 @@ def clean(
     that has the store open does it, by its own settings; where nobody has, the views follow when it is opened.
     """
     from reput.errors import GroupUnreachable
-    from reput.process.control_socket import group_status
+    from reput.process.control.control_socket import group_status
     from reput.store.retention.offline_retention import clean_store, plan_cleaning
     from reput.store.state.identity import require_store
 
@@ -71,7 +71,7 @@ def have_cleaned(store: Path) -> list[SegmentFate]:
         DispatcherError: it did not, or not in time.
     """
     from reput.errors import DispatcherError
-    from reput.process.control_socket import request
+    from reput.process.control.control_socket import request
     from reput.store.retention.retention_plan import SegmentFate
 
     answer = request(store, "clean")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from reput.demo import Check, DemoReport
-    from reput.process.status import DispatcherRow
+    from reput.process.control.dispatcher_row import DispatcherRow
 
 __all__ = ["EXAMPLE", "demo"]
 

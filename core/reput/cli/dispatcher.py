@@ -24,7 +24,7 @@ from reput.cli.options import (
 from reput.cli.output import BODY_PREVIEW_SIZE, Printer, print_table, write_line
 from reput.cli.rows import Body, record_row, record_text, time_text
 from reput.errors import ReputError, StoreError
-from reput.process.messages import Verb
+from reput.process.control.control_messages import Verb
 
 if TYPE_CHECKING:
     from reput.settings import Settings
@@ -49,7 +49,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of a dis
 
 def list_dispatchers(store: StoreArgument, output_format: FormatOption = OutputFormat.TEXT) -> None:
     """Show the dispatchers of a store that a program has open."""
-    from reput.process.control_socket import group_status
+    from reput.process.control.control_socket import group_status
     from reput.store.state.identity import require_store
 
     require_store(store)
@@ -76,8 +76,8 @@ def dead_letters(
     being restarted, and else at its next start. Where a line of their file cannot be read, the others are shown, and
     that one is named.
     """
-    from reput.process.dead_letters import DeadLetters
-    from reput.process.replay import replay_dead_letters
+    from reput.process.owner.dead_letter_replay import replay_dead_letters
+    from reput.process.views.dead_letters import DeadLetters
     from reput.store.record.record import decode_record
     from reput.store.state.identity import require_store
 
@@ -102,8 +102,8 @@ def require_dispatcher(store: Path, name: str, settings: Settings) -> None:
     Raises:
         ConfigError: it is not installed, and the store has nothing of it.
     """
-    from reput.process.catalogue import select_dispatchers
-    from reput.process.dead_letters import DeadLetters
+    from reput.process.plugin.catalogue import select_dispatchers
+    from reput.process.views.dead_letters import DeadLetters
     from reput.store.state.dispatcher_cursors import read_dispatcher_cursors
 
     if name not in read_dispatcher_cursors(store) and not DeadLetters(store, name).lines.path.exists():
@@ -139,7 +139,7 @@ def debug_dispatcher(
     """
     import traceback
 
-    from reput.process.debugging import DebuggedDispatcher
+    from reput.process.owner.debugging import DebuggedDispatcher
     from reput.store.state.identity import require_store
 
     require_store(store)
@@ -184,7 +184,7 @@ def command(verb: Verb) -> Callable[[Path, str], None]:
     """Return the command for one verb."""
 
     def run(store: StoreArgument, name: NameArgument) -> None:
-        from reput.process.control_socket import request
+        from reput.process.control.control_socket import request
         from reput.store.state.identity import require_store
 
         require_store(store)

@@ -174,9 +174,9 @@ def packages() -> Iterator[Finding]:
 
 def plugins() -> Iterator[Finding]:
     """Each installed dispatcher is imported, in a process of its own."""
-    from reput.process.catalogue import installed_dispatchers
-    from reput.process.describe import describe
-    from reput.process.last_words import exception_line
+    from reput.process.logs.exception_text import exception_line
+    from reput.process.plugin.catalogue import installed_dispatchers
+    from reput.process.plugin.describe import describe
 
     for entry in installed_dispatchers().values():
         answer = describe(entry, {})

@@ -12,7 +12,7 @@ import msgspec
 
 from reput.cli.options import OutputFormat
 from reput.cli.rows import Body, record_row, record_text
-from reput.process.last_words import exception_line
+from reput.process.logs.exception_text import exception_line
 from reput_hooks import Record
 
 __all__ = [

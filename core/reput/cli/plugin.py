@@ -13,11 +13,11 @@ import typer
 from reput.cli.failure import ANSWER_IS_NO
 from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, whole_number
 from reput.cli.output import Printer, cell_text, print_table, table_text, write_line
-from reput.process.last_words import exception_line
+from reput.process.logs.exception_text import exception_line
 
 if TYPE_CHECKING:
-    from reput.process.catalogue import CatalogueEntry
-    from reput.process.describe import Answer
+    from reput.process.plugin.catalogue import CatalogueEntry
+    from reput.process.plugin.describe import Answer
 
 __all__ = [
     "LIST_EXAMPLE",
@@ -44,8 +44,8 @@ def list_plugins(
     Each is imported in a process of its own and asked what it declares. A configuration gives them options, and adds
     those that it makes of them under other names. Exit code 1: one of them is BROKEN.
     """
-    from reput.process.catalogue import installed_dispatchers, select_dispatchers
-    from reput.process.describe import describe
+    from reput.process.plugin.catalogue import installed_dispatchers, select_dispatchers
+    from reput.process.plugin.describe import describe
     from reput.settings import load_settings
 
     settings = load_settings(config, assignments or ()).settings
@@ -97,8 +97,8 @@ def show_plugin(
 
     In JSON also their schema. Exit code 1: it is BROKEN.
     """
-    from reput.process.catalogue import select_dispatchers
-    from reput.process.describe import describe
+    from reput.process.plugin.catalogue import select_dispatchers
+    from reput.process.plugin.describe import describe
     from reput.settings import load_settings
 
     settings = load_settings(config, assignments or ()).settings
@@ -136,7 +136,7 @@ def new_plugin(
     """Write a project for a new dispatcher: it installs, type-checks and passes its tests at once."""
     from reput.cli.plugin_project import CHOOSE_ANOTHER, ProjectNames, write_project
     from reput.errors import ConfigError
-    from reput.process.catalogue import installed_dispatchers
+    from reput.process.plugin.catalogue import installed_dispatchers
 
     names = ProjectNames(name)
     taken = installed_dispatchers().get(name)

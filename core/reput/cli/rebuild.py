@@ -23,7 +23,7 @@ from reput.cli.progress import progress_bar
 from reput.engines import LOCAL, find_engine, rebuild_with
 
 if TYPE_CHECKING:
-    from reput.process.rebuild import RebuildRow
+    from reput.process.owner.offline_rebuild import RebuildRow
     from reput.settings import Settings
 
 __all__ = ["EXAMPLE", "rebuild"]
@@ -76,7 +76,7 @@ def rebuild(
             if engine == LOCAL:
                 from functools import partial
 
-                from reput.process.rebuild import rebuild as rebuild_locally
+                from reput.process.owner.offline_rebuild import rebuild as rebuild_locally
 
                 rebuild_views = partial(rebuild_locally, force=force)
             else:
@@ -104,8 +104,8 @@ def rebuild_store(
     Raises:
         ConfigError: a view is unknown, or lies elsewhere and *force* is not set.
     """
-    from reput.process.control_socket import group_status
-    from reput.process.rebuild import rebuild_in_place
+    from reput.process.control.control_socket import group_status
+    from reput.process.owner.offline_rebuild import rebuild_in_place
 
     status = group_status(store)
     if status is not None:
@@ -114,8 +114,8 @@ def rebuild_store(
     import msgspec
 
     from reput.opened_store import Store
-    from reput.process.catalogue import select_dispatchers
-    from reput.process.elsewhere import described, refuse_elsewhere
+    from reput.process.plugin.catalogue import select_dispatchers
+    from reput.process.plugin.external_views import described, refuse_elsewhere
 
     views = views or settings.dispatchers
     entries = select_dispatchers(views, settings.dispatcher_plugins)

@@ -77,7 +77,7 @@ def status(
     its state is unknown, or the log has known damage that nobody has accepted.
     """
     from reput.opened_store import ReadOnlyStore
-    from reput.process.stopped_status import as_run_last
+    from reput.process.owner.stopped_status import as_run_last
 
     refuse_address(store)
     loaded = settings_of(store, config, assignments)

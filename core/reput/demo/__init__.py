@@ -28,8 +28,8 @@ import reput
 from reput.errors import WaitTimeout
 from reput.exports import DELTA, find_export
 from reput.opened_store import Store
-from reput.process.rebuild import rebuild
-from reput.process.status import DispatcherRow
+from reput.process.control.dispatcher_row import DispatcherRow
+from reput.process.owner.offline_rebuild import rebuild
 from reput.settings import load_settings
 from reput.store.check.check import check_store
 from reput.store.state.recorded_settings import load_store_settings

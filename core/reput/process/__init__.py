@@ -7,9 +7,23 @@
       └─ HoldingPublisher ────────────┼────── ring ────────────┘
                                       └─ exec ──▶ describe: imports one plugin, says what it declares
 
-Inline mode runs the same loops on a thread of the owner (`reput.process.inline`).
+Inline mode runs the same loops on a thread of the owner (`reput.process.owner.inline_group`).
 
-States of a dispatcher (`reput.process.states`; every step is checked)::
+The rooms, each of which imports only from those above it in this list:
+
+    system      what the processes ask of Linux: fresh processes, signals of death, a poll, time slices
+    logs        one pipe per dispatcher, one merged log
+    views       a view's folders, the shadow of a rebuild, dead letters, gaps
+    frames      the wire between writer and dispatchers
+    plugin      which plugins are installed, what each declares, how one is loaded
+    group       what identifies a group: store and settings, lock, place
+    dispatcher  the loop, its states, what the host gives a plugin, the process
+    control     the control channel and socket, and the status they carry
+    supervisor  starts, watches, restarts and stops dispatchers; serves requests; live rebuilds
+    owner       the program's side: groups, inline mode, offline rebuilds, status of a stopped store
+    contract    `reput plugin test`
+
+States of a dispatcher (`reput.process.dispatcher.states`; every step is checked)::
 
                         ┌──────────────────────────────┐
                         ▼                              │ restart

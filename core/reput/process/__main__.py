@@ -1,4 +1,4 @@
-"""The fresh processes of a group: ``python -I …/__main__.py PATH ROLE ARGUMENT…``; see `reput.process.command`."""
+"""The fresh processes of a group: ``python -I …/__main__.py PATH ROLE ARGUMENT…``, as `role_command` writes it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def main() -> None:
     sys.path += [entry for entry in path.split(os.pathsep) if entry and entry not in known]
     # Each role loads only its own modules.
     if role == "describe":
-        from reput.process.describe import main as describe
+        from reput.process.plugin.describe import main as describe
 
         describe(arguments)
     elif role == "supervisor":
-        from reput.process.supervisor import main as supervise
+        from reput.process.supervisor.supervisor import main as supervise
 
         supervise(arguments)
     elif role == "contract":

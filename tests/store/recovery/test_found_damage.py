@@ -9,7 +9,7 @@ import pytest
 import reput
 from command_line import run_reput
 from reput.errors import DamagedStore
-from reput.process.stopped_status import stopped_status
+from reput.process.owner.stopped_status import stopped_status
 from reput.settings import load_settings
 from reput.store.recovery.repair import accept
 from small_store import overwrite

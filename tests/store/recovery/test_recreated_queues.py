@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import reput
-from reput.process.rebuild import rebuild
+from reput.process.owner.offline_rebuild import rebuild
 from reput.settings import load_settings
 from reput.store.check.check import check_store
 from reput.store.log.segments import Segments

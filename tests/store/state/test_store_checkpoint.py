@@ -8,7 +8,7 @@ import pytest
 
 import reput
 from reput.cli.findings import store_findings
-from reput.process.stopped_status import stopped_status
+from reput.process.owner.stopped_status import stopped_status
 from reput.settings import Settings
 from reput.store.disk.files import Clock, Files
 from reput.store.index.index_file import HEADER

@@ -13,14 +13,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from reput.process.batch_bound import BatchSize
 from reput.process.contract.child import run_in_child
 from reput.process.contract.sample_store import AWKWARD_SAMPLES, SampleStore
 from reput.process.contract.trial import Subject, Trial
 from reput.process.contract.view_content import difference
 from reput.process.contract.watched import CRASHED, CallLog
-from reput.process.dispatcher_loop import StartRefused
-from reput.process.rebuild import rebuild
+from reput.process.dispatcher.batch_bound import BatchSize
+from reput.process.dispatcher.dispatcher_loop import StartRefused
+from reput.process.owner.offline_rebuild import rebuild
 from reput.store.state.topic_deletions import TopicDeletion, TopicDeletions
 
 __all__ = ["CLAUSES", "Clause"]

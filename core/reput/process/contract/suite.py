@@ -19,10 +19,10 @@ from typing import Literal
 import msgspec
 
 from reput.errors import ConfigError, ReputError
-from reput.process.catalogue import select_dispatchers
-from reput.process.command import role_command
 from reput.process.contract.host import promises, run_clause
-from reput.process.messages import Reply
+from reput.process.control.control_messages import Reply
+from reput.process.plugin.catalogue import select_dispatchers
+from reput.process.system.command import role_command
 from reput.settings import Settings
 
 __all__ = ["ClauseRow", "main", "run_contract"]

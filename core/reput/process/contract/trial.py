@@ -12,19 +12,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from reput.errors import DamagedStore
-from reput.process.batch_bound import BatchSize
-from reput.process.catalogue import select_dispatchers
 from reput.process.contract.sample_store import SampleStore, sample_settings
 from reput.process.contract.view_content import read_view
 from reput.process.contract.watched import CallLog, WatchedPlugin
-from reput.process.dead_letters import DeadLetters
-from reput.process.description import lies_elsewhere
-from reput.process.dispatcher_loop import Stop
-from reput.process.group_context import GroupContext
-from reput.process.hosted_loop import HostedLoop
-from reput.process.inline import InlineCell, InlineReader, InlineRing
-from reput.process.plugin import convert_options, load_plugin
-from reput.process.publisher import FramePublisher
+from reput.process.dispatcher.batch_bound import BatchSize
+from reput.process.dispatcher.dispatcher_loop import Stop
+from reput.process.dispatcher.hosted_loop import HostedLoop
+from reput.process.frames.frame_publisher import FramePublisher
+from reput.process.group.group_context import GroupContext
+from reput.process.owner.inline_group import InlineCell, InlineReader, InlineRing
+from reput.process.plugin.catalogue import select_dispatchers
+from reput.process.plugin.description import lies_elsewhere
+from reput.process.plugin.plugin import convert_options, load_plugin
+from reput.process.views.dead_letters import DeadLetters
 from reput.settings import Settings
 from reput_hooks import RebuildNeeded
 from reput_hooks.sample import Sample

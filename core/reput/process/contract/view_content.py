@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from reput.process.view_folders import VIEW_VERSION
+from reput.process.views.view_folders import VIEW_VERSION
 
 __all__ = ["difference", "read_view"]
 

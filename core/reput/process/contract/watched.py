@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from reput.process.plugin import Plugin
+from reput.process.plugin.plugin import Plugin
 from reput_hooks import (
     CommitLogDispatcher,
     Cursor,

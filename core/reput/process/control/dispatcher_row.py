@@ -1,0 +1,185 @@
+"""DispatcherRow: what `reput status` shows of one dispatcher, read from its cell. What is not known is None."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from struct import Struct
+from typing import Protocol
+
+import msgspec
+
+from reput.errors import StoreError
+from reput.process.dispatcher.states import State
+from reput.process.frames.protocols import CursorNumbers, FrameHeader
+from reput.process.plugin.catalogue import CatalogueEntry
+from reput.process.views.dead_letters import DeadLetters
+from reput.process.views.gaps import Gaps
+from reput.store.log.segments import Segments
+from reput.store.record.record import BLANK_MAGIC_CODE, BORN_HOST_V6_FLAG, IPV4_HOST_SIZE, IPV6_HOST_SIZE
+
+__all__ = ["DispatcherRow", "StatusCell", "dispatcher_row"]
+
+# Of a record: the magic code at 4, the system flags at 36; the store time stands behind the born host at 48.
+MAGIC_AND_SYS_FLAG = Struct(">4xI28xi")
+STORE_TIMESTAMP = Struct(">q")
+BORN_HOST_AT = 48
+HEAD_SIZE = BORN_HOST_AT + IPV6_HOST_SIZE + STORE_TIMESTAMP.size
+assert MAGIC_AND_SYS_FLAG.size == 40
+
+
+class DispatcherRow(msgspec.Struct, frozen=True):
+    """One dispatcher.
+
+    Attributes:
+        plugin: name of the entry point that makes it; the dispatcher's own unless the configuration gives it another.
+        progress, durable_cursor: commit-log offsets: readable up to there, and what a power cut leaves.
+        lag_seconds: age of the oldest record that was not dispatched.
+        gap_bytes: of the log that retention took before the view had them.
+        rejected_count: records in the dead-letter file.
+        backstop_count: back-stop wake-ups that found work; each is a bug of reput's.
+        rss_bytes: anonymous resident memory of the process.
+        rebuild_progress: how far the view is that is being built anew beside this one; None: none is.
+        error: the last one; None: there was none since the last start that succeeded. While a view is built again, why.
+    """
+
+    name: str
+    plugin: str
+    distribution: str | None
+    version: str | None
+    pid: int | None
+    state: str
+    progress: int | None
+    durable_cursor: int | None
+    lag_bytes: int | None
+    lag_messages: int | None
+    lag_seconds: float | None
+    restart_count: int | None
+    lapped_count: int | None
+    gap_bytes: int | None
+    rejected_count: int | None
+    backstop_count: int | None
+    heartbeat_age_ms: int | None
+    rss_bytes: int | None
+    error: str | None
+    counters: dict[str, int]
+    rebuild_progress: int | None
+
+
+class StatusCell(Protocol):
+    """The numbers of a cell, as `reput.ring.cell.CellView`."""
+
+    @property
+    def state(self) -> int | None: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def progress(self) -> int | None: ...
+    @property
+    def durable_cursor(self) -> CursorNumbers | None: ...
+    @property
+    def ordinal_dispatched(self) -> int | None: ...
+    @property
+    def restart_count(self) -> int: ...
+    @property
+    def lapped_count(self) -> int: ...
+    @property
+    def gap_bytes(self) -> int: ...
+    @property
+    def rejected_count(self) -> int: ...
+    @property
+    def backstop_count(self) -> int: ...
+    @property
+    def heartbeat_ns(self) -> int | None: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def counters(self) -> dict[str, int]: ...
+
+
+def dispatcher_row(
+    entry: CatalogueEntry,
+    cell: StatusCell,
+    header: FrameHeader,
+    store_directory: Path,
+    rebuild_progress: int | None = None,
+) -> DispatcherRow:
+    """Return the row of one dispatcher, as its cell stands now."""
+    name = entry.name
+    # The dispatcher's numbers before the writer's: a lag is never negative.
+    ordinal_dispatched, progress, durable = cell.ordinal_dispatched, cell.progress, cell.durable_cursor
+    ordinal, appended = header.ordinal, header.appended
+    pid, heartbeat, state = cell.pid, cell.heartbeat_ns, cell.state
+    lag_bytes = lag_messages = lag_seconds = None
+    if appended is not None and progress is not None:
+        lag_bytes = max(0, appended - progress)
+        if lag_bytes == 0:
+            lag_messages, lag_seconds = 0, 0.0
+        else:
+            oldest = store_timestamp_at(store_directory, progress)
+            lag_seconds = None if oldest is None else max(0.0, time.time() - oldest / 1000)
+            if ordinal is not None and ordinal_dispatched is not None:
+                lag_messages = max(0, ordinal - ordinal_dispatched)
+    # One that has not run since the writer started has said nothing in its cell; its files have.
+    return DispatcherRow(
+        name=name,
+        plugin=entry.plugin,
+        distribution=entry.distribution,
+        version=entry.version,
+        pid=pid,
+        state=(State.STOPPED if state is None else State(state)).name,
+        progress=progress,
+        durable_cursor=None if durable is None else durable.commit_log_offset,
+        lag_bytes=lag_bytes,
+        lag_messages=lag_messages,
+        lag_seconds=lag_seconds,
+        restart_count=cell.restart_count,
+        lapped_count=cell.lapped_count,
+        gap_bytes=cell.gap_bytes if heartbeat is not None else Gaps(store_directory, name).size,
+        rejected_count=cell.rejected_count if heartbeat is not None else len(DeadLetters(store_directory, name)),
+        backstop_count=cell.backstop_count,
+        heartbeat_age_ms=None if heartbeat is None else max(0, time.monotonic_ns() - heartbeat) // 1_000_000,
+        rss_bytes=None if pid is None else anonymous_memory(pid),
+        error=cell.error,
+        counters=cell.counters,
+        rebuild_progress=rebuild_progress,
+    )
+
+
+def store_timestamp_at(store_directory: Path, commit_log_offset: int) -> int | None:
+    """Return the store time of the first record from there on, ms since 1970; None if there is none to be read."""
+    try:
+        segments = Segments(store_directory / "commitlog")
+        for _ in range(2):
+            segment = segments.find(commit_log_offset)
+            if segment is None:
+                return None
+            size = min(HEAD_SIZE, segment.begin + segment.size - commit_log_offset)
+            head = segments.read(commit_log_offset, size)
+            if len(head) < MAGIC_AND_SYS_FLAG.size:
+                return None
+            magic_code, sys_flag = MAGIC_AND_SYS_FLAG.unpack_from(head)
+            if magic_code == BLANK_MAGIC_CODE:
+                commit_log_offset = segment.end
+                continue
+            at = BORN_HOST_AT + (IPV6_HOST_SIZE if sys_flag & BORN_HOST_V6_FLAG else IPV4_HOST_SIZE)
+            if len(head) < at + STORE_TIMESTAMP.size:
+                return None
+            timestamp: int = STORE_TIMESTAMP.unpack_from(head, at)[0]
+            return timestamp
+    except (StoreError, OSError):
+        # Retention may take the segment while it is read.
+        return None
+    return None
+
+
+def anonymous_memory(pid: int) -> int | None:
+    """Return the anonymous resident memory of a process in bytes, None if there is no such process."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    for line in status.splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return None

@@ -1,0 +1,1 @@
+"""The wire between writer and dispatchers: frames, their publishers, and frames read from the log."""

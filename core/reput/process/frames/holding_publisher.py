@@ -1,0 +1,134 @@
+"""HoldingPublisher: publishes as one frame what is put one by one in a row, while no dispatcher sleeps.
+
+A frame for each record costs the writer a sixth of a put, and each dispatcher as much as the record itself. So a record
+that comes within the same millisecond as the one before it is held. Held records are published when there are
+`HELD_MAX` of them, with the next millisecond, or as soon as a dispatcher has nothing to do:
+
+    put ──▶ held ── a dispatcher has parked ───────▶ one frame
+              ▲                                       ▲
+              │ HELD                                  │ put lock
+    dispatcher that parks ── release eventfd ──▶ ReleaseService
+
+A dispatcher that dies, or is paused, asks for nothing, so the service looks by itself, too, while anything is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+
+from reput.process.frames.frame_publisher import FramePublisher
+from reput.ring import RingWriter
+from reput.store.publisher import Told, merged
+from reput_hooks.dispatch import ROW_SIZE
+
+__all__ = ["HoldingPublisher"]
+
+# In frames of so many rows a row costs its readers half of what it does in a frame of its own. In larger ones it hardly
+# costs less, and the put that publishes them takes longer than all others.
+HELD_MAX = 8
+# Puts after which the flags of all readers are looked at, which takes as long as holding a record.
+LOOK_EVERY = 4
+assert HELD_MAX % LOOK_EVERY == 0
+
+
+class HoldingPublisher(FramePublisher):
+    """A `FramePublisher` on a ring between processes.
+
+    Attributes:
+        is_watched: the `ReleaseService` looks by itself whether something is held.
+    """
+
+    def __init__(
+        self,
+        writer: RingWriter,
+        epoch: int,
+        on_read_only: Callable[[str | None], None],
+        watch: Callable[[], None],
+        segment_size: int,
+    ) -> None:
+        """*watch* is called, under the put lock, when something is held from now on and the service is not looking."""
+        super().__init__(writer, epoch, on_read_only)
+        self.ring = writer
+        self.segment_size = segment_size
+        self.watch = watch
+        self.is_watched = False
+        # Where the last record ends, and when it was stored.
+        self.end = self.store_timestamp = -1
+        # A record is held whose rows have so many bytes: a single row, or none at all.
+        self.size_held = ROW_SIZE
+        # One entry has all that is told of a record, since Ctrl-C may come between any two steps of a put: the next one
+        # does not begin where that one ended, then, and is not held behind it.
+        self.held: list[Told] = []
+
+    def publish(
+        self,
+        begin: int,
+        end: int,
+        store_timestamp: int,
+        ordinal: int,
+        queues: list[tuple[str, int]],
+        rows: bytes,
+        texts: bytes,
+    ) -> None:
+        """Records [begin, end) are appended. One that goes on where the last one ended, in its millisecond, is held."""
+        if store_timestamp == self.store_timestamp and begin == self.end and len(rows) == self.size_held:
+            held = self.held
+            held.append((begin, end, store_timestamp, ordinal, queues, rows, texts))
+            count = len(held)
+            if count == 1:
+                is_wanted = self.ring.begin_hold()
+                if not is_wanted and not self.is_watched:
+                    self.watch()
+                    self.is_watched = True
+            else:
+                # Whoever parked meanwhile has asked already, but this is sooner.
+                is_wanted = not count % LOOK_EVERY and (count == HELD_MAX or self.ring.has_parked())
+            # Not before it is said that something is held: nothing is held behind one of which Ctrl-C left that out.
+            self.end = end
+            if is_wanted:
+                self.release()
+            return
+        self.release()
+        super().publish(begin, end, store_timestamp, ordinal, queues, rows, texts)
+        self.end = end
+        self.store_timestamp = store_timestamp
+
+    def release(self) -> bool:
+        """Publish what is held, and return whether there was anything. Under the put lock."""
+        held = self.held
+        if not held:
+            return False
+        end, self.end = self.end, -1
+        self.ring.end_hold()
+        # A blank lies only before the first record of what is told at once. One look for all: segments end rarely.
+        if held[0][0] // self.segment_size == (held[-1][1] - 1) // self.segment_size:
+            super().publish(*merged(held))
+        else:
+            for _, in_one_segment in groupby(held, lambda told: (told[1] - 1) // self.segment_size):
+                super().publish(*merged(list(in_one_segment)))
+        # Last: the puts of these records have returned, so what Ctrl-C interrupts here is done again, by the next put
+        # or the service. Nothing is held behind it until then, and readers pass over what is said twice.
+        self.held = []
+        self.end = end
+        return True
+
+    def hold_no_more(self) -> None:
+        """Publish what is held, and from now on each record at once. Under the put lock."""
+        self.size_held = -1
+        self.release()
+
+    def truncate(self, epoch: int, commit_log_offset: int, store_timestamp: int, ordinal: int) -> None:
+        """The log was cut, behind what is held."""
+        self.release()
+        super().truncate(epoch, commit_log_offset, store_timestamp, ordinal)
+
+    def expire(self, commit_log_offset_min: int, appended: int, ordinal: int) -> None:
+        """The log was trimmed, behind what is held."""
+        self.release()
+        super().expire(commit_log_offset_min, appended, ordinal)
+
+    def delete_topic(self, topic: str, appended: int, ordinal: int) -> None:
+        """A topic was deleted, behind what is held."""
+        self.release()
+        super().delete_topic(topic, appended, ordinal)

@@ -1,0 +1,162 @@
+"""LogFeed: the commit log as a dispatcher's loop reads it when the ring does not reach back far enough.
+
+The scan works with numpy, which is loaded at the first use: a dispatcher that is never late does without.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from reput.errors import DamagedStore, OffsetOutOfRange
+from reput.process.frames.frame import cut_columns
+from reput.settings import Settings
+from reput.store.log.segments import Segments
+from reput.store.state.topic_deletions import TopicDeletions
+from reput_hooks import DispatchColumns
+
+if TYPE_CHECKING:
+    from reput.store.log.log_scan import LogScan
+
+__all__ = ["LogFeed", "LogRange"]
+
+# Bytes of the log are read by the chunk, which bounds the memory.
+CHUNK_SIZE = 4 << 20
+CHUNK_SIZE_MIN = 64 << 10
+# A chunk has about the records that are wanted and not many more, which would be read once more for the next batch.
+CHUNK_MARGIN = 1.25
+
+
+class LogRange(NamedTuple):
+    """What one reading found: *parts* up to *end*; *store_timestamp* of the last record, 0 if there was none."""
+
+    parts: list[DispatchColumns]
+    end: int
+    store_timestamp: int
+
+
+class LogFeed:
+    """Reads requests, or only positions, from the log of a store. Use it from one thread."""
+
+    def __init__(
+        self,
+        store_directory: Path,
+        settings: Settings,
+        *,
+        needs_properties: bool = False,
+        positions: bool = False,
+        verify: bool = False,
+    ) -> None:
+        """
+        Args:
+            verify: a record whose CRC does not fit is damage, as it is for a check of the log.
+        """
+        self.store_directory = store_directory
+        self.settings = settings
+        self.needs_properties = needs_properties
+        self.positions = positions
+        self.verify = verify
+        self.record_size = 0.0
+        self.topic_deletions = TopicDeletions(store_directory)
+        self.scan: LogScan | None = None
+
+    def read(self, commit_log_offset: int, until: int, record_count_max: int, size_max: int) -> LogRange:
+        """Return whole records from *commit_log_offset* on, at least one, never beyond *until*.
+
+        Args:
+            record_count_max: of positions alone it bounds nothing.
+            size_max: bytes of the log; one record goes, however large it is.
+
+        Raises:
+            DamagedStore: there is no record there, and no operator has accepted that.
+            OffsetOutOfRange: the log does not hold that offset any more.
+        """
+        scan = self.scan or self.open()
+        if self.positions:
+            return self.read_positions(scan, commit_log_offset, until, size_max)
+        parts: list[DispatchColumns] = []
+        end, store_timestamp, row_count = commit_log_offset, 0, 0
+        limit = commit_log_offset + size_max
+        while row_count < record_count_max and (end < min(until, limit) or end == commit_log_offset):
+            wanted = record_count_max - row_count
+            try:
+                scanned = scan.scan(end, until, min(self.chunk_size(wanted), limit - end))
+            except (DamagedStore, OffsetOutOfRange):
+                # What was found before comes first.
+                if end > commit_log_offset:
+                    break
+                raise
+            found = len(scanned.columns)
+            if scanned.end == end or (found and scanned.end > limit and end > commit_log_offset):
+                break
+            if found:
+                self.record_size = (scanned.end - end) / found
+            if found > wanted:
+                cut = cut_columns(scanned.columns, end, scanned.end, wanted)
+                return LogRange([*parts, cut.columns], cut.end, cut.store_timestamp)
+            if found:
+                parts.append(scanned.columns)
+                row_count += found
+                store_timestamp = scanned.store_timestamp
+            end = scanned.end
+        return LogRange(parts, end, store_timestamp)
+
+    def chunk_size(self, record_count: int) -> int:
+        """Return how many bytes to read for so many records."""
+        wanted = round(record_count * self.record_size * CHUNK_MARGIN)
+        return min(max(wanted, CHUNK_SIZE_MIN), CHUNK_SIZE)
+
+    def read_record(self, commit_log_offset: int, data: bytes) -> DispatchColumns | None:
+        """Return the request of one record, None if the log does not hold *data* at this offset."""
+        scan = self.scan or self.open()
+        segment = scan.segments.find(commit_log_offset)
+        end = commit_log_offset + len(data)
+        if segment is None or scan.pread(segment.path, len(data), commit_log_offset - segment.begin) != data:
+            return None
+        return scan.scan(commit_log_offset, end, len(data)).columns
+
+    def read_positions(self, scan: LogScan, commit_log_offset: int, until: int, size_max: int) -> LogRange:
+        """Find where the last of many records ends; their requests are not made."""
+        end, timestamp = commit_log_offset, 0
+        limit = commit_log_offset + size_max
+        while end < min(until, limit):
+            if end in scan.passed_over:
+                end = min(scan.passed_over[end], until)
+                continue
+            try:
+                located, located_end = scan.locate(end, until, min(CHUNK_SIZE, limit - end))
+            except DamagedStore:
+                if end > commit_log_offset:
+                    break
+                raise
+            if len(located):
+                if located_end > limit and end > commit_log_offset:
+                    break
+                timestamp = int(located.store_timestamp[-1])
+            end = located_end
+        return LogRange([], end, timestamp)
+
+    def begins_behind(self, commit_log_offset: int) -> bool:
+        """Tell whether the first segment that is there begins behind this offset."""
+        return Segments(self.store_directory / "commitlog").offset_min > commit_log_offset
+
+    def open(self) -> LogScan:
+        """Open the log, with the damage that has been accepted by now."""
+        from reput.store.log.log_scan import LogScan
+        from reput.store.recovery.recovery import read_damage
+        from reput.store.state.recorded_settings import read_delay_history
+
+        self.scan = LogScan(
+            self.store_directory,
+            needs_properties=self.needs_properties,
+            delay_history=read_delay_history(self.store_directory, self.settings.message_delay_level),
+            passed_over=read_damage(self.store_directory).accepted(),
+            verify=self.verify,
+        )
+        return self.scan
+
+    def close(self) -> None:
+        """Release the log; `read` opens it again."""
+        if self.scan is not None:
+            self.scan.close()
+            self.scan = None

@@ -1,0 +1,83 @@
+"""ReleaseService: the thread that publishes what the writer holds, when a dispatcher asks for it, and hears its wishes.
+
+A dispatcher that asks has nothing else to do, so it is served at once. While records are held again and again the
+service also looks by itself: dispatchers that are paused, or gone, ask for nothing, and other processes read the log up
+to where it is published.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+
+from reput.process.frames.holding_publisher import HoldingPublisher
+from reput.store.service.threads import Threads
+
+__all__ = ["ReleaseService"]
+
+# For so long at most a record is held.
+LOOK_MS = 20
+
+
+class ReleaseService:
+    """One thread. *descriptor* is the ring's `release_descriptor`, an eventfd.
+
+    *on_asked* is called whenever a dispatcher has written to it, which may wait for more to be durable, too.
+    """
+
+    def __init__(
+        self,
+        publisher: HoldingPublisher,
+        put_lock: threading.Lock,
+        descriptor: int,
+        threads: Threads,
+        on_asked: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.publisher = publisher
+        self.put_lock = put_lock
+        self.descriptor = descriptor
+        self.on_asked = on_asked
+        self.closing = False
+        self.thread = threads.start("reput-release", self.run, self.hold_no_more)
+
+    def run(self) -> None:
+        """Release whenever somebody asks; while it is watched, look every `LOOK_MS`."""
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        timeout: int | None = None
+        while not self.closing:
+            was_asked = bool(poll.poll(timeout))
+            timeout = LOOK_MS if self.look(was_asked) else None
+
+    def look(self, was_asked: bool) -> bool:
+        """Publish what is held; return whether to look again without being asked."""
+        if was_asked:
+            os.eventfd_read(self.descriptor)
+            self.on_asked()
+        with self.put_lock:
+            if self.publisher.release() or was_asked:
+                return True
+            self.publisher.is_watched = False
+            return False
+
+    def wake(self) -> None:
+        """Have it look."""
+        os.eventfd_write(self.descriptor, 1)
+
+    def hold_no_more(self, reason: str) -> None:
+        """Have each record published at once: the thread has died."""
+        with self.put_lock:
+            self.publisher.hold_no_more()
+
+    def close(self) -> None:
+        """End the thread, and publish what is held. Nothing is put any more."""
+        self.closing = True
+        self.wake()
+        try:
+            self.thread.join()
+        finally:
+            # Also behind Ctrl-C: nobody closes a second time.
+            with self.put_lock:
+                self.publisher.release()

@@ -1,0 +1,1 @@
+"""The logs of a group: one pipe per dispatcher, one merged log, and the text of an exception."""

@@ -1,0 +1,264 @@
+"""DebuggedDispatcher: one dispatcher, run by the caller's own thread, so that a debugger finds it.
+
+The loop is the one that runs in a dispatcher's process, and so is the contract; but nothing isolates the plugin,
+nothing starts it again, and no time limit ends it: what it raises comes out where `step` or `run` was called. It works
+on a copy of its view, or on an empty one, below a directory of its own. The store is only read, whether another process
+writes it or not; dispatchers that this one comes ``after`` are not waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from reput.arguments import require_path, require_text
+from reput.errors import ConfigError, DispatcherError
+from reput.process.control.control_socket import Observed, connect_observer, group_status
+from reput.process.dispatcher.dispatcher_loop import Stop
+from reput.process.dispatcher.hosted_loop import HostedLoop
+from reput.process.dispatcher.states import ABSENT, State
+from reput.process.frames.frame_publisher import FramePublisher
+from reput.process.group.group_context import GroupContext
+from reput.process.owner.inline_group import InlineCell, InlineReader, InlineRing
+from reput.process.plugin.catalogue import select_dispatchers
+from reput.process.plugin.description import lies_elsewhere, portable_description
+from reput.process.plugin.external_views import refuse_elsewhere
+from reput.process.plugin.plugin import check_instance, convert_options, load_plugin
+from reput.process.views.view_folders import ViewFolders
+from reput.settings import Settings
+from reput.store.log.segments import Segments
+from reput.store.recovery.log_end import find_log_end
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import read_store_id, require_store
+from reput.store.state.recorded_settings import building_settings, load_store_settings
+from reput_hooks import CommitLogDispatcher, Cursor
+
+__all__ = ["DebuggedDispatcher", "debug"]
+
+RING_CAPACITY = 64 << 20
+FOLLOW_WAIT_S = 0.1
+
+
+def debug(
+    path: str | os.PathLike[str],
+    dispatcher: str,
+    *,
+    empty: bool = False,
+    target: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    config: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> DebuggedDispatcher:
+    """Return *dispatcher* of the store in *path*, ready to be run by this thread.
+
+    Args:
+        empty: begin with an empty view, and so with the log, instead of a copy of the store's own.
+        target: where the view is built, which is kept; None: a temporary directory, which goes with `close`.
+        force: run one whose view lies elsewhere, too. It is told that this is a rehearsal, and may send records there.
+        config, settings: as of `reput.open`; the dispatcher's options come from there.
+
+    Raises:
+        NotAStore: there is no store.
+        ConfigError: the dispatcher is not installed, an option is wrong, the view lies elsewhere, or *target* holds it
+            already.
+        DispatcherError: its view is being written, and cannot be copied.
+    """
+    directory = require_path("path", path)
+    config_path = None if config is None else require_path("config", config)
+    target_path = None if target is None else require_path("target", target)
+    require_text("dispatcher", dispatcher)
+    require_store(directory)
+    settings["dispatchers"] = (dispatcher,)
+    loaded = load_store_settings(directory, config_path, **settings)
+    return DebuggedDispatcher(directory, dispatcher, loaded.settings, target_path, empty, force=force)
+
+
+class DebuggedDispatcher:
+    """See `debug`; used by one thread, and closed like a file.
+
+    Attributes:
+        root: below which the view is built, laid out as in a store.
+        batch_count: that were dispatched.
+    """
+
+    def __init__(
+        self, directory: Path, name: str, settings: Settings, target: Path | None, empty: bool, *, force: bool = False
+    ) -> None:
+        (entry,) = select_dispatchers([name], settings.dispatcher_plugins)
+        plugin = load_plugin(name, entry.module)
+        description = plugin.describe()
+        check_instance(entry, description.store_folders)
+        options = convert_options(name, settings.dispatcher_options.get(name, {}), description.options)
+        elsewhere = lies_elsewhere(description, options)
+        refuse_elsewhere({name: portable_description(description, view_elsewhere=elsewhere)}, force=force)
+        self.directory = directory
+        self.temporary = tempfile.TemporaryDirectory(prefix="reput-debug-") if target is None else None
+        self.root = Path(self.temporary.name) if self.temporary is not None else target or directory
+        folders = ViewFolders(self.root, name, description.store_folders)
+        try:
+            if folders.directory.exists():
+                raise ConfigError(f"the target holds this view already: view={name} target={target}", "Name another.")
+            if not empty:
+                copy_view(directory, folders)
+            self.observed: Observed | None = connect_observer(directory)
+        except BaseException:
+            self.remove()
+            raise
+        store_id = read_store_id(directory)
+        end = self.log_end()
+        self.ring = InlineRing(
+            capacity=RING_CAPACITY,
+            appended=end,
+            durable=end,
+            commit_log_offset_min=Segments(directory / "commitlog").offset_min,
+            epoch=read_epochs(directory, store_id).epoch,
+            ordinal=0,
+        )
+        self.publisher = FramePublisher(self.ring, self.ring.epoch or 0)
+        self.cell = InlineCell(name, 0, self.ring)
+        self.hosted = HostedLoop(
+            GroupContext(directory, store_id, building_settings(directory, settings), self.root),
+            plugin,
+            description,
+            options,
+            root=self.root,
+            reader=InlineReader(self.ring, self.cell),
+            cell=self.cell,
+        )
+        self.closed = False
+
+    @property
+    def dispatcher(self) -> CommitLogDispatcher | None:
+        """What the plugin made; None before the first step."""
+        return self.hosted.loop.dispatcher
+
+    @property
+    def cursor(self) -> Cursor:
+        """Up to where the view is dispatched."""
+        return self.hosted.loop.cursor
+
+    @property
+    def batch_count(self) -> int:
+        """How many batches were dispatched."""
+        return self.cell.batch_count
+
+    @property
+    def rejected_count(self) -> int:
+        """How many dead letters there are."""
+        return self.cell.rejected_count
+
+    def log_end(self) -> int:
+        """Return where the log ends now, for whoever reads only what is durable."""
+        if self.observed is not None and not self.observed.memory.header.closed:
+            return self.observed.memory.header.durable or 0
+        return find_log_end(self.directory, Segments(self.directory / "commitlog"))
+
+    def step(self) -> bool:
+        """Do one piece of work, a batch at most; return False if there is nothing to do.
+
+        Raises:
+            Exception: whatever the plugin raised; the dispatcher is as it was left, to be looked at.
+        """
+        return bool(self.hosted.loop.do_work())
+
+    def run(self, *, follow: bool = False) -> None:
+        """Take in the log up to its end; with *follow* go on with what is put, until another exception comes.
+
+        Raises:
+            Exception: whatever the plugin raised.
+            DispatcherError: the log is damaged where the view stands.
+        """
+        pause = threading.Event()
+        while True:
+            while self.step():
+                pass
+            loop = self.hosted.loop
+            if loop.damage is not None:
+                raise DispatcherError(loop.damage, "See `reput check STORE`.")
+            if self.take_growth():
+                continue
+            if loop.retry is None and loop.shortage is None and not loop.preparing and not follow:
+                return
+            pause.wait(min(FOLLOW_WAIT_S, loop.waiting().timeout))
+
+    def take_growth(self) -> bool:
+        """Hand on what has been put since; return whether there is anything."""
+        begin, end = self.ring.appended or 0, self.log_end()
+        if end <= begin:
+            return False
+        # The ring only says how far the log reaches: behind its hole the loop reads the log itself.
+        self.publisher.publish(end, end, 0, 0, [], b"", b"")
+        self.publisher.durable(end)
+        return True
+
+    def flush(self) -> None:
+        """Have the view made durable now."""
+        if self.dispatcher is not None:
+            self.hosted.loop.force(self.dispatcher)
+
+    def close(self) -> None:
+        """Flush the view, close the dispatcher, and remove a temporary directory.
+
+        Raises:
+            Exception: whatever the plugin raised.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            if self.dispatcher is not None:
+                self.hosted.loop.request_stop(Stop.NOW)
+                self.step()
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Let go of everything but the plugin, which a failed dispatcher's process would take along."""
+        self.closed = True
+        self.hosted.close()
+        if self.observed is not None:
+            self.observed.memory.close()
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove a temporary directory."""
+        if self.temporary is not None:
+            self.temporary.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.release()
+
+
+def copy_view(directory: Path, folders: ViewFolders) -> None:
+    """Copy the store's view into *folders*, which are empty.
+
+    Raises:
+        DispatcherError: a dispatcher works on it now, or may do so.
+    """
+    status = group_status(directory)
+    for row in status.dispatchers if status is not None else ():
+        if row.name == folders.name and State[row.state] not in ABSENT:
+            raise DispatcherError(
+                f"the view is being written, so that a copy could not be trusted: dispatcher={row.name} "
+                f"state={row.state}",
+                f"Pause it (reput dispatcher pause STORE {row.name}), or begin with an empty view.",
+            )
+    own = ViewFolders(directory, folders.name, folders.store_folders)
+    pairs = [(own.directory, folders.directory)]
+    pairs += [(own.folder(name), folders.folder(name)) for name in folders.store_folders]
+    for source, target in pairs:
+        if source.exists():
+            shutil.copytree(source, target)

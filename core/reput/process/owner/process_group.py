@@ -1,0 +1,594 @@
+"""ProcessGroup: the dispatchers of one store in processes of their own, as the owner, the writer's program, sees them.
+
+The owner starts the supervisor, gives it the ring's descriptors, and watches it from one thread. If it dies, another
+one is started over the same ring and cells; puts go on meanwhile, and so does a drain. The owner's death ends the group
+by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from reput.errors import ConfigError, DispatcherError, ReputError, WaitTimeout
+from reput.process.control.channel import JsonChannel
+from reput.process.control.configuration import Configuration, ConfigurationChange
+from reput.process.control.control_messages import MemberInfo, Notice, RebuiltView, Reply, Request, Setup, Verb
+from reput.process.control.dispatcher_row import DispatcherRow, dispatcher_row
+from reput.process.dispatcher.states import State
+from reput.process.group.group_context import GroupContext
+from reput.process.group.group_lock import LOCK_TIMEOUT_S
+from reput.process.owner.drain import await_drain, laggards
+from reput.process.plugin.catalogue import select_dispatchers
+from reput.process.system.command import holding_signals, role_command
+from reput.ring import CellView, ProgressWaiter, RingMemory, WaitOutcome
+from reput.store.service.threads import DEATH_ADVICE, StartedThread, Threads
+
+__all__ = ["ProcessGroup"]
+
+START_TIMEOUT_S = 120.0
+RESTART_MIN_S = 0.05
+RESTART_MAX_S = 5.0
+# Supervisors that are started for one drain: a close ends, even where something kills each of them.
+DRAIN_STARTS_MAX = 5
+# A wait for progress looks at the dispatcher's state as often as this: FATAL and BROKEN are left by hand only.
+STATE_LOOK_S = 1.0
+REQUEST_TIMEOUT_S = 30.0
+
+decode_notice = msgspec.json.Decoder(Notice).decode
+
+
+class ProcessGroup:
+    """The group of one store.
+
+    Args:
+        context: the store, and which dispatchers run.
+        memory: the ring, whose writer has said how far the log reaches.
+        configuration: what to read again on SIGHUP; None: nothing but the installed plugins.
+        lock_timeout: seconds to wait for a former group that still holds the views.
+        on_members: called by the watching thread whenever dispatchers have come or gone after `start`;
+            `needs_properties` may have changed.
+    """
+
+    def __init__(
+        self,
+        context: GroupContext,
+        memory: RingMemory,
+        *,
+        configuration: Configuration | None = None,
+        lock_timeout: float = LOCK_TIMEOUT_S,
+        on_members: Callable[[], None] | None = None,
+        threads: Threads | None = None,
+    ) -> None:
+        self.context = msgspec.structs.replace(context, store_directory=context.store_directory.resolve())
+        self.memory = memory
+        self.configuration = configuration
+        self.lock_timeout = lock_timeout
+        self.on_members = on_members
+        # Removes old segments and returns what becomes of each; whoever removes them sets it.
+        self.on_clean: Callable[[], Sequence[msgspec.Struct]] | None = None
+        # Returns what was put and consumed; whoever counts it sets it.
+        self.on_statistics: Callable[[], msgspec.Struct] | None = None
+        self.started = time.time_ns() // 1_000_000
+        self.progress_waiter = ProgressWaiter(memory)
+        self.names: list[str] = list(context.settings.dispatchers)
+        self.members: dict[str, MemberInfo] = {}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.channel: JsonChannel | None = None
+        self.sending = threading.Lock()
+        # Wakes the watching thread, which sends on what the socket did not take at once.
+        self.unsent_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.replies: dict[int, Reply | None] = {}
+        self.changed = threading.Condition()
+        self.request_count = 0
+        self.refused: Reply | None = None
+        self.described = False
+        # The supervisor that runs now has begun: its dispatchers are started. One that has not would drain nobody.
+        self.begun = False
+        self.draining = False
+        self.drain_starts = 0
+        self.stopping = False
+        self.drained = False
+        self.ended = False
+        self.exit_status: int | None = None
+        self.restart_count = 0
+        self.stop_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.threads = threads or Threads()
+        self.thread: StartedThread | None = None
+        # Why the watching thread has died.
+        self.death: str | None = None
+
+    # Life.
+
+    def start(self) -> None:
+        """Start the group; returns when every enabled dispatcher is described, while they start.
+
+        Raises:
+            ConfigError: a dispatcher is unknown, its options are wrong, or some come after each other in a circle.
+            DispatcherError: another group works on the store, or the supervisor cannot be started.
+        """
+        try:
+            self.spawn(again=False)
+            self.thread = self.threads.start("reput-group", self.watch, self.fail)
+            with self.changed:
+                done = self.changed.wait_for(lambda: self.described or self.refused or self.ended, START_TIMEOUT_S)
+            if self.refused is not None:
+                self.refused.check()
+            if not done or not self.described:
+                self.require_watch()
+                why = f"timeout={START_TIMEOUT_S}" if not done else f"exit_status={self.exit_status}"
+                raise DispatcherError(f"the supervisor does not start: {why}")
+        except BaseException:
+            self.kill()
+            raise
+
+    def spawn(self, *, again: bool) -> None:
+        """Start a supervisor and tell it what it is for.
+
+        Raises:
+            ConfigError: a dispatcher is unknown.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        channel = JsonChannel(ours)
+        try:
+            # The process boots while the metadata is read. A SIGTERM that comes meanwhile has it drain, not vanish.
+            with holding_signals():
+                process = subprocess.Popen(
+                    role_command("supervisor", str(theirs.fileno()), path=sys.path),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno(), *self.memory.descriptors],
+                    start_new_session=True,
+                )
+        except BaseException:
+            channel.close()
+            raise
+        finally:
+            theirs.close()
+        with self.sending:
+            self.process, self.channel = process, channel
+        setup = Setup(
+            context=self.context,
+            entries=select_dispatchers(self.names, self.context.settings.dispatcher_plugins),
+            descriptors=self.memory.descriptors,
+            owner_pid=os.getpid(),
+            path=[os.path.abspath(entry) for entry in sys.path if entry],
+            started=self.started,
+            again=again,
+            lock_timeout=self.lock_timeout,
+        )
+        with self.sending:
+            channel.send(setup)
+
+    def watch(self) -> None:
+        """Take up what the supervisor says, and start another one when it dies; the watching thread."""
+        while True:
+            assert self.process is not None
+            assert self.channel is not None
+            self.watch_supervisor(self.process, self.channel)
+            status = self.exit_status = self.process.wait()
+            self.channel.close()
+            over = self.stopping or self.drained or self.refused is not None or not self.described
+            self.end_requests(f"the supervisor ended: exit_status={status}", over=over)
+            if over:
+                return
+            if not self.start_again():
+                return
+
+    def fail(self, reason: str) -> None:
+        """End the group and all waits: the watching thread has died, and nobody would start a supervisor again."""
+        with self.changed:
+            self.death = reason
+        try:
+            self.end_supervisor()
+        finally:
+            self.end_requests(reason, over=True)
+            self.progress_waiter.close()
+
+    def end_supervisor(self) -> None:
+        """Kill the supervisor, whose dispatchers die with it."""
+        with self.sending:
+            process, channel = self.process, self.channel
+        if process is not None:
+            process.kill()
+            process.wait()
+        if channel is not None:
+            channel.close()
+
+    def end_requests(self, reason: str, *, over: bool) -> None:
+        """Answer whoever waits for the supervisor that nobody will; *over*: neither will another one."""
+        with self.changed:
+            self.begun = False
+            self.replies = {number: Reply(number, error=reason) for number in self.replies}
+            self.ended = over
+            self.changed.notify_all()
+
+    def require_watch(self) -> None:
+        """Refuse what needs the watching thread.
+
+        Raises:
+            DispatcherError: it has died.
+        """
+        if self.death is not None:
+            raise DispatcherError(self.death, DEATH_ADVICE)
+
+    def start_again(self) -> bool:
+        """Start a supervisor after the death of one, until that succeeds; False: the group is to stop meanwhile."""
+        pause = RESTART_MIN_S
+        poll = select.poll()
+        poll.register(self.stop_event, select.POLLIN)
+        while not poll.poll(pause * 1000):
+            if self.draining:
+                self.drain_starts += 1
+                if self.drain_starts > DRAIN_STARTS_MAX:
+                    break
+            pause = min(pause * 2, RESTART_MAX_S)
+            self.restart_count += 1
+            # No memory, no processes, or a plugin that was uninstalled meanwhile: all of that may pass.
+            with contextlib.suppress(OSError, ConfigError):
+                self.spawn(again=True)
+                if self.stopping and self.process is not None:
+                    # Whoever ended the group may have seen only the one before.
+                    self.process.kill()
+                return True
+        self.end_requests("the group is stopped", over=True)
+        return False
+
+    def watch_supervisor(self, process: subprocess.Popen[bytes], channel: JsonChannel) -> None:
+        """Take up what one supervisor says until it has ended."""
+        pidfd = os.pidfd_open(process.pid)
+        poll = select.poll()
+        try:
+            poll.register(pidfd, select.POLLIN)
+            poll.register(self.unsent_event, select.POLLIN)
+            while True:
+                if channel.fileno() >= 0:
+                    poll.register(channel, select.POLLIN | (select.POLLOUT if channel.unsent else 0))
+                ready = [descriptor for descriptor, _ in poll.poll()]
+                if self.unsent_event in ready:
+                    os.eventfd_read(self.unsent_event)
+                spoke = channel.fileno() in ready
+                if spoke:
+                    with self.sending:
+                        channel.flush()
+                    for line in channel.receive():
+                        self.take(decode_notice(line))
+                if channel.closed and channel.fileno() >= 0:
+                    # At its end, or after more was unsent than is kept: the supervisor learns of it and ends.
+                    poll.unregister(channel)
+                    with self.sending:
+                        channel.close()
+                if pidfd in ready and not spoke:
+                    return
+        finally:
+            os.close(pidfd)
+
+    def take(self, notice: Notice) -> None:
+        """Take up one notice of the supervisor's."""
+        with self.changed:
+            if notice.event == "members":
+                self.members = {member.entry.name: member for member in notice.members}
+                self.names = list(self.members)
+                self.keep_options()
+                first, self.described = not self.described, True
+                begun_while_draining = self.draining and not self.begun
+                self.begun = True
+            elif notice.event == "refused":
+                self.refused = notice.reply
+            elif notice.event == "reply" and notice.reply is not None and notice.reply.id in self.replies:
+                self.replies[notice.reply.id] = notice.reply
+            elif notice.event == "drained":
+                self.drained = True
+            self.changed.notify_all()
+        if notice.event == "reread":
+            self.reread()
+        if notice.event == "clean":
+            self.clean()
+        if notice.event == "statistics":
+            self.count()
+        if notice.event == "members":
+            if begun_while_draining:
+                self.send(Request("drain"))
+            if not first and self.on_members is not None:
+                self.on_members()
+
+    def keep_options(self) -> None:
+        """Have the next supervisor start all dispatchers by the plugins and with the options that they run with."""
+        settings = self.context.settings
+        options = settings.dispatcher_options | {name: member.options for name, member in self.members.items()}
+        plugins = settings.dispatcher_plugins | {name: member.entry.plugin for name, member in self.members.items()}
+        self.context = msgspec.structs.replace(
+            self.context,
+            settings=msgspec.structs.replace(settings, dispatcher_options=options, dispatcher_plugins=plugins),
+        )
+
+    def clean(self) -> None:
+        """Have old segments removed, and say what becomes of each."""
+        try:
+            if self.on_clean is None:
+                raise DispatcherError(f"this store removes no segments now: store={self.context.store_directory}")
+            fates = msgspec.json.encode(self.on_clean(), enc_hook=str)
+            self.send(Request("cleaned", answer=msgspec.Raw(fates)))
+        except (ReputError, OSError) as error:
+            self.send(Request("cleaned", reason=str(error)))
+
+    def count(self) -> None:
+        """Say what was put and consumed."""
+        try:
+            if self.on_statistics is None:
+                raise DispatcherError(f"this store counts nothing: store={self.context.store_directory}")
+            self.send(Request("counted", answer=msgspec.Raw(msgspec.json.encode(self.on_statistics()))))
+        except ReputError as error:
+            self.send(Request("counted", reason=str(error)))
+
+    def reread(self) -> None:
+        """Read the configuration again, and have the supervisor take up what was changed."""
+        if self.configuration is None:
+            return
+        try:
+            change = self.configuration.reread()
+        except ConfigError as error:
+            change = ConfigurationChange(refused=str(error))
+        self.send(Request("configure", change=change))
+
+    def drain_and_stop(self, timeout: float = math.inf) -> None:
+        """Have all dispatchers take in what is there, those that others come after first, flush, and end.
+
+        Everything that was published before is dispatched; what a dispatcher cannot take in (it is paused, it failed,
+        it stands before damage, *timeout* seconds have passed) stays for its next start. Each phase has its time limit.
+        If the supervisor dies meanwhile, or has just died, another one does it.
+        """
+        try:
+            if not self.begin_drain() or not await_drain(
+                self.join, lambda: self.send(Request("hurry")), lambda: laggards(self.status()), timeout
+            ):
+                self.kill()
+                return
+        except BaseException:
+            # A second Ctrl-C, for one. What goes on working on the views would keep the next opening waiting.
+            self.kill()
+            raise
+        self.release()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the group's end at most for so long; return whether it has ended."""
+        if self.thread is not None:
+            self.thread.join(seconds)
+        return self.thread is None or not self.thread.is_alive()
+
+    def begin_drain(self) -> bool:
+        """Have the dispatchers drain and end, without waiting for it; False: there is no group to drain."""
+        if not self.described or self.ended:
+            return False
+        with self.changed:
+            self.draining = True
+            begun = self.begun
+        if begun:
+            self.send(Request("drain"))
+        return True
+
+    def kill(self) -> None:
+        """End the group without asking: the supervisor by a signal, its dispatchers by its death. Does so once."""
+        if self.stop_event < 0:
+            return
+        with self.changed:
+            self.stopping = True
+        os.eventfd_write(self.stop_event, 1)
+        if self.thread is None:
+            self.end_supervisor()
+        else:
+            if self.process is not None and self.process.returncode is None:
+                self.process.kill()
+            self.thread.join()
+        self.release()
+
+    def release(self) -> None:
+        """End all waits. The memory is its creator's to close."""
+        self.progress_waiter.close()
+        with self.sending:
+            os.close(self.stop_event)
+            os.close(self.unsent_event)
+            self.stop_event = self.unsent_event = -1
+
+    def forget(self) -> None:
+        """In a forked child of the owner: the group is the parent's. Leave its processes alone."""
+        if self.process is not None:
+            # So that nobody waits here for what is no child of this process.
+            self.process.returncode = 0
+        if self.channel is not None:
+            self.channel.close()
+
+    # Requests.
+
+    def send(self, request: Request) -> bool:
+        """Send *request*; False: there is no supervisor at present that could be asked."""
+        with self.sending:
+            if self.channel is None or self.channel.closed:
+                return False
+            self.channel.send(request)
+            if self.channel.unsent:
+                os.eventfd_write(self.unsent_event, 1)
+            return True
+
+    def request(
+        self,
+        verb: Verb,
+        name: str = "",
+        *,
+        names: Sequence[str] = (),
+        force: bool = False,
+        timeout: float | None = REQUEST_TIMEOUT_S,
+    ) -> msgspec.Raw:
+        """Have the supervisor do something, and return its answer as JSON; *timeout* None waits as long as it takes.
+
+        Raises:
+            ConfigError: the name or the options of a dispatcher are wrong.
+            DispatcherError: the supervisor cannot do that now, or does not answer.
+        """
+        with self.changed:
+            self.request_count += 1
+            number = self.request_count
+            self.replies[number] = None
+        is_sent = self.send(Request(verb, name, number, names=tuple(names), force=force))
+        with self.changed:
+            # Between the death of a supervisor and the start of the next one nobody would ever answer.
+            if is_sent:
+                self.changed.wait_for(lambda: self.replies[number] is not None or self.ended, timeout)
+            reply = self.replies.pop(number)
+        if reply is None:
+            self.require_watch()
+            raise DispatcherError(f"the supervisor does not answer: request={verb} dispatcher={name}")
+        return reply.check()
+
+    def tell_writer_state(self, state: str, reason: str | None) -> None:
+        """Have `reput status` in other processes show the writer's state."""
+        self.send(Request("writer_state", state=state, reason=reason))
+
+    def rebuild(self, views: Sequence[str], *, force: bool = False) -> list[RebuiltView]:
+        """Have views built anew beside those that run, and swapped in; return when that is done.
+
+        Raises:
+            ConfigError: a view lies elsewhere, and *force* is not set.
+            DispatcherError: it was given up; the views that were there hold.
+        """
+        answer = self.request("rebuild", names=views, force=force, timeout=None)
+        return msgspec.json.decode(answer, type=list[RebuiltView])
+
+    # What dispatchers say.
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """The plugin of each enabled dispatcher, by the dispatcher's name."""
+        return {name: member.entry.plugin for name, member in list(self.members.items())}
+
+    @property
+    def needs_properties(self) -> bool:
+        """Whether an enabled dispatcher wants the raw properties in its requests."""
+        return any(
+            member.description.needs_properties for member in self.members.values() if member.description is not None
+        )
+
+    @property
+    def reads_durable(self) -> bool:
+        """Whether an enabled dispatcher is shown only what is durable, and so waits for each force."""
+        return any(
+            member.description.reads == "durable" for member in self.members.values() if member.description is not None
+        )
+
+    def cell(self, name: str) -> CellView:
+        """Return the cell of one dispatcher.
+
+        Raises:
+            DispatcherError: it is not enabled.
+        """
+        member = self.members.get(name)
+        if member is None:
+            raise DispatcherError(f"dispatcher is not enabled: dispatcher={name} enabled={','.join(self.members)}")
+        return self.memory.view(member.slot)
+
+    def progress(self, name: str) -> int | None:
+        """Return the commit-log offset up to which the view is readable, None if that is not known."""
+        cell = self.cell(name)
+        self.progress_waiter.note(cell.slot)
+        return cell.progress
+
+    def durable_timestamp(self, name: str) -> int | None:
+        """Return the store time (ms) of the last record that the view has on disk, None if that is not known."""
+        cursor = self.cell(name).durable_cursor
+        return None if cursor is None else cursor.store_timestamp
+
+    def durable_cursor(self, name: str) -> int | None:
+        """Return the commit-log offset up to which the view survives a power cut, None if that is not known."""
+        cursor = self.cell(name).durable_cursor
+        return None if cursor is None else cursor.commit_log_offset
+
+    def generation(self, name: str) -> int:
+        """Return the number of the view, which is raised whenever another one takes its place."""
+        return self.cell(name).generation
+
+    def needed_from(self, name: str) -> int | None:
+        """Return the commit-log offset from which on the dispatcher still needs the log, None if that is not known.
+
+        A view that is built anew needs all of it.
+        """
+        member = self.members.get(name)
+        durable = self.durable_cursor(name)
+        if member is None or member.shadow_slot is None or durable is None:
+            return durable
+        cursor = self.memory.view(member.shadow_slot).durable_cursor
+        return 0 if cursor is None else min(durable, cursor.commit_log_offset)
+
+    def wait_for(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
+        """Return when the view of *name* is readable up to *commit_log_offset*.
+
+        Raises:
+            WaitTimeout: it was not in *timeout* seconds.
+            DispatcherError: it is not enabled, or does not run and never will by itself.
+        """
+        cell = self.cell(name)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            remaining = STATE_LOOK_S if deadline is None else min(STATE_LOOK_S, deadline - time.monotonic())
+            outcome = self.progress_waiter.wait(cell.slot, commit_log_offset, max(0.0, remaining))
+            if outcome is WaitOutcome.REACHED:
+                return
+            self.check_wait(name, cell, commit_log_offset, timeout, deadline, outcome)
+
+    async def wait_for_async(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
+        """As `wait_for`, for a task of any event loop."""
+        cell = self.cell(name)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            remaining = STATE_LOOK_S if deadline is None else min(STATE_LOOK_S, deadline - time.monotonic())
+            outcome = await self.progress_waiter.wait_async(cell.slot, commit_log_offset, max(0.0, remaining))
+            if outcome is WaitOutcome.REACHED:
+                return
+            self.check_wait(name, cell, commit_log_offset, timeout, deadline, outcome)
+
+    def check_wait(
+        self,
+        name: str,
+        cell: CellView,
+        commit_log_offset: int,
+        timeout: float | None,
+        deadline: float | None,
+        outcome: WaitOutcome,
+    ) -> None:
+        """Raise if waiting on makes no sense."""
+        if outcome is WaitOutcome.CLOSED:
+            self.require_watch()
+            raise DispatcherError(f"the process group was stopped: dispatcher={name}")
+        state = State(cell.state or 0)
+        if state in (State.FATAL, State.BROKEN):
+            raise DispatcherError(
+                f"dispatcher does not run: dispatcher={name} state={state.name}",
+                f"See its error in `reput status`; then `reput dispatcher resume STORE {name}`.",
+            )
+        if deadline is not None and time.monotonic() >= deadline:
+            raise WaitTimeout(
+                f"dispatcher did not come so far in time: dispatcher={name} commit_log_offset={commit_log_offset} "
+                f"progress={cell.progress} state={state.name} timeout={timeout}"
+            )
+
+    def status(self) -> list[DispatcherRow]:
+        """Return a row per enabled dispatcher."""
+        return [
+            dispatcher_row(
+                member.entry,
+                self.memory.view(member.slot),
+                self.memory.header,
+                self.context.store_directory,
+                None if member.shadow_slot is None else self.memory.view(member.shadow_slot).progress,
+            )
+            for member in self.members.values()
+        ]

@@ -1,0 +1,35 @@
+"""Views that lie elsewhere, at a server or in another program: building one again sends it all of the log once more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from reput.errors import ConfigError
+from reput.process.plugin.catalogue import CatalogueEntry
+from reput.process.plugin.describe import describe
+from reput.process.plugin.description import PluginDescription
+from reput.settings import Settings
+
+__all__ = ["described", "refuse_elsewhere"]
+
+
+def described(entries: Iterable[CatalogueEntry], settings: Settings) -> dict[str, PluginDescription | None]:
+    """Return what each plugin declares with the options that *settings* give it; None: it cannot be asked."""
+    return {
+        entry.name: describe(entry, settings.dispatcher_options.get(entry.name, {})).description for entry in entries
+    }
+
+
+def refuse_elsewhere(descriptions: Mapping[str, PluginDescription | None], *, force: bool) -> None:
+    """Refuse to build views again, or to try them, that lie elsewhere.
+
+    Raises:
+        ConfigError: one of them does, and *force* is not set.
+    """
+    elsewhere = [name for name, found in descriptions.items() if found is not None and found.view_elsewhere]
+    if elsewhere and not force:
+        raise ConfigError(
+            f"the view lies elsewhere, and the records of the log would be sent there again: "
+            f"dispatcher={','.join(elsewhere)}",
+            "Name the other views alone, or say --force (in a program force=True) if that is what you want.",
+        )

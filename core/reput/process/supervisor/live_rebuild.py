@@ -1,0 +1,359 @@
+"""LiveRebuild: views built anew beside those that run, and put into their places; driven by the supervisor.
+
+    BUILDING   a second process for each view reads the log from its beginning into the shadow and then follows the
+               ring; the running ones go on
+       │       all have come near to what they may read
+    STOPPING   the running ones flush and end; their readers have what lies below the progress that they published
+       │
+    DRAINING   the new ones take in what there is, those that others come after first, flush and end
+       │       each is durable at least as far as readers may read in the old one
+    swap       intent, folders exchanged, generation raised, intent gone (`ShadowFolders`)
+       │
+    RESUMING   dispatchers start in the new views, where they were running; the old ones are removed
+
+What goes wrong before the swap ends the rebuild: the old views go on, the shadow is removed. A kill leaves that to the
+next start.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from reput.errors import DispatcherError, ReputError
+from reput.process.control.control_messages import RebuiltView
+from reput.process.dispatcher.dispatcher_process import DRAIN_SIGNAL
+from reput.process.dispatcher.states import ABSENT, State
+from reput.process.logs.exception_text import last_words
+from reput.process.plugin.dispatcher_order import enabled_predecessors
+from reput.process.plugin.external_views import refuse_elsewhere
+from reput.process.supervisor.member import Member
+from reput.process.system.parent_death import die_with_parent
+from reput.process.views.shadow_folders import ShadowFolders
+
+if TYPE_CHECKING:
+    from reput.process.supervisor.supervisor import Supervisor
+
+__all__ = ["LOOK_S", "LiveRebuild"]
+
+# Bytes of the log that a new view may lack when the running one is stopped: some ten milliseconds of work.
+NEAR = 1 << 20
+LOOK_S = 0.02
+
+Done = Callable[[list[RebuiltView] | ReputError], None]
+
+
+class Step(enum.Enum):
+    """What the rebuild waits for."""
+
+    BUILDING = "building"
+    STOPPING = "stopping"
+    DRAINING = "draining"
+    RESUMING = "resuming"
+
+
+class LiveRebuild:
+    """One rebuild of one or more views.
+
+    Args:
+        names: those that are asked for; whatever declares to be rebuilt with one of them is added.
+        force: send what is to be built elsewhere once more.
+        renews: those that do not run until they have a view in a new format; a group that ends waits for it.
+        done: called once, with what was built or with why not.
+
+    Attributes:
+        members: the running dispatchers, by name.
+        shadows: those that build the new views, by the same names.
+        finished: `done` was called, and nothing of the shadow is left.
+    """
+
+    def __init__(
+        self, group: Supervisor, names: Sequence[str], done: Done, *, force: bool = False, renews: Sequence[str] = ()
+    ) -> None:
+        """Begin.
+
+        Raises:
+            DispatcherError: one of them is not enabled or cannot be imported, or the shadow cannot be made.
+            ConfigError: the view of one lies elsewhere, and *force* is not set.
+        """
+        self.group = group
+        self.done = [done]
+        self.renews = frozenset(renews)
+        self.step = Step.BUILDING
+        self.finished = False
+        self.started = time.monotonic()
+        self.stopped: set[str] = set()
+        self.removal: int | None = None
+        self.outcome: list[RebuiltView] | ReputError | None = None
+        self.members = self.select(names)
+        refuse_elsewhere({name: member.description for name, member in self.members.items()}, force=force)
+        self.shadows: dict[str, Member] = {}
+        self.goals: dict[str, int] = {}
+        self.folders = ShadowFolders(group.context.view_directory)
+        try:
+            self.folders.prepare(self.linked())
+        except OSError as error:
+            self.folders.remove()
+            raise DispatcherError(f"the views cannot be built beside the running ones: error={error}") from None
+        except ReputError:
+            self.folders.remove()
+            raise
+        try:
+            for name, member in self.members.items():
+                self.shadows[name] = group.add_shadow(member, self.folders.root)
+                self.shadows[name].rebuild = self
+        except ReputError:
+            self.forget_shadows()
+            self.folders.remove()
+            raise
+        for member in self.members.values():
+            member.rebuild = self
+
+    def begin(self) -> None:
+        """Start the processes that build."""
+        for shadow in self.shadows.values():
+            self.group.start(shadow)
+        self.group.announce()
+
+    def select(self, names: Sequence[str]) -> dict[str, Member]:
+        """Return the dispatchers whose views are to be rebuilt.
+
+        Raises:
+            DispatcherError: one is not enabled, or not described.
+        """
+        enabled = self.group.members
+        for name in names:
+            if name not in enabled:
+                raise DispatcherError(f"dispatcher is not enabled: dispatcher={name} enabled={','.join(enabled)}")
+        chosen = list(names)
+        # Each round may add one that others are rebuilt with.
+        for _ in enabled:
+            for name, member in enabled.items():
+                if name not in chosen and member.description and set(member.description.rebuilt_with) & set(chosen):
+                    chosen.append(name)
+        for name in chosen:
+            if enabled[name].description is None:
+                raise DispatcherError(
+                    f"dispatcher is broken: dispatcher={name} error={enabled[name].cell.error}",
+                    f"Repair its plugin, then `reput dispatcher resume STORE {name}`.",
+                )
+        return {name: enabled[name] for name in chosen}
+
+    def linked(self) -> dict[str, tuple[str, ...]]:
+        """Return the views that those to be built look into and that stay as they are."""
+        linked = {}
+        for member in self.members.values():
+            assert member.description is not None
+            for name in (*member.description.after, *member.description.rebuilt_with):
+                other = self.group.members.get(name)
+                if other is not None and name not in self.members and other.description is not None:
+                    linked[name] = other.description.store_folders
+        return linked
+
+    def predecessors(self, name: str) -> list[Member]:
+        """Return whom the new view of *name* comes after: the new views of those that are rebuilt, else the running."""
+        names = enabled_predecessors(self.group.after())[name]
+        return [self.shadows.get(other) or self.group.members[other] for other in names]
+
+    # Going on.
+
+    def look(self) -> None:
+        """Go on if what is waited for has come; called whenever something may have changed."""
+        if self.finished or self.outcome is not None:
+            return
+        if self.step is Step.BUILDING:
+            self.look_at_building()
+        elif self.step is Step.STOPPING and all(member.pid is None for member in self.members.values()):
+            self.step = Step.DRAINING
+        if self.step is Step.DRAINING:
+            self.drain()
+
+    def look_at_building(self) -> None:
+        """Stop the running dispatchers when the new views have come near."""
+        for name, shadow in self.shadows.items():
+            # A group that ends starts nobody again.
+            given_up = shadow.state is State.BACKOFF and self.group.ending
+            if (
+                given_up
+                or shadow.state in (State.FATAL, State.BROKEN)
+                or (shadow.state is State.RUNNING and shadow.cell.error is not None and not shadow.killed_for)
+            ):
+                self.fail(f"the view could not be built: view={name} error={last_words(shadow.cell.error)}")
+                return
+        if not all(self.is_near(name) for name in self.shadows):
+            return
+        self.step = Step.STOPPING
+        for name, member in self.members.items():
+            if member.pid is not None or member.state is State.BACKOFF:
+                self.stopped.add(name)
+            if member.pid is not None and member.state is not State.STOPPING:
+                self.group.stop(member, State.STARTING)
+
+    def is_near(self, name: str) -> bool:
+        """Whether the new view of *name* has come to where it was to go, and little has been added since."""
+        shadow = self.shadows[name]
+        if shadow.state is not State.RUNNING:
+            return False
+        progress, reach = shadow.cell.progress or 0, self.reach(name)
+        if reach is None or progress < (self.members[name].cell.progress or 0):
+            return False
+        near = progress >= self.goals.setdefault(name, reach) and progress >= reach - NEAR
+        if progress >= self.goals[name] and not near:
+            self.goals[name] = reach
+        return near
+
+    def reach(self, name: str) -> int | None:
+        """Return up to where the new view of *name* could have come; None: one that it comes after has yet to say."""
+        shadow = self.shadows[name]
+        assert shadow.description is not None
+        header = self.group.memory.header
+        reach = (header.durable if shadow.description.reads == "durable" else header.appended) or 0
+        for other in self.predecessors(name):
+            if shadow.description.after_failed == "wait" or other.state not in ABSENT:
+                progress = other.cell.progress
+                if progress is None:
+                    return None
+                reach = min(reach, progress)
+        return reach
+
+    def drain(self) -> None:
+        """Have the new views end whose predecessors have ended; swap when all have."""
+        for name, shadow in self.shadows.items():
+            waits = any(other.pid is not None for other in self.predecessors(name) if other in self.shadows.values())
+            if shadow.pid is not None and shadow.state is not State.STOPPING and not waits:
+                self.group.stop(shadow, State.STOPPED, DRAIN_SIGNAL)
+        if all(shadow.pid is None for shadow in self.shadows.values()):
+            self.swap()
+
+    def on_stopped(self, member: Member, code: int) -> None:
+        """A process of the rebuild that was told to stop has ended."""
+        if member in self.members.values():
+            # It counts as stopping until it starts again: who comes after it shall not pass over it meanwhile.
+            pass
+        elif code != 0:
+            member.show_state(State.STOPPED)
+            self.fail(f"the new view could not be flushed: view={member.name} error={member.cell.error}")
+        else:
+            member.set_state(State.STOPPED)
+        self.look()
+
+    def swap(self) -> None:
+        """Put the new views into the places of the old ones, and start the dispatchers in them."""
+        durable = {name: shadow.cell.durable_cursor for name, shadow in self.shadows.items()}
+        for name, member in self.members.items():
+            cursor, progress = durable[name], member.cell.progress
+            if progress is not None and (cursor is None or cursor.commit_log_offset < progress):
+                # Readers have seen more than that.
+                self.fail(
+                    f"the new view did not come as far as the old one: view={name} progress={progress} "
+                    f"durable={cursor and cursor.commit_log_offset} error={self.shadows[name].cell.error}"
+                )
+                return
+        descriptions = {name: member.description for name, member in self.members.items()}
+        try:
+            self.folders.check(list(self.members))
+            self.folders.begin_swap({name: found.store_folders for name, found in descriptions.items() if found})
+        except OSError as error:
+            self.fail(f"the views cannot be exchanged: error={error}")
+            return
+        except ReputError as error:
+            self.fail(str(error), error.advice)
+            return
+        self.stopped |= self.renews
+        # From here on the new views hold. What fails ends this process, and the next one goes on.
+        self.folders.complete()
+        for name, member in self.members.items():
+            cursor = durable[name]
+            if cursor is not None:
+                # Below it both views are the same for readers; from its start on the dispatcher says how far it is.
+                member.cell.set_durable_cursor(cursor.commit_log_offset, cursor.epoch, cursor.store_timestamp)
+            member.cell.raise_generation()
+        self.folders.forget_intent()
+        begin = self.group.memory.header.commit_log_offset_min or 0
+        seconds = time.monotonic() - self.started
+        self.outcome = [
+            RebuiltView(
+                view=name,
+                records=shadow.cell.ordinal_dispatched if begin == 0 else None,
+                bytes=(shadow.cell.progress or begin) - begin,
+                seconds=seconds,
+            )
+            for name, shadow in self.shadows.items()
+        ]
+        self.group.merger.say("INFO", f"views were rebuilt and swapped: views={','.join(self.members)}")
+        self.resume()
+
+    def fail(self, text: str, advice: str = "") -> None:
+        """Give up: the old views go on."""
+        if self.outcome is not None:
+            return
+        self.outcome = DispatcherError(text, advice)
+        self.group.merger.say("ERROR", f"the rebuild is given up: {text}")
+        self.resume()
+
+    def resume(self) -> None:
+        """Have the dispatchers run that did, and the shadow removed."""
+        self.step = Step.RESUMING
+        self.forget_shadows()
+        for name, member in self.members.items():
+            member.rebuild = None
+            if name in self.stopped or (member.state is State.FATAL and not isinstance(self.outcome, ReputError)):
+                member.backoff.forgive()
+                if member.pid is None:
+                    self.group.start(member)
+                else:
+                    # It has not ended yet, and starts when it has.
+                    member.following_state = State.STARTING
+        self.group.wake_all()
+        self.group.announce()
+        self.remove_shadow()
+
+    def cancel(self, why: str) -> None:
+        """Give up, unless the new views hold already."""
+        if self.outcome is None:
+            self.fail(why)
+
+    @property
+    def swaps(self) -> bool:
+        """Whether the running dispatchers have been stopped for the swap, and start by themselves after it."""
+        return self.step in (Step.STOPPING, Step.DRAINING)
+
+    def forget_shadows(self) -> None:
+        """Kill what still builds, and free the slots."""
+        for shadow in self.shadows.values():
+            shadow.rebuild = None
+            self.group.forget_shadow(shadow)
+
+    # The removing of what is not needed any more: gigabytes of files take their time.
+
+    def remove_shadow(self) -> None:
+        """Have a child remove the shadow, so that the group is served meanwhile."""
+        supervisor = os.getpid()
+        self.removal = os.fork()
+        if self.removal == 0:
+            status = 1
+            try:
+                die_with_parent(supervisor)
+                self.folders.remove()
+                status = 0
+            finally:
+                os._exit(status)
+        pidfd = os.pidfd_open(self.removal)
+        self.group.reactor.watch(pidfd, lambda: self.on_removed(pidfd))
+
+    def on_removed(self, pidfd: int) -> None:
+        """The child has ended; what it could not remove, the next start does."""
+        assert self.removal is not None
+        self.group.reactor.unwatch(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(self.removal, 0)
+        self.removal = None
+        if status != 0:
+            self.group.merger.say("WARNING", f"the shadow could not be removed: directory={self.folders.root}")
+        self.finished = True
+        assert self.outcome is not None
+        for done in self.done:
+            done(self.outcome)

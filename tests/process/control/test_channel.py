@@ -1,0 +1,85 @@
+"""JSON lines over a socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import msgspec
+import pytest
+
+from reput.process.control.channel import UNSENT_SIZE_MAX, JsonChannel
+
+
+class Line(msgspec.Struct):
+    """A message."""
+
+    text: str
+
+
+@pytest.fixture
+def ends():
+    """Both ends of a channel."""
+    channels = [JsonChannel(end) for end in socket.socketpair()]
+    yield channels
+    for channel in channels:
+        channel.close()
+
+
+def texts(lines):
+    """Return what lines say."""
+    return [msgspec.json.decode(line, type=Line).text for line in lines]
+
+
+def test_lines_arrive_whole_and_in_their_order(ends):
+    """However they were cut on the way."""
+    source, target = ends
+    source.send(Line("one"))
+    source.send(Line("two"))
+    assert texts(target.receive()) == ["one", "two"]
+    assert target.receive() == []
+    source.connection.send(b'{"text":"thr')
+    assert target.receive() == []
+    source.connection.send(b'ee"}\n')
+    assert texts(target.receive()) == ["three"]
+
+
+def test_a_slow_receiver_holds_nobody_up(ends):
+    """What the socket does not take is kept and sent later."""
+    source, target = ends
+    for _ in range(20):
+        source.send(Line("x" * 50_000))
+    assert source.unsent
+    received = []
+    while len(received) < 20:
+        received += target.receive()
+        source.flush()
+    assert texts(received) == ["x" * 50_000] * 20
+
+
+def test_who_never_reads_is_given_up(ends):
+    """Memory is not held for it without bound."""
+    source, _ = ends
+    source.send(Line("x" * (2 * UNSENT_SIZE_MAX)))
+    assert source.closed
+
+
+def test_the_end_of_the_other_side_is_seen(ends):
+    """By whoever reads, and by whoever writes."""
+    source, target = ends
+    target.close()
+    source.send(Line("one"))
+    source.send(Line("two"))
+    assert source.closed
+    assert source.receive() == []
+
+
+def test_descriptors_come_with_a_line(ends, tmp_path):
+    """They are new numbers of the same file."""
+    source, target = ends
+    with (tmp_path / "file").open("w+b") as file:
+        source.send_descriptors(Line("here"), [file.fileno()])
+    assert texts(target.receive()) == ["here"]
+    (descriptor,) = target.descriptors
+    os.write(descriptor, b"content")
+    assert (tmp_path / "file").read_bytes() == b"content"

@@ -1,0 +1,55 @@
+"""FramePublisher: what the writer tells, put into frames."""
+
+from __future__ import annotations
+
+from process.frames.test_frame import columns_of
+from reput.process.frames.frame import decode_frame
+from reput.process.frames.frame_publisher import FramePublisher
+
+
+class Taker:
+    """Keeps what is published."""
+
+    def __init__(self, frame_size_max):
+        self.frame_size_max = frame_size_max
+        self.published = []
+
+    def publish(self, frame, appended, ordinal):
+        assert len(frame) <= self.frame_size_max
+        self.published.append((decode_frame(frame), appended, ordinal))
+
+
+def publish(frame_size_max, count):
+    """Publish *count* records of 100 bytes and return what came out."""
+    taker, columns = Taker(frame_size_max), columns_of(count)
+    FramePublisher(taker, 4).publish(
+        0, count * 100, 1000 + count - 1, 50 + count, columns.queues, columns.rows, columns.texts
+    )
+    return taker.published, columns
+
+
+def test_a_batch_is_one_frame():
+    """Its ordinal is that of its first record."""
+    ((frame, appended, ordinal),), columns = publish(1 << 16, 5)
+    assert (frame.epoch, frame.begin, frame.end, frame.ordinal) == (4, 0, 500, 50)
+    assert (appended, ordinal) == (500, 55)
+    assert frame.columns == columns
+
+
+def test_what_is_too_large_for_the_ring_goes_out_in_parts():
+    """Without a gap and without a record twice."""
+    published, columns = publish(400, 9)
+    frames = [frame for frame, _, _ in published]
+    assert len(frames) > 1
+    assert [frame.begin for frame in frames[1:]] == [frame.end for frame in frames[:-1]]
+    assert [request for frame in frames for request in frame.columns] == list(columns)
+    assert [ordinal for _, _, ordinal in published] == [frame.end_ordinal for frame in frames]
+    assert published[-1][1:] == (900, 59)
+
+
+def test_a_record_whose_texts_exceed_a_frame_leaves_a_hole():
+    """An empty batch behind it tells readers to look into the log."""
+    published, _ = publish(30, 1)
+    ((frame, appended, ordinal),) = published
+    assert (frame.begin, frame.end, len(frame.columns)) == (100, 100, 0)
+    assert (appended, ordinal) == (100, 51)

@@ -1,0 +1,281 @@
+"""Records that are put one by one, published together; and who publishes them when somebody has nothing else to do."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import sys
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+
+from process.frames.test_frame import columns_of
+from reput.process.frames import holding_publisher
+from reput.process.frames.frame import decode_frame
+from reput.process.frames.holding_publisher import HELD_MAX, HoldingPublisher
+from reput.process.frames.release_service import ReleaseService
+from reput.ring import RingMemory, RingReader, RingWriter, ring_writer
+from reput.ring.layout import CELL_WORDS, HELD, PARKED
+from reput.store.service.threads import Threads
+from reput_hooks import DispatchColumns
+from reput_hooks.dispatch import ROW, ROW_SIZE
+from small_store import UnforcedFiles, message_of_size, open_store
+
+SLOT = 1
+LIMIT_S = 60.0
+NOW = 1_700_000_000_000
+
+
+class Log:
+    """Tells a publisher of records of 100 bytes, and reads what comes out of the ring."""
+
+    def __init__(self):
+        self.memory = RingMemory.create(1 << 16, 4)
+        cell = self.memory.open_cell(SLOT)
+        self.writer = RingWriter(self.memory, appended=0, durable=0, commit_log_offset_min=0, epoch=1, ordinal=0)
+        self.reader = RingReader(self.memory, cell)
+        self.watched = []
+        self.publisher = HoldingPublisher(
+            self.writer, 1, lambda reason: None, lambda: self.watched.append(None), 1 << 30
+        )
+        self.put_lock = threading.Lock()
+        self.count = 0
+
+    def put(self, count=1, *, queue=("topic", 0), store_timestamp=NOW):
+        """Put so many records, one by one, without looking at their requests any further."""
+        for _ in range(count):
+            one = columns_of(1)
+            begin, self.count = self.count * 100, self.count + 1
+            with self.put_lock:
+                self.publisher.publish(
+                    begin, begin + 100, store_timestamp, self.count, [queue], one.rows, b"%03d" % (self.count % 1000)
+                )
+
+    def read(self):
+        """Return the frames that have come, as (begin, end, ordinal, queue of each row, texts)."""
+        frames = [decode_frame(data) for data in self.reader.read()]
+        return [
+            (
+                frame.begin,
+                frame.end,
+                frame.ordinal,
+                [frame.columns.queues[number_at(frame.columns, row)] for row in range(len(frame.columns))],
+                frame.columns.texts,
+            )
+            for frame in frames
+        ]
+
+
+def number_at(columns: DispatchColumns, row: int) -> int:
+    """Return the number of a row's queue."""
+    return int.from_bytes(columns.rows[row * ROW_SIZE + 44 : row * ROW_SIZE + 48], "little")
+
+
+@pytest.fixture
+def log():
+    """A log without any record, and somebody who reads the ring, and is not asleep."""
+    log = Log()
+    yield log
+    log.memory.close()
+
+
+def test_what_is_put_in_a_row_becomes_one_frame(log):
+    """The first of a millisecond goes alone; of the others nothing is seen before they are many, or time goes on."""
+    log.put(3)
+    assert [frame[:3] for frame in log.read()] == [(0, 100, 0)]
+    assert log.memory.header.appended == 100
+    log.put(1, store_timestamp=NOW + 1)
+    assert log.read() == [
+        (100, 300, 1, [("topic", 0)] * 2, b"002003"),
+        (300, 400, 3, [("topic", 0)], b"004"),
+    ]
+    assert log.memory.header.appended == 400
+
+
+def test_no_more_than_so_many_are_held(log):
+    """They are a frame at once."""
+    log.put(1 + 2 * HELD_MAX + 5)
+    bounds = [(begin, end) for begin, end, *_ in log.read()]
+    whole = HELD_MAX * 100
+    assert bounds == [(0, 100), (100, 100 + whole), (100 + whole, 100 + 2 * whole)]
+
+
+def test_records_of_several_queues_are_held_together(log):
+    """Each row names its own queue."""
+    log.put()
+    for number in (3, 1, 3, 2):
+        log.put(queue=("topic", number))
+    log.put(store_timestamp=NOW + 1)
+    _, (begin, end, _, queues, _), _ = log.read()
+    assert (begin, end) == (100, 500)
+    assert [queue_id for _, queue_id in queues] == [3, 1, 3, 2]
+
+
+def test_a_batch_comes_behind_what_is_held(log):
+    """It is a frame of its own."""
+    log.put(2)
+    columns = columns_of(5)
+    log.publisher.publish(200, 700, NOW, 7, columns.queues, columns.rows, columns.texts)
+    assert [frame[:3] for frame in log.read()] == [(0, 100, 0), (100, 200, 1), (200, 700, 2)]
+
+
+def test_a_record_that_was_left_out_stays_a_hole(log):
+    """As of a put that Ctrl-C ended between its record and its publication: the log has it."""
+    log.put(2)
+    log.count += 1
+    log.put(2)
+    log.put(store_timestamp=NOW + 1)
+    assert [frame[:2] for frame in log.read()] == [(0, 100), (100, 200), (300, 400), (400, 500), (500, 600)]
+
+
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_segment_ends_only_before_what_is_told_at_once(log, tmp_path, flush_disk_type):
+    """Whatever is put one by one or in batches, forced together, and held, in a millisecond that does not end."""
+    chance = random.Random(1)
+    store = open_store(tmp_path, files=UnforcedFiles(), flush_disk_type=flush_disk_type)
+    log.publisher.segment_size = store.segment_size
+    store.attach(log.publisher, needs_properties=False)
+    at, ordinal = 0, 0
+    for _ in range(600):
+        for _ in range(chance.randrange(1, 4)):
+            sizes = [chance.randrange(120, 700) for _ in range(chance.choice([1, 1, 1, 1, 2, 4]))]
+            messages = [message_of_size(size, queue_id=chance.randrange(3)) for size in sizes]
+            if len(messages) == 1:
+                store.append(messages[0])
+            else:
+                store.append_batch(messages)
+        store.flush()
+        if chance.randrange(3):
+            continue
+        with store.put_lock:
+            log.publisher.release()
+        for frame in map(decode_frame, log.reader.read()):
+            assert (frame.begin, frame.ordinal) == (at, ordinal)
+            rows = list(ROW.iter_unpack(frame.columns.rows))
+            for row, following in pairwise(rows):
+                assert row[0] + row[5] == following[0]
+            assert rows[0][0] in (at, at - at % store.segment_size + store.segment_size)
+            at, ordinal = frame.end, frame.end_ordinal
+        assert (at, ordinal) == (store.appended, store.ordinal)
+    assert at > 50 * store.segment_size
+    store.close(views_complete=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda publisher: publisher.truncate(2, 200, NOW, 2),
+        lambda publisher: publisher.expire(0, 200, 2),
+        lambda publisher: publisher.delete_topic("topic", 200, 2),
+    ],
+)
+def test_changes_of_the_log_come_behind_what_is_held(log, change):
+    """They are told in the order in which they were made."""
+    log.put(2)
+    change(log.publisher)
+    assert [frame[1] for frame in log.read()[:2]] == [100, 200]
+    assert log.publisher.held == []
+
+
+def test_nothing_is_held_while_somebody_is_parked(log):
+    """The put itself wakes it."""
+    log.put()
+    log.read()
+    parked = threading.Thread(target=log.reader.park, args=(LIMIT_S,))
+    parked.start()
+    while not log.memory.cell_words[SLOT * CELL_WORDS + PARKED] & 1:
+        time.sleep(0.001)
+    log.put()
+    parked.join(LIMIT_S)
+    assert not parked.is_alive()
+    assert [frame[:2] for frame in log.read()] == [(100, 200)]
+
+
+def test_who_parks_later_asks_for_what_is_held(log):
+    """It says so to the owner, and is woken by what comes then."""
+    service = ReleaseService(log.publisher, log.put_lock, log.memory.release_descriptor, Threads())
+    log.put(4)
+    log.read()
+    while log.memory.header.appended < 400:
+        log.reader.park(LIMIT_S)
+    assert [frame[:2] for frame in log.read()] == [(100, 400)]
+    service.close()
+
+
+def test_what_nobody_asks_for_is_published_soon(log):
+    """Dispatchers that are paused ask for nothing, and processes that only read look how far the log is published."""
+    descriptor = log.memory.release_descriptor
+    log.publisher.watch = lambda: os.eventfd_write(descriptor, 1)
+    service = ReleaseService(log.publisher, log.put_lock, descriptor, Threads())
+    for _ in range(3):
+        log.put(4)
+        end = time.monotonic() + LIMIT_S
+        while log.memory.header.appended < log.count * 100 or log.publisher.is_watched:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+    service.close()
+
+
+class CtrlC:
+    """Raises KeyboardInterrupt before step *after* of what is done in the two modules that hold and publish."""
+
+    def __init__(self, after):
+        self.left = after
+        self.before = sys.gettrace()
+
+    def __enter__(self):
+        sys.settrace(self.trace)
+
+    def __exit__(self, kind, error, traceback):
+        sys.settrace(self.before)
+        return kind is KeyboardInterrupt
+
+    def trace(self, frame, event, argument):
+        if frame.f_code.co_filename not in (holding_publisher.__file__, ring_writer.__file__):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self.trace
+
+
+@pytest.mark.parametrize("store_timestamp", [NOW, NOW + 1])
+@pytest.mark.parametrize("held_count", [0, 2, HELD_MAX - 1])
+@pytest.mark.parametrize("is_looked_after", [False, True])
+def test_ctrl_c_takes_nothing_from_puts_that_have_returned(log, is_looked_after, held_count, store_timestamp):
+    """Wherever it comes in a put: what is held is published by whoever looks next; and is asked for, as ever."""
+    read = 0
+    for after in itertools.count(1):
+        log.put(1 + held_count, store_timestamp=NOW + 2 * after)
+        returned = log.count * 100
+        ctrl_c = CtrlC(after)
+        with ctrl_c:
+            log.put(store_timestamp=store_timestamp + 2 * after)
+        if is_looked_after:
+            log.publisher.release()
+            assert log.memory.header.appended >= returned, after
+        log.put(2, store_timestamp=store_timestamp + 2 * after)
+        assert log.memory.words[HELD] == bool(log.publisher.held), after
+        log.publisher.release()
+        assert log.memory.header.appended == log.count * 100
+        for begin, end, *_ in log.read():
+            # The put that was interrupted may be left out, and nothing else.
+            assert begin <= read or (read, begin) == (returned, returned + 100), after
+            read = max(read, end)
+        assert read == log.count * 100, after
+        if ctrl_c.left > 0:
+            return
+
+
+def test_a_service_that_is_closed_leaves_nothing_behind(log):
+    """What was held is published."""
+    service = ReleaseService(log.publisher, log.put_lock, log.memory.release_descriptor, Threads())
+    log.put(4)
+    service.close()
+    assert log.memory.header.appended == 400
+    assert not service.thread.is_alive()

@@ -1,0 +1,50 @@
+"""Where a view lies, and how it is emptied."""
+
+from __future__ import annotations
+
+import pytest
+
+from reput.errors import DispatcherError
+from reput.process.views.view_folders import ViewFolders
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A view with something in both of its folders."""
+    folders = ViewFolders(tmp_path, "index", ("index",))
+    folders.prepare()
+    (folders.directory / "cursor").touch()
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "file").touch()
+    return folders
+
+
+def test_only_declared_folders_are_given(folders, tmp_path):
+    """A plugin gets no place in the store that it did not name."""
+    assert folders.folder("index") == tmp_path / "index"
+    with pytest.raises(DispatcherError, match="folder=commitlog"):
+        folders.folder("commitlog")
+
+
+def test_emptying_removes_cursor_and_data(folders, tmp_path):
+    """And leaves an empty folder and no intent."""
+    folders.empty()
+    assert list(folders.directory.iterdir()) == []
+    assert not (tmp_path / "index").exists()
+    assert not folders.intent.exists()
+
+
+def test_an_emptying_that_was_cut_short_goes_on_at_the_next_start(folders, tmp_path, monkeypatch):
+    """Whatever the crash left of the two."""
+
+    def crash(path):
+        raise OSError("crash")
+
+    monkeypatch.setattr("reput.process.views.view_folders.shutil.rmtree", crash)
+    with pytest.raises(OSError, match="crash"):
+        folders.empty()
+    monkeypatch.undo()
+    folders.prepare()
+    assert list(folders.directory.iterdir()) == []
+    assert not (tmp_path / "index").exists()
+    assert not folders.intent.exists()
