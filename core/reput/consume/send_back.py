@@ -18,8 +18,9 @@ import msgspec
 
 from reput.consume.carried_message import carried_message, carried_properties
 from reput.consume.response_code import ResponseCode
-from reput.consume.services import ConsumeServices
-from reput.consume.topics import DLQ_PREFIX, RETRY_PREFIX
+from reput.consume.statistics import Statistics
+from reput.consume.subscription_groups import SubscriptionGroups
+from reput.consume.topics import DLQ_PREFIX, RETRY_PREFIX, Topics
 from reput.errors import RequestRefused
 from reput.settings import Settings
 from reput.store.config.topic_config_manager import PERM_READ, PERM_WRITE
@@ -33,6 +34,22 @@ FIRST_DELAY_LEVEL = 3
 UNIT_SUB_FLAG = 2
 
 
+class RetryServices(Protocol):
+    """What a retry needs to know, and counts."""
+
+    @property
+    def topics(self) -> Topics:
+        """The store's topics."""
+
+    @property
+    def groups(self) -> SubscriptionGroups:
+        """The store's consumer groups."""
+
+    @property
+    def statistics(self) -> Statistics:
+        """What groups were given and sent back."""
+
+
 class RetryingStore(Protocol):
     """A store that is open for writing, with its topics and groups."""
 
@@ -41,7 +58,7 @@ class RetryingStore(Protocol):
         """What was configured."""
 
     @property
-    def services(self) -> ConsumeServices:
+    def services(self) -> RetryServices:
         """Topics and groups."""
 
     def put(self, message: Message) -> PutMessageResult:

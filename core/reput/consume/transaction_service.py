@@ -38,6 +38,7 @@ import msgspec
 
 from reput.arguments import require_messages, require_text, require_whole
 from reput.consume.carried_message import carried_message, carried_properties
+from reput.consume.config_managers import ConfigManagers
 from reput.consume.half_messages import (
     CHECK_TIMES,
     DISCARDED_TOPIC,
@@ -54,7 +55,7 @@ from reput.consume.half_messages import (
     real_queue_id,
 )
 from reput.consume.response_code import ResponseCode
-from reput.consume.services import ConsumeServices
+from reput.consume.topics import Topics
 from reput.consume.uniq_key import new_uniq_key
 from reput.errors import (
     ConfigError,
@@ -157,6 +158,18 @@ class Transaction:
 Checker: TypeAlias = Callable[[Record], TransactionState | None]
 
 
+class TransactionServices(Protocol):
+    """What transactions need to know of topics and groups."""
+
+    @property
+    def topics(self) -> Topics:
+        """The store's topics."""
+
+    @property
+    def managers(self) -> ConfigManagers:
+        """The configuration files, with the offsets of groups."""
+
+
 class TransactionalStore(Protocol):
     """A store that is open for writing."""
 
@@ -171,7 +184,7 @@ class TransactionalStore(Protocol):
         """What was configured."""
 
     @property
-    def services(self) -> ConsumeServices:
+    def services(self) -> TransactionServices:
         """Topics, and the offsets of groups."""
 
     def wait_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
