@@ -24,10 +24,10 @@ import msgspec
 
 import reput
 from reput.arguments import OFFSET_MAX, require_messages, require_path, require_seconds, require_text, require_whole
-from reput.consume.arrivals import ArrivalPublisher
-from reput.consume.cut_offsets import bring_back_offsets
-from reput.consume.schedule_service import HALF_TOPIC, DelayLevelRow, ScheduleService
-from reput.consume.topics import is_system_topic
+from reput.consume.delivery.schedule_service import HALF_TOPIC, DelayLevelRow, ScheduleService
+from reput.consume.groups.cut_offsets import bring_back_offsets
+from reput.consume.pull.arrivals import ArrivalPublisher
+from reput.consume.registry.topics import is_system_topic
 from reput.errors import ConfigError, DamagedStore, DispatcherError, MessageIllegal, ReputError
 from reput.filter.tags import parse_plain_tags
 from reput.open_stores import close_with_program, open_stores
@@ -58,8 +58,8 @@ from reput_hooks import Cursor, Record
 
 if TYPE_CHECKING:
     from reput.consume import Beginning, Consumer, ConsumeServices, Filter
-    from reput.consume.statistics import StoreStatistics
-    from reput.consume.transaction_service import TransactionService
+    from reput.consume.delivery.transaction_service import TransactionService
+    from reput.consume.registry.statistics import StoreStatistics
     from reput.grouped_puts import GroupedPuts
     from reput.process.frames.frame_publisher import FramePublisher
     from reput.process.frames.holding_publisher import HoldingPublisher
@@ -969,7 +969,7 @@ class Store(Reading):
     def statistics(self) -> StoreStatistics:
         """Return what was put and consumed since the store was opened; what is not known is None."""
         self.require_open()
-        from reput.consume.statistics import StoreStatistics, TopicRow
+        from reput.consume.registry.statistics import StoreStatistics, TopicRow
 
         topics = self.writer.topics
         return StoreStatistics(
@@ -986,7 +986,7 @@ class Store(Reading):
 
     def sent_statistics(self) -> StoreStatistics:
         """Return `statistics` as other processes get it: the busiest topics and groups, if there are very many."""
-        from reput.consume.statistics import within
+        from reput.consume.registry.statistics import within
 
         return within(self.statistics(), STATISTICS_SIZE_MAX)
 
@@ -1018,7 +1018,7 @@ class Store(Reading):
         self.require_open()
         with self.transacting_lock:
             if self.transacting is None:
-                from reput.consume.transaction_service import TransactionService
+                from reput.consume.delivery.transaction_service import TransactionService
 
                 self.transacting = TransactionService(self, self.new_reader())
             return self.transacting
@@ -1197,7 +1197,7 @@ class ReadOnlyStore(Reading):
             return status if statistics is None else with_statistics(status, statistics)
         if status.writer.state != "STOPPED" or self.observed is not None:
             return status
-        from reput.consume.stopped_counts import count_stopped
+        from reput.consume.delivery.stopped_counts import count_stopped
 
         with self.read_lock, contextlib.suppress(ReputError, OSError):
             # Who asks how the store stands is told what can be told. What is wrong with a file of the configuration
@@ -1250,7 +1250,7 @@ def owners_statistics(directory: Path) -> StoreStatistics | None:
     answer = owner_statistics(directory)
     if answer is None:
         return None
-    from reput.consume.statistics import StoreStatistics
+    from reput.consume.registry.statistics import StoreStatistics
 
     return msgspec.json.decode(answer, type=StoreStatistics)
 

@@ -16,12 +16,12 @@ import pytest
 import reput
 from delivering import LIMIT_S, SMALL, all_records, wait_until
 from faults.rows import row
-from reput.consume.delay_offsets import DelayOffsets
-from reput.consume.hold_service import HoldService
-from reput.consume.pull_service import PullRequest
-from reput.consume.schedule_service import ScheduleService
+from reput.consume.delivery.delay_offsets import DelayOffsets
+from reput.consume.delivery.schedule_service import ScheduleService
+from reput.consume.delivery.transaction_service import TransactionService, TransactionState
+from reput.consume.pull.hold_service import HoldService
+from reput.consume.pull.pull_service import PullRequest
 from reput.consume.services import ConsumeServices
-from reput.consume.transaction_service import TransactionService, TransactionState
 from reput.errors import DispatcherError, ReputError, StoreError, StoreReadOnly
 from reput.opened_store import Store
 from reput.process.frames.release_service import ReleaseService

@@ -42,6 +42,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "retention",
         "reader",
     ),
+    "reput.consume": ("registry", "pull", "delivery", "administration", "groups"),
     "reput.process": (
         "system",
         "logs",

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import reput
 from reput.bench.machine import machine_facts, percentiles
 from reput.bench.scratch import scratch_directory
-from reput.consume.pull_service import PullRequest
-from reput.consume.subscription import subscribe
+from reput.consume.pull.pull_service import PullRequest
+from reput.consume.registry.subscription import subscribe
 from reput.store.config.topic_config_manager import TopicConfig
 
 if TYPE_CHECKING:

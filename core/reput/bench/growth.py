@@ -35,8 +35,8 @@ from reput.bench.figures import yes_or_no
 from reput.bench.machine import machine_facts
 from reput.bench.scratch import scratch_directory
 from reput.bench.turns import REPUT, user_environment
-from reput.consume.pull_service import PullRequest
-from reput.consume.subscription import subscribe
+from reput.consume.pull.pull_service import PullRequest
+from reput.consume.registry.subscription import subscribe
 from reput.errors import ConfigError
 from reput.opened_store import TIMESTAMP_MAX, Store
 from reput.store.config.topic_config_manager import TopicConfig

@@ -66,7 +66,7 @@ def consume(
     time is a number of milliseconds since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there is no message.
     """
     from reput.consume import GroupReading, TopicReader, first_queue_offset, subscribe
-    from reput.consume.topics import may_be_topic
+    from reput.consume.registry.topics import may_be_topic
     from reput.filter import parse, parse_plain_tags
     from reput.opened_store import ReadOnlyStore
 

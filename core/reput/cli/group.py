@@ -24,7 +24,7 @@ from reput.cli.output import print_table, write_line
 from reput.cli.stopped_store import administrate, look
 
 if TYPE_CHECKING:
-    from reput.consume.statistics import GroupRow, StoreStatistics
+    from reput.consume.registry.statistics import GroupRow, StoreStatistics
 
 __all__ = ["register"]
 

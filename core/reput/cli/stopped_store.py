@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from reput.cli.options import refuse_address, settings_of
 
 if TYPE_CHECKING:
-    from reput.consume.administration import Administration
+    from reput.consume.administration.administration import Administration
 
 __all__ = ["administrate", "look"]
 
@@ -18,10 +18,10 @@ __all__ = ["administrate", "look"]
 @contextmanager
 def look(store: Path, config: Path | None, assignments: list[str] | None) -> Iterator[Administration]:
     """Give the configuration of a store, whoever has it open, to be read; not a byte changes."""
-    from reput.consume.administration import Administration
-    from reput.consume.config_managers import ConfigManagers
-    from reput.consume.subscription_groups import SubscriptionGroups
-    from reput.consume.topics import Topics
+    from reput.consume.administration.administration import Administration
+    from reput.consume.registry.config_managers import ConfigManagers
+    from reput.consume.registry.subscription_groups import SubscriptionGroups
+    from reput.consume.registry.topics import Topics
     from reput.opened_store import ReadOnlyStore
 
     refuse_address(store)
@@ -35,7 +35,7 @@ def look(store: Path, config: Path | None, assignments: list[str] | None) -> Ite
 @contextmanager
 def administrate(store: Path, config: Path | None, assignments: list[str] | None) -> Iterator[Administration]:
     """Give the configuration of a store that nobody has open, to be changed."""
-    from reput.consume.administration import StoppedStore
+    from reput.consume.administration.administration import StoppedStore
     from reput.opened_store import ReadOnlyStore
 
     refuse_address(store)

@@ -24,7 +24,7 @@ from reput.cli.output import print_table, write_line
 from reput.cli.stopped_store import administrate, look
 
 if TYPE_CHECKING:
-    from reput.consume.statistics import TopicRow
+    from reput.consume.registry.statistics import TopicRow
     from reput.store.config.topic_config_manager import TopicConfig
 
 __all__ = ["register"]
@@ -132,7 +132,7 @@ def change_topic(
     must_exist: bool,
 ) -> None:
     """Have a topic be as it is said, what is not said staying as it was."""
-    from reput.consume.response_code import ResponseCode
+    from reput.consume.registry.response_code import ResponseCode
     from reput.errors import RequestRefused
     from reput.store.config.topic_config_manager import TopicConfig
 
@@ -159,7 +159,7 @@ def delete_topic(
 
     Its records stay in the log until retention takes them; no rebuild brings the topic back.
     """
-    from reput.consume.topics import is_system_topic
+    from reput.consume.registry.topics import is_system_topic
 
     with administrate(store, config, assignments) as administration:
         has_messages = not is_system_topic(topic) and administration.has_messages(topic)

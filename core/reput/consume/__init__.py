@@ -20,34 +20,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reput.consume.consumer import Consumer
-    from reput.consume.group_reading import GroupReading
-    from reput.consume.pull_service import PullRequest, PullResult, PullService
-    from reput.consume.response_code import ResponseCode
+    from reput.consume.administration.group_reading import GroupReading
+    from reput.consume.delivery.transaction_service import HalfMessage, TransactionService, TransactionState
+    from reput.consume.groups.consumer import Consumer
+    from reput.consume.pull.pull_service import PullRequest, PullResult, PullService
+    from reput.consume.pull.topic_reader import Beginning, MessageSource, TopicReader, first_queue_offset
+    from reput.consume.registry.response_code import ResponseCode
+    from reput.consume.registry.subscription import Filter, Subscription, subscribe
     from reput.consume.services import ConsumeServices
-    from reput.consume.subscription import Filter, Subscription, subscribe
-    from reput.consume.topic_reader import Beginning, MessageSource, TopicReader, first_queue_offset
-    from reput.consume.transaction_service import HalfMessage, TransactionService, TransactionState
 
 # Where each public name lives.
 HOMES = {
-    "Beginning": "reput.consume.topic_reader",
+    "Beginning": "reput.consume.pull.topic_reader",
     "ConsumeServices": "reput.consume.services",
-    "Consumer": "reput.consume.consumer",
-    "Filter": "reput.consume.subscription",
-    "GroupReading": "reput.consume.group_reading",
-    "HalfMessage": "reput.consume.transaction_service",
-    "MessageSource": "reput.consume.topic_reader",
-    "PullRequest": "reput.consume.pull_service",
-    "PullResult": "reput.consume.pull_service",
-    "PullService": "reput.consume.pull_service",
-    "ResponseCode": "reput.consume.response_code",
-    "Subscription": "reput.consume.subscription",
-    "TopicReader": "reput.consume.topic_reader",
-    "TransactionService": "reput.consume.transaction_service",
-    "TransactionState": "reput.consume.transaction_service",
-    "first_queue_offset": "reput.consume.topic_reader",
-    "subscribe": "reput.consume.subscription",
+    "Consumer": "reput.consume.groups.consumer",
+    "Filter": "reput.consume.registry.subscription",
+    "GroupReading": "reput.consume.administration.group_reading",
+    "HalfMessage": "reput.consume.delivery.transaction_service",
+    "MessageSource": "reput.consume.pull.topic_reader",
+    "PullRequest": "reput.consume.pull.pull_service",
+    "PullResult": "reput.consume.pull.pull_service",
+    "PullService": "reput.consume.pull.pull_service",
+    "ResponseCode": "reput.consume.registry.response_code",
+    "Subscription": "reput.consume.registry.subscription",
+    "TopicReader": "reput.consume.pull.topic_reader",
+    "TransactionService": "reput.consume.delivery.transaction_service",
+    "TransactionState": "reput.consume.delivery.transaction_service",
+    "first_queue_offset": "reput.consume.pull.topic_reader",
+    "subscribe": "reput.consume.registry.subscription",
 }
 
 __all__ = [

@@ -9,31 +9,30 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
-from reput.consume.administration import Administration
-from reput.consume.config_managers import ConfigManagers
-from reput.consume.consumer import Consumer
-from reput.consume.consumer_filters import ConsumerFilters
-from reput.consume.consumer_group import ConsumerGroup
-from reput.consume.consumer_manager import ConsumerManager
-from reput.consume.hold_service import CONSUME_QUEUE, GrowingStore, HoldService
-from reput.consume.local_offset_store import ConsumedLog, LocalFileOffsetStore
-from reput.consume.pull_service import PullService, ReadableStore
-from reput.consume.response_code import ResponseCode
-from reput.consume.statistics import Statistics
-from reput.consume.subscription import Filter
-from reput.consume.subscription_groups import SubscriptionGroups, check_group
-from reput.consume.topic_reader import Beginning
-from reput.consume.topics import Topics
+from reput.consume.administration.administration import Administration
+from reput.consume.groups.consumable_store import ConsumableStore
+from reput.consume.groups.consumer import Consumer
+from reput.consume.groups.consumer_group import ConsumerGroup
+from reput.consume.groups.local_offset_store import LocalFileOffsetStore
+from reput.consume.pull.hold_service import CONSUME_QUEUE, HoldService
+from reput.consume.pull.pull_service import PullService
+from reput.consume.pull.topic_reader import Beginning
+from reput.consume.registry.config_managers import ConfigManagers
+from reput.consume.registry.consumer_filters import ConsumerFilters
+from reput.consume.registry.consumer_manager import ConsumerManager
+from reput.consume.registry.response_code import ResponseCode
+from reput.consume.registry.statistics import Statistics
+from reput.consume.registry.subscription import Filter
+from reput.consume.registry.subscription_groups import SubscriptionGroups, check_group
+from reput.consume.registry.topics import Topics
 from reput.errors import ConfigError, ReputError, RequestRefused
 from reput.store.disk.shortages import do_all
-from reput.store.record.message import Message, PutMessageResult
-from reput.store.service.threads import Threads, thread_death
+from reput.store.service.threads import thread_death
 
-__all__ = ["ConsumableStore", "ConsumeServices"]
+__all__ = ["ConsumeServices"]
 
 CONSUME_QUEUE_EXT = "consume_queue_ext"
 
@@ -41,48 +40,6 @@ CONSUME_QUEUE_EXT = "consume_queue_ext"
 BRINGING = ("reput-hold", "reput-group", "reput-dispatchers")
 
 logger = logging.getLogger(__name__)
-
-
-class ConsumableStore(ReadableStore, GrowingStore, ConsumedLog, Protocol):
-    """A store that is open for writing, as its consumers see it."""
-
-    @property
-    def directory(self) -> Path:
-        """Where it lies."""
-
-    def require_open(self) -> None:
-        """Refuse a store that was closed."""
-
-    @property
-    def loops_wait_for_progress(self) -> bool:
-        """Whether `wait_for_async` needs no thread."""
-
-    def queue_ids(self, topic: str) -> Collection[int]:
-        """Return the queues of a topic that messages were put to."""
-
-    def delete_topic(self, topic: str) -> int:
-        """Delete a topic with its queues."""
-
-    def topic_changed(self, topic: str) -> None:
-        """Spread what is put over the queues that a topic is described with now."""
-
-    def put_nums(self, topic: str) -> int | None:
-        """Return how many messages were put to a topic since the store was opened, None if there is no such topic."""
-
-    @property
-    def services(self) -> ConsumeServices:
-        """These services."""
-
-    @property
-    def forked_from(self) -> int | None:
-        """The process that has it open, in a forked child; None: this one."""
-
-    @property
-    def threads(self) -> Threads:
-        """Its threads."""
-
-    def put(self, message: Message) -> PutMessageResult:
-        """Store a message."""
 
 
 class ConsumeServices:

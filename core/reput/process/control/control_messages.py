@@ -173,7 +173,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
         started: when the owner opened the store, ms since 1970; None: nobody has it open.
         waiting_delays: messages that wait for their time, by delay level; None: not known.
         half_messages: of transactions that are open; None: not known.
-        statistics: as `reput.consume.statistics.StoreStatistics`, but for these two; None: its owner was not asked.
+        statistics: as `StoreStatistics` of `reput.consume`, but for these two; None: its owner was not asked.
         settings: those that decide what the store's bytes mean, by name; see `reput.store.state.recorded_settings`.
         damage: what is known to be damaged of the log: what an operator has accepted, and what readers of whoever
             writes the store came upon and would find again.

@@ -1,0 +1,322 @@
+"""Administration: what an operator asks of topics and consumer groups, and changes of them.
+
+It works on the services of an open store, and on the files of a store that nobody has open: `StoppedStore`.
+
+Source of the words: RocketMQ admin tools (topicStatus, consumerProgress, resetOffsetByTime, deleteSubGroup).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from reput.arguments import require_text, require_whole
+from reput.consume.pull.pull_service import ReadableStore
+from reput.consume.pull.topic_reader import Beginning, check_beginning
+from reput.consume.registry.config_managers import ConfigManagers
+from reput.consume.registry.response_code import ResponseCode
+from reput.consume.registry.subscription_groups import SubscriptionGroups
+from reput.consume.registry.topics import RETRY_PREFIX, Topics, is_system_topic, may_be_topic
+from reput.errors import RequestRefused
+from reput.store.reader.message_reader import MessageReader
+from reput.store.state.store_lock import StoreLock
+
+__all__ = ["Administration", "GroupProgress", "QueueStats", "StoppedStore"]
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """One queue of a topic.
+
+    Attributes:
+        max_offset: behind the last message.
+        last_update_timestamp: store time of the last message, ms since 1970; None: it is not there (any more).
+    """
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int | None
+
+
+class GroupProgress(msgspec.Struct, frozen=True):
+    """How far a group has come with one queue.
+
+    Attributes:
+        broker_offset: behind the last message of the queue.
+        consumer_offset: what the group consumes next.
+        lag: messages that it has not consumed, of those that are there.
+        last_timestamp: store time of the last message that it consumed, ms since 1970; None: it is not there.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    broker_offset: int
+    consumer_offset: int
+    lag: int
+    last_timestamp: int | None
+
+
+class Administration:
+    """Answers and changes. Any thread may call.
+
+    Args:
+        move: sets an offset (group, topic, queue id, queue offset), for whoever consumes, too; None: nobody does.
+        delete: deletes a topic with its queues; None where nobody builds the queues.
+        consumes: tells whether somebody of a group is there who has subscribed to a topic.
+    """
+
+    def __init__(
+        self,
+        store: ReadableStore,
+        managers: ConfigManagers,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        move: Callable[[str, str, int, int], None] | None = None,
+        delete: Callable[[str], int] | None = None,
+        consumes: Callable[[str, str], bool] = lambda group, topic: False,
+    ) -> None:
+        self.store = store
+        self.managers = managers
+        self.topics = topics
+        self.groups = groups
+        self.move = move or managers.offsets.commit_offset
+        self.delete = delete
+        self.consumes = consumes
+
+    # Topics.
+
+    def topic_names(self) -> list[str]:
+        """Return the topics that are described or have messages, in the order of their names."""
+        with self.store.read_lock:
+            stored = self.store.reader.topics()
+        return sorted({*self.managers.topics.entries, *stored})
+
+    def topic_stats(self, topic: str) -> list[QueueStats]:
+        """Return a row per queue of a topic.
+
+        Raises:
+            RequestRefused: TOPIC_NOT_EXIST.
+        """
+        rows = []
+        for queue_id in self.queue_ids(topic):
+            low, high = self.queue_range(topic, queue_id)
+            rows.append(QueueStats(topic, queue_id, low, high, self.store_timestamp(topic, queue_id, high - 1)))
+        return rows
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the queues that a topic has for whoever reads or writes it.
+
+        Raises:
+            RequestRefused: TOPIC_NOT_EXIST.
+        """
+        require_text("topic", topic)
+        if self.topics.find(topic) is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
+        return self.topics.all_queue_ids(topic)
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first queue offset that can be read, and the one behind the last."""
+        require_text("topic", topic)
+        require_whole("queue_id", queue_id, None)
+        # In a file of offsets may stand anything: RocketMQ 4 commits what it is told to.
+        if not may_be_topic(topic):
+            return 0, 0
+        with self.store.read_lock:
+            return self.store.reader.queue_range(topic, queue_id)
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Return the store time of one message, None if it is not there."""
+        require_text("topic", topic)
+        require_whole("queue_id", queue_id, None)
+        require_whole("queue_offset", queue_offset, None)
+        if queue_offset < 0 or not may_be_topic(topic):
+            return None
+        with self.store.read_lock:
+            found = self.store.reader.get_message(topic, queue_id, queue_offset, 1).records
+        return found[0].store_timestamp if found else None
+
+    def has_messages(self, topic: str) -> bool:
+        """Tell whether the store has queues of *topic* that messages were put to."""
+        require_text("topic", topic)
+        return any(self.queue_range(topic, queue_id)[1] for queue_id in self.topics.queue_ids(topic))
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic, and what groups have committed of it.
+
+        Raises:
+            RequestRefused: it is unknown, or the system's; or the store has messages of it and is not open, so that
+                nobody would take its queues away.
+        """
+        require_text("topic", topic)
+        if is_system_topic(topic):
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"topic is the system's own: topic={topic!r}")
+        if topic not in self.managers.topics.entries and not self.topics.queue_ids(topic):
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
+        if self.delete is not None:
+            self.delete(topic)
+            return
+        if self.has_messages(topic):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the store has messages of the topic: topic={topic!r}",
+                "Open the store and call `store.delete_topic`, or close the topic: `reput topic update --perm 0`.",
+            )
+        self.topics.forget(topic)
+        self.managers.offsets.clean_offset_by_topic(topic)
+        self.managers.offsets.persist()
+
+    # Groups.
+
+    def group_names(self) -> list[str]:
+        """Return the groups that are described or have committed offsets, in the order of their names."""
+        return sorted({*self.managers.groups.entries, *self.managers.offsets.groups()})
+
+    def group_progress(self, group: str) -> list[GroupProgress]:
+        """Return a row per queue that a group has committed an offset of.
+
+        Raises:
+            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
+        """
+        self.require_group(group)
+        return self.progress_with(group, self.managers.offsets.offsets_of_group(group))
+
+    def progress_of_groups(self) -> dict[str, list[GroupProgress]]:
+        """Return for every group that is described or has committed offsets what `group_progress` returns, by name."""
+        committed = self.managers.offsets.by_group()
+        return {group: self.progress_with(group, committed.get(group, {})) for group in self.group_names()}
+
+    def progress_with(self, group: str, committed: dict[str, dict[int, int]]) -> list[GroupProgress]:
+        """Return a row per queue of what a group has committed."""
+        rows = []
+        for topic, offsets in sorted(committed.items()):
+            for queue_id, offset in sorted(offsets.items()):
+                low, high = self.queue_range(topic, queue_id)
+                last = self.store_timestamp(topic, queue_id, offset - 1)
+                lag = max(0, high - max(offset, low))
+                rows.append(GroupProgress(group, topic, queue_id, high, offset, lag, last))
+        return rows
+
+    def require_group(self, group: str) -> None:
+        """Raise RequestRefused, SUBSCRIPTION_GROUP_NOT_EXIST, unless anything is known of *group*."""
+        require_text("group", group)
+        if group not in self.managers.groups.entries and group not in self.managers.offsets.groups():
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group does not exist: group={group!r}"
+            )
+
+    def reset_offsets(
+        self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None
+    ) -> list[GroupProgress]:
+        """Have a group go on from another place of a topic, durably: its beginning, its end, or a store time in ms.
+
+        Args:
+            queue_id: this queue alone; None: all.
+
+        Returns:
+            A row per queue, as it is then.
+
+        Raises:
+            RequestRefused: group, topic or queue is unknown.
+            ConfigError: *to* is no such place, or *queue_id* no number.
+        """
+        check_beginning("to", to)
+        if queue_id is not None:
+            require_whole("queue_id", queue_id, None)
+        self.require_group(group)
+        queue_ids = self.queue_ids(topic)
+        if queue_id is not None and queue_id not in queue_ids:
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"the topic has no such queue: topic={topic!r} queue_id={queue_id} queue_nums={len(queue_ids)}",
+            )
+        rows = []
+        for number in queue_ids if queue_id is None else (queue_id,):
+            low, high = self.queue_range(topic, number)
+            if isinstance(to, int):
+                with self.store.read_lock:
+                    offset = self.store.reader.offset_by_time(topic, number, to)
+            else:
+                offset = low if to == "earliest" else high
+            self.move(group, topic, number, offset)
+            last = self.store_timestamp(topic, number, offset - 1)
+            rows.append(GroupProgress(group, topic, number, high, offset, high - offset, last))
+        self.managers.offsets.persist()
+        return rows
+
+    def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
+        """Forget a group, and its offsets unless they are to be kept.
+
+        Raises:
+            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
+        """
+        self.require_group(group)
+        if group in self.managers.groups.entries:
+            self.groups.forget(group)
+        if clean_offsets:
+            self.managers.offsets.remove_group(group)
+            self.managers.offsets.persist()
+
+    def clean_offsets(self) -> list[tuple[str, str]]:
+        """Forget the offsets of dead groups: those of which everything they would consume next is gone from the log.
+
+        A group of which somebody is there is not dead, however far it is behind.
+
+        Returns:
+            Group and topic of each.
+
+        Source: RocketMQ broker, ConsumerOffsetManager.scanUnsubscribedTopic.
+        """
+        removed = []
+        for group, committed in self.managers.offsets.by_group().items():
+            for topic, offsets in committed.items():
+                if topic.startswith(RETRY_PREFIX) or self.consumes(group, topic):
+                    continue
+                if all(offset < self.queue_range(topic, queue_id)[0] for queue_id, offset in offsets.items()):
+                    self.managers.offsets.remove(group, topic)
+                    removed.append((group, topic))
+        self.managers.offsets.persist()
+        return removed
+
+
+class StoppedStore:
+    """The configuration of a store that nobody else writes meanwhile: its lock is held until `close`.
+
+    Args:
+        reader: of the store, as it lies; the caller closes it.
+    """
+
+    def __init__(self, directory: Path, store: ReadableStore) -> None:
+        """Take the lock and read the files.
+
+        Raises:
+            StoreLocked: another process writes the store, and keeps its configuration in memory.
+            DamagedStore: a file cannot be read, nor its backup.
+        """
+        settings = store.settings
+        reader: MessageReader = store.reader
+        with ExitStack() as undo:
+            self.store_lock = StoreLock(directory)
+            undo.callback(self.store_lock.close)
+            managers = ConfigManagers(directory, settings)
+            topics = Topics(managers.topics, settings, reader.queue_ids)
+            self.administration = Administration(store, managers, topics, SubscriptionGroups(managers.groups, settings))
+            undo.pop_all()
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self.store_lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,126 @@
+"""GroupReading: one group reads one topic of a store that nobody else has open, as `reput consume --group` does.
+
+Every batch is a pull, so the group, the topic and the queues have to be there and be allowed; offsets are the group's
+own in ``consumerOffset.json``. The store's lock is held: whoever writes the store keeps the offsets in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from reput.consume.administration.administration import StoppedStore
+from reput.consume.pull.pull_service import PullRequest, PullService, ReadableStore
+from reput.consume.registry.consumer_filters import ConsumerFilters
+from reput.consume.registry.consumer_manager import ConsumerManager
+from reput.consume.registry.subscription import Subscription
+from reput.consume.registry.subscription_groups import check_group
+from reput.store.reader.message_reader import GetMessageResult
+
+__all__ = ["GroupReading"]
+
+
+class GroupReading:
+    """A `MessageSource` for a `TopicReader`, and where the group goes on."""
+
+    def __init__(self, directory: Path, store: ReadableStore, group: str, subscription: Subscription) -> None:
+        """Take the store's lock, and read what was committed.
+
+        Args:
+            store: the same store, opened to be read; the caller closes it.
+
+        Raises:
+            StoreLocked: another process writes the store, and would overwrite the offsets.
+            RequestRefused: no group is called so; or there is no such group, and it may not be made.
+            DamagedStore: a configuration file cannot be read, nor its backup.
+        """
+        check_group(group)
+        self.store = store
+        self.group = group
+        self.subscription = subscription
+        self.stopped = StoppedStore(directory, store)
+        try:
+            administration = self.stopped.administration
+            if administration.topics.find(subscription.topic) is not None:
+                # Without anything to read nothing makes a group of whatever was typed.
+                administration.groups.require(group)
+            managers = administration.managers
+            self.topic_table = administration.topics
+            self.offsets = managers.offsets
+            filters = ConsumerFilters(managers.filters, managers.bloom_filter, directory, bit_maps_are_made=False)
+            self.pull_service = PullService(
+                store,
+                administration.topics,
+                administration.groups,
+                ConsumerManager(filters),
+                managers.offsets,
+                managers.bloom_filter,
+            )
+        except BaseException:
+            self.stopped.close()
+            raise
+
+    # What a TopicReader asks.
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the queues of a topic that consumers are given."""
+        config = self.topic_table.find(topic)
+        queue_ids = self.store.reader.queue_ids(topic)
+        return [queue_id for queue_id in queue_ids if config and queue_id < config.read_queue_nums]
+
+    def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
+        """Return the first queue offset that can be read, and the one behind the last."""
+        return self.store.reader.queue_range(topic, queue_id)
+
+    def get(
+        self, topic: str, queue_id: int = 0, queue_offset: int = 0, count_max: int = 32, *, tags: str | None = None
+    ) -> GetMessageResult:
+        """Pull from a queue for the group; its subscription says which tags, so *tags* says nothing new.
+
+        Raises:
+            RequestRefused: the group or the topic may not be read.
+        """
+        found = self.pull_service.pull(
+            PullRequest(
+                group=self.group,
+                topic=topic,
+                queue_id=queue_id,
+                queue_offset=queue_offset,
+                count_max=count_max,
+                subscription=self.subscription,
+                trusted=True,
+            )
+        )
+        return GetMessageResult(
+            found.status, found.next_begin_offset, found.min_offset, found.max_offset, found.records
+        )
+
+    # Offsets.
+
+    def next_queue_offset(self, queue_id: int) -> int | None:
+        """Return the queue offset that the group reads next, None if it never committed one."""
+        return self.offsets.query_offset(self.group, self.subscription.topic, queue_id)
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        """Keep, durably, the next queue offset by queue id.
+
+        Raises:
+            OSError: what was kept before still is.
+        """
+        for queue_id, queue_offset in positions.items():
+            self.offsets.commit_offset(self.group, self.subscription.topic, queue_id, queue_offset)
+        self.offsets.persist()
+
+    def close(self) -> None:
+        """Give the store's lock back."""
+        self.stopped.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

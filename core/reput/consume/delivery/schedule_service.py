@@ -1,0 +1,535 @@
+"""ScheduleService: delivers delayed messages when their time has come.
+
+    put with a delay level ─▶ SCHEDULE_TOPIC_XXXX, queue level - 1 ─▶ unit: tags code = deliver time
+                                                                        │ due
+    real topic and queue ◀── put again, once ◀──────────────────────────┘
+
+One thread in the writer's process, which sleeps until the next message is due, and is told of a delayed put by the
+writer. It begins with the first delayed message, or when a store is opened that has some. A level delivers in the order
+of its queue; what was delivered is kept as `DelayOffsets` say, and after a kill the log tells (`delivery_search`), so
+that nothing is delivered twice.
+
+A message whose deliver time lies further ahead than its delay was stored under a clock that was wrong since, or with
+another table of levels; it is due at once, as in RocketMQ. But store times never go back: while the log is ahead of a
+clock that was set back, that much more is allowed, as long as it is no more than the delay again, so that such a step
+shifts deliveries and makes none of them early.
+
+Source: RocketMQ, ScheduleMessageService.DeliverDelayedMessageTimerTask.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+from typing import TypeAlias
+
+import msgspec
+
+from reput.consume.delivery.carried_message import carried_message, carried_properties
+from reput.consume.delivery.delay_offsets import DelayOffsets, DeliveredUpTo
+from reput.errors import (
+    DamagedStore,
+    DispatcherError,
+    MessageIllegal,
+    OffsetOutOfRange,
+    StoreClosed,
+    StoreError,
+    StoreReadOnly,
+    WaitTimeout,
+)
+from reput.store.ext.consume_queue_ext import is_address
+from reput.store.message_store import MessageStore
+from reput.store.queue.consume_queue import PRE_BLANK_SIZE, Unit
+from reput.store.reader.message_reader import MessageReader, QueueReader
+from reput.store.record.delay_level import SCHEDULE_TOPIC
+from reput.store.record.message import MessageExtBrokerInner
+from reput.store.record.record import decode_record
+from reput.store.service.threads import StartedThread
+from reput_hooks import Record
+
+__all__ = ["HALF_TOPIC", "DelayLevelRow", "ScheduleService"]
+
+logger = logging.getLogger("reput.consume")
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+# Messages of one level that are put under one lock; then the next level has its turn.
+BATCH = 64
+# The clock may be set; while a message waits no sleep is longer, so that this is noticed.
+SLEEP_MAX_S = 1.0
+# A smaller tags code is no time but the hash of a tag. RocketMQ 4.9 puts that where it dispatches while it recovers,
+# because it reads the table of levels only after that, and delivers such messages at once, hours too early.
+HASH_MAX = 2**31 - 1
+# The longest wait for the consume queue that does not look whether the service is to stop.
+WAIT_S = 0.5
+# Until a level is tried again whose queue cannot be read or whose messages cannot be put. RocketMQ waits 10 s.
+PAUSE_MS = 1_000
+
+
+# Queue offset, deliver time in ms since 1970, and unit of a message that waits.
+Waiting: TypeAlias = tuple[int, int, Unit]
+
+
+class DelayLevelRow(msgspec.Struct, frozen=True):
+    """What waits in one level.
+
+    Attributes:
+        next_queue_offset: of the message that is delivered next.
+        waiting: how many there are.
+        deliver_timestamp: when the next one is due, ms since 1970; None: none waits, or its queue is not read yet.
+    """
+
+    level: int
+    next_queue_offset: int
+    waiting: int
+    deliver_timestamp: int | None
+
+
+class Level:
+    """One delay level. Guarded by the condition.
+
+    Attributes:
+        due: when to look at it, in ms since 1970, 0: at once; None: nothing waits.
+        trouble: what keeps it from going on, as it was reported; None: nothing does.
+    """
+
+    __slots__ = ("due", "number", "queue_offset", "trouble")
+
+    def __init__(self, number: int, queue_offset: int) -> None:
+        self.number = number
+        self.queue_offset = queue_offset
+        self.due: int | None = None
+        self.trouble: str | None = None
+
+
+class ScheduleService:
+    """Delivers the delayed messages of one store.
+
+    Args:
+        writer: puts what is due, and knows how many messages each level has.
+        reader: of the same store, used by nobody else.
+        wait_for_queue: returns when the consume queue is readable up to a commit-log offset; as `Store.wait_for`.
+    """
+
+    def __init__(
+        self, writer: MessageStore, reader: MessageReader, wait_for_queue: Callable[[int, float | None], None]
+    ) -> None:
+        """Read what was delivered.
+
+        Raises:
+            DamagedStore: what was kept about that cannot be read.
+        """
+        self.writer = writer
+        self.reader = reader
+        self.wait_for_queue = wait_for_queue
+        self.opened_end = writer.appended
+        self.offsets = DelayOffsets(writer, self.delivered)
+        self.changed = threading.Condition()
+        # Held while messages are put and counted as delivered, so that what is kept says both or neither.
+        self.delivering = threading.Lock()
+        self.stopping = False
+        self.begun = False
+        self.thread: StartedThread | None = None
+        self.delivered_count = 0
+        self.refused_count = 0
+        beginning = self.offsets.beginning()
+        kept = dict(self.offsets.manager.offset_table)
+        if beginning is not None:
+            kept |= {level: max(at, kept.get(level, 0)) for level, at in beginning.queue_offsets.items()}
+        queues = writer.queue_offsets.queues.get(SCHEDULE_TOPIC, {})
+        numbers = {*range(1, writer.delay_levels.level_max + 1), *(queue_id + 1 for queue_id in queues)}
+        # What was kept may be ahead of a log that was cut since.
+        self.levels = {
+            number: Level(number, min(kept.get(number, 0), self.end_of(number))) for number in sorted(numbers)
+        }
+        # Whether it is known what was delivered; after a kill the log has to be searched for it.
+        self.known = not self.has_waiting or (beginning is not None and beginning.commit_log_offset == self.opened_end)
+
+    # What others ask for. Any thread.
+
+    def end_of(self, number: int) -> int:
+        """Return the queue offset behind the last message of a level."""
+        return self.writer.queue_offsets.next_offset(SCHEDULE_TOPIC, number - 1)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether any message waits."""
+        return any(level.queue_offset < self.end_of(level.number) for level in self.levels.values())
+
+    def delivered(self) -> DeliveredUpTo:
+        """Return what is delivered now, and where the log ends."""
+        with self.delivering:
+            queue_offsets = {level.number: level.queue_offset for level in self.levels.values() if level.queue_offset}
+            return DeliveredUpTo(self.writer.epochs.epoch, self.writer.appended, queue_offsets)
+
+    def status(self) -> list[DelayLevelRow]:
+        """Return a row for each level that ever had a message."""
+        return [
+            DelayLevelRow(
+                level.number,
+                level.queue_offset,
+                max(self.end_of(level.number) - level.queue_offset, 0),
+                level.due or None,
+            )
+            for level in self.levels.values()
+            if self.end_of(level.number)
+        ]
+
+    def waiting(self) -> dict[int, int] | None:
+        """Return how many messages wait by level; None: after a kill it is not found out yet what was delivered."""
+        if not self.known:
+            return None
+        return {row.level: row.waiting for row in self.status() if row.waiting}
+
+    def notice(self, number: int, deliver_timestamp: int) -> None:
+        """Know that a message was delayed; the writer calls this under the put lock."""
+        with self.changed:
+            level = self.levels.get(number)
+            if level is not None and level.due is None:
+                level.due = deliver_timestamp
+                if self.thread is not None:
+                    self.changed.notify()
+                    return
+                try:
+                    self.start()
+                except StoreError as error:
+                    # The message is stored. The next one that is delayed tries again, and so does the next opening.
+                    level.due = None
+                    logger.error("delayed messages have to wait: error=%s", error)
+
+    def start(self) -> None:
+        """Begin to deliver; what waits already is found by the thread."""
+        if self.thread is None and not self.stopping:
+            self.thread = self.writer.threads.start("reput-schedule", self.run)
+
+    def stop(self) -> None:
+        """Deliver nothing any more."""
+        with self.changed:
+            self.stopping = True
+            self.changed.notify_all()
+        if self.thread is not None and self.thread is not threading.current_thread():
+            self.thread.join()
+        self.offsets.stop()
+
+    def keep(self) -> None:
+        """Keep what was delivered, once the log is durable; for the end, after `stop`.
+
+        Raises:
+            OSError: the disk refused; what was kept before still is, and the log tells the rest.
+        """
+        if self.known and self.thread is not None:
+            self.offsets.keep()
+
+    def close(self) -> None:
+        """Stop, and close the files."""
+        self.stop()
+        self.reader.close()
+
+    def forget(self) -> None:
+        """In a forked child of the writer: there is no thread here."""
+        self.stopping = True
+        self.thread = None
+
+    # The thread.
+
+    def run(self) -> None:
+        """Deliver until stopped."""
+        while not self.stopping:
+            try:
+                if not self.begun:
+                    self.begin()
+                self.deliver_due()
+            except StoreClosed:
+                return
+            except StoreReadOnly as error:
+                logger.error("delayed messages are delivered no more: %s", error)
+                return
+            except WaitTimeout:
+                # The consume queue is behind, or does not run; it was waited for.
+                continue
+            except (DispatcherError, StoreError, OSError) as error:
+                logger.warning("delayed messages have to wait: pause_ms=%d error=%s", PAUSE_MS, error)
+                with self.changed:
+                    self.changed.wait_for(lambda: self.stopping, PAUSE_MS / 1000)
+                continue
+            self.sleep()
+
+    def sleep(self) -> None:
+        """Sleep until a message is due, one is delayed, or the service is stopped."""
+        with self.changed:
+            dues = [level.due for level in self.levels.values() if level.due is not None]
+            # The clock is not the one that sleeps go by: it may be set meanwhile.
+            pause = min((min(dues) - self.writer.clock.now_ms()) / 1000, SLEEP_MAX_S) if dues else None
+            if not self.stopping and (pause is None or pause > 0):
+                self.changed.wait(pause)
+
+    def begin(self) -> None:
+        """Find out what waits in each level."""
+        self.wait_for_queue(self.opened_end, WAIT_S)
+        if not self.known:
+            self.search()
+        with self.changed:
+            for level in self.levels.values():
+                # Whatever waits is looked at once.
+                level.due = 0 if level.queue_offset < self.end_of(level.number) else None
+            self.known = self.begun = True
+        # Not before: what is kept without the search would hide from the next one what this one is to find.
+        self.offsets.start()
+
+    def search(self) -> None:
+        """Find out what was delivered behind the position that was kept."""
+        begin = self.search_begin()
+        if begin < self.opened_end:
+            from reput.consume.delivery.delivery_search import delivered_copies, find_delivered
+
+            known = {level.number: level.queue_offset for level in self.levels.values()}
+            found = find_delivered(
+                delivered_copies(self.writer.directory, begin, self.opened_end), known, self.scheduled_from
+            )
+            for number, queue_offset in found.items():
+                self.levels[number].queue_offset = max(queue_offset, known[number])
+
+    def search_begin(self) -> int:
+        """Return the commit-log offset behind which all deliveries lie that nothing kept tells of.
+
+        A message is delivered behind its scheduled record, so messages that were delayed later ask for no search.
+        """
+        heads = [units[0] for level in self.levels.values() if (units := self.units(level, self.queue(level.number)))]
+        if not heads:
+            return self.opened_end
+        begin = min(unit[0] for _, _, unit in heads)
+        beginning = self.offsets.beginning()
+        if beginning is not None:
+            return max(begin, beginning.commit_log_offset)
+        # RocketMQ kept queue offsets only. Nothing is delivered before it is due.
+        due = min(deliver_timestamp for _, deliver_timestamp, _ in heads)
+        if due > self.writer.store_timestamp:
+            return self.opened_end
+        from reput.consume.delivery.delivery_search import segment_before
+
+        return max(begin, segment_before(self.writer.directory, due))
+
+    def scheduled_from(self, number: int, queue_offset: int) -> Iterator[tuple[int, Record]]:
+        """Yield the messages of a level that can be delivered, with their queue offsets."""
+        level = Level(number, queue_offset)
+        queue = self.queue(number)
+        while number in self.levels and (units := self.units(level, queue)):
+            for record in self.records(queue, units):
+                message = real_message(record)
+                if message is not None and self.refusal(message) is None:
+                    yield record.queue_offset, record
+            level.queue_offset = units[-1][0] + 1
+
+    def deliver_due(self) -> None:
+        """Deliver what is due, a batch of each level at most; one that cannot go on keeps no other waiting."""
+        for level in self.levels.values():
+            if self.stopping or not self.is_due(level):
+                continue
+            try:
+                self.deliver(level)
+                level.trouble = None
+            except (StoreClosed, StoreReadOnly):
+                raise
+            except WaitTimeout:
+                # The consume queue is behind, or does not run; it was waited for.
+                self.postpone(level)
+            except (DispatcherError, StoreError, OSError) as error:
+                if level.trouble != str(error):
+                    level.trouble = str(error)
+                    logger.warning(
+                        "delayed messages have to wait: level=%d pause_ms=%d error=%s", level.number, PAUSE_MS, error
+                    )
+                self.postpone(level)
+
+    def is_due(self, level: Level) -> bool:
+        """Whether to look at a level now. One that is due later than anything can be by this clock is: it was set."""
+        if level.due is None:
+            return False
+        now = self.writer.clock.now_ms()
+        return level.due <= now or level.due > max(self.too_far(level.number, now), now + PAUSE_MS)
+
+    def too_far(self, number: int, now: int) -> int:
+        """Return the time behind which no message of a level can be due."""
+        delay = self.delay_of(number)
+        return now + delay + min(max(self.writer.store_timestamp - now, 0), delay)
+
+    def postpone(self, level: Level) -> None:
+        """Have a level tried again a little later."""
+        with self.changed:
+            level.due = self.writer.clock.now_ms() + PAUSE_MS
+
+    def deliver(self, level: Level) -> None:
+        """Deliver up to `BATCH` messages of one level, and set when to look at it next."""
+        queue = self.queue(level.number)
+        units = self.units(level, queue)
+        if not units and level.queue_offset < self.end_of(level.number):
+            # The writer knows of more than the queue shows.
+            self.wait_for_queue(self.writer.appended, WAIT_S)
+            units = self.units(level, queue)
+        now = self.writer.clock.now_ms()
+        too_far = self.too_far(level.number, now)
+        # In the order of the queue: what is due behind a message that is not has to wait.
+        due = list(takewhile(lambda item: item[1] <= now or item[1] > too_far, units))
+        if due:
+            self.put(level, queue, due)
+        with self.changed:
+            if len(due) < len(units):
+                level.due = units[len(due)][1]
+            elif level.queue_offset == self.end_of(level.number):
+                level.due = None
+            else:
+                level.due = now if units else now + PAUSE_MS
+
+    def put(self, level: Level, queue: QueueReader, due: list[Waiting]) -> None:
+        """Put what is due under its real topic, all under one lock.
+
+        Raises:
+            DamagedStore: a record cannot be read; those before it were put.
+        """
+        try:
+            records = self.records(queue, due)
+        except DamagedStore:
+            if len(due) == 1:
+                raise
+            for item in due:
+                self.put(level, queue, [item])
+            return
+        messages = []
+        for record in records:
+            message = real_message(record)
+            if message is None:
+                self.refuse(record, "it names no topic and queue")
+            else:
+                messages.append((record, message))
+        with self.delivering:
+            try:
+                try:
+                    self.writer.append_batch([message for _, message in messages])
+                except MessageIllegal:
+                    messages = self.those_that_may_be_put(messages)
+                    self.writer.append_batch([message for _, message in messages])
+            except StoreError as error:
+                # A batch that a full disk cuts: the rest is tried again.
+                self.delivered_count += error.stored_count
+                if error.stored_count:
+                    level.queue_offset = messages[error.stored_count - 1][0].queue_offset + 1
+                raise
+            self.delivered_count += len(messages)
+            level.queue_offset = due[-1][0] + 1
+
+    def those_that_may_be_put(
+        self, messages: list[tuple[Record, MessageExtBrokerInner]]
+    ) -> list[tuple[Record, MessageExtBrokerInner]]:
+        """Report the messages that the store will never take, and return the others: nobody waits behind such a one."""
+        taken = []
+        for record, message in messages:
+            reason = self.refusal(message)
+            if reason is None:
+                taken.append((record, message))
+            else:
+                self.refuse(record, reason)
+        return taken
+
+    def refusal(self, message: MessageExtBrokerInner) -> str | None:
+        """Return which limit *message* breaks, None if none."""
+        try:
+            self.writer.prepare(message)
+        except MessageIllegal as error:
+            return str(error)
+        return None
+
+    def refuse(self, record: Record, reason: str) -> None:
+        """Report a message that is never delivered. It stays in the log."""
+        self.refused_count += 1
+        logger.error(
+            "a delayed message cannot be delivered: reason=%r queue_id=%d queue_offset=%d commit_log_offset=%d",
+            reason,
+            record.queue_id,
+            record.queue_offset,
+            record.commit_log_offset,
+        )
+
+    # Reading a level.
+
+    def queue(self, number: int) -> QueueReader:
+        return self.reader.queue(SCHEDULE_TOPIC, number - 1)
+
+    def delay_of(self, number: int) -> int:
+        """Return the delay of a level in ms: what was put before the levels were changed keeps its time."""
+        return self.writer.delay_history.longest_delay(number)
+
+    def units(self, level: Level, queue: QueueReader) -> list[Waiting]:
+        """Return queue offset, deliver time and unit of the next messages that a level's queue shows.
+
+        What retention took before its time is passed over.
+
+        Raises:
+            DamagedStore: the queue's file is missing, or was cut short.
+        """
+        low, high = queue.range()
+        at = level.queue_offset
+        if at < low:
+            logger.error(
+                "delayed messages are gone from the log before they were due: level=%d from=%d until=%d",
+                level.number,
+                at,
+                low,
+            )
+            at = level.queue_offset = low
+        if at >= high:
+            return []
+        units = queue.units.units(at, min(BATCH, high - at))
+        if not units:
+            queue.refuse_missing_file(at)
+        return [(at + number, self.deliver_timestamp(queue, unit), unit) for number, unit in enumerate(units)]
+
+    def deliver_timestamp(self, queue: QueueReader, unit: Unit) -> int:
+        """Return when the message of *unit* is due. One that the log does not have is, to be passed over."""
+        tags_code = unit[2]
+        if unit[1] == PRE_BLANK_SIZE:
+            return 0
+        if is_address(tags_code):
+            ext = queue.ext.get(tags_code)
+            tags_code = 0 if ext is None else ext.tags_code
+        if tags_code > HASH_MAX:
+            return tags_code
+        try:
+            record = self.reader.record_at(unit[0])
+        except OffsetOutOfRange:
+            return 0
+        if record is None:
+            return 0
+        level = record.properties.get("DELAY", "")
+        return self.writer.delay_history.at(unit[0]).deliver_timestamp(level, record.store_timestamp) or 0
+
+    def records(self, queue: QueueReader, units: list[Waiting]) -> list[Record]:
+        """Return the records of *units*; those that the log does not have any more are missing."""
+        data = queue.read([(queue_offset, unit) for queue_offset, _, unit in units], [], [])
+        found = list(map(decode_record, data))
+        if len(found) < len(units):
+            there = {record.queue_offset for record in found}
+            missing = [queue_offset for queue_offset, _, _ in units if queue_offset not in there]
+            logger.error(
+                "the log has delayed messages no more: topic=%s queue_id=%d queue_offsets=%s",
+                SCHEDULE_TOPIC,
+                queue.queue_id,
+                missing,
+            )
+        return found
+
+
+def real_message(record: Record) -> MessageExtBrokerInner | None:
+    """Return what is put for a scheduled record; None: it says of no queue that could take it.
+
+    The properties keep DELAY, REAL_TOPIC and REAL_QID on disk, as RocketMQ has it. A half message is never delayed, and
+    RocketMQ drops one that says so.
+    """
+    topic = record.properties.get("REAL_TOPIC", "")
+    try:
+        queue_id = int(record.properties.get("REAL_QID", ""))
+    except ValueError:
+        return None
+    if topic in (HALF_TOPIC, SCHEDULE_TOPIC):
+        return None
+    return carried_message(record, topic, queue_id, carried_properties(record))

@@ -1,0 +1,116 @@
+"""StoppedCounts: the messages that wait in a store which nobody has open, counted from its queues and offsets.
+
+    SCHEDULE_TOPIC_XXXX, queue level - 1 ── behind what delayOffset.json says ──▶ delays
+    RMQ_SYS_TRANS_HALF_TOPIC ── behind what consumerOffset.json says, without an op record ──▶ half messages
+
+Both can be told only of a store that was closed cleanly, by reput or by RocketMQ. After a kill the queues may lack the
+log's end, and the log has to be searched for what was delivered: the next opening does both.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from reput.consume.delivery.delay_offsets import DELAY_OFFSETS_NAME, DeliveredUpTo
+from reput.consume.delivery.half_messages import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    TRANSACTION_GROUP,
+    done_offsets,
+    identity_of,
+    names_real_queue,
+    queue_records,
+)
+from reput.settings import Settings
+from reput.store.config.consumer_offset_manager import ConsumerOffsetManager, consumer_offset_manager
+from reput.store.config.delay_offset_manager import DelayOffsetManager
+from reput.store.disk.sealed_file import read_sealed
+from reput.store.reader.message_reader import MessageReader
+from reput.store.record.delay_level import SCHEDULE_TOPIC
+from reput.store.state.dispatcher_cursors import read_dispatcher_cursors
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import read_store_id
+from reput_hooks import Cursor
+
+__all__ = ["StoppedCounts", "count_stopped"]
+
+CONSUME_QUEUE = "consume_queue"
+
+
+class StoppedCounts(msgspec.Struct, frozen=True):
+    """What waits.
+
+    Attributes:
+        waiting_delays: messages that wait for their time, by delay level; None: not known.
+        half_messages: of transactions that are open; None: not known.
+    """
+
+    waiting_delays: dict[int, int] | None = None
+    half_messages: int | None = None
+
+
+def count_stopped(store_directory: Path, settings: Settings, reader: MessageReader, log_end: int) -> StoppedCounts:
+    """Return what waits in a store that nobody has open.
+
+    Raises:
+        DamagedStore: a file that says so cannot be read, nor its backup.
+    """
+    if (store_directory / "abort").exists():
+        return StoppedCounts()
+    epochs = read_epochs(store_directory, read_store_id(store_directory))
+    closed_by_reput = epochs.clean_end == log_end
+    if closed_by_reput and read_dispatcher_cursors(store_directory).get(CONSUME_QUEUE) != log_end:
+        # Nobody has built the queues up to the end.
+        return StoppedCounts()
+    offsets = consumer_offset_manager(store_directory, settings)
+    offsets.load()
+    return StoppedCounts(
+        waiting_delays(store_directory, reader, log_end if closed_by_reput else None), half_messages(reader, offsets)
+    )
+
+
+def waiting_delays(store_directory: Path, reader: MessageReader, closed_at: int | None) -> dict[int, int] | None:
+    """Return how many messages wait in each delay level that has any, None if that is not known.
+
+    Args:
+        closed_at: the end of the log where reput closed it; None: RocketMQ did, and kept what it had delivered.
+    """
+    manager = DelayOffsetManager(store_directory)
+    manager.load()
+    kept = read_sealed(store_directory / "reput" / DELAY_OFFSETS_NAME, DeliveredUpTo)
+    if kept is not None:
+        store_id = read_store_id(store_directory)
+        cursor = Cursor(store_id, kept.epoch, kept.commit_log_offset, 0)
+        if not read_epochs(store_directory, store_id).holds(cursor):
+            kept = None
+    waiting = {}
+    for queue_id in reader.queue_ids(SCHEDULE_TOPIC):
+        level = queue_id + 1
+        low, high = reader.queue_range(SCHEDULE_TOPIC, queue_id)
+        following = max(low, manager.query_offset(level) or 0, kept.queue_offsets.get(level, 0) if kept else 0)
+        if following < high:
+            waiting[level] = high - following
+    if waiting and closed_at is not None and (kept is None or kept.commit_log_offset != closed_at):
+        # It was opened after a kill, and closed again before what was delivered had been found in the log.
+        return None
+    return waiting
+
+
+def half_messages(reader: MessageReader, offsets: ConsumerOffsetManager) -> int:
+    """Return how many transactions nobody has settled."""
+    pending = set()
+    settled = set()
+    for queue_id in reader.queue_ids(HALF_TOPIC):
+        op_progress = offsets.query_offset(TRANSACTION_GROUP, OP_TOPIC, queue_id)
+        done: set[int] = set()
+        for op in queue_records(reader, OP_TOPIC, queue_id, op_progress):
+            done.update(done_offsets(op))
+        half_progress = offsets.query_offset(TRANSACTION_GROUP, HALF_TOPIC, queue_id)
+        for half in queue_records(reader, HALF_TOPIC, queue_id, half_progress):
+            if half.queue_offset in done:
+                settled.add(identity_of(half))
+            elif names_real_queue(half):
+                pending.add(identity_of(half))
+    return len(pending - settled)

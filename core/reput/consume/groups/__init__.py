@@ -1,0 +1,1 @@
+"""Consumers, and how those of one group share its queues and keep its offsets."""

@@ -1,0 +1,569 @@
+"""ConsumerGroup: the consumers that one group has in this program, and how they share its queues.
+
+Source of the sharing: RocketMQ client, AllocateMessageQueueAveragely.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+from weakref import ref
+
+from reput.consume.groups.consumable_store import ConsumableStore
+from reput.consume.groups.local_offset_store import LocalFileOffsetStore
+from reput.consume.groups.shared_queue import SharedQueue
+from reput.consume.pull.hold_service import CONSUME_QUEUE, HoldService
+from reput.consume.pull.pull_service import PullRequest, PullService
+from reput.consume.pull.topic_reader import Beginning
+from reput.consume.registry.config_managers import ConfigManagers
+from reput.consume.registry.consumer_manager import BROADCASTING, CLUSTERING, ConsumerManager
+from reput.consume.registry.response_code import ResponseCode
+from reput.consume.registry.statistics import Statistics
+from reput.consume.registry.subscription import Subscription
+from reput.consume.registry.subscription_groups import SubscriptionGroups
+from reput.consume.registry.topics import RETRY_PREFIX, Topics
+from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange, ReputError, RequestRefused
+from reput.filter import SqlFilter, TagFilter
+from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.disk.shortages import do_all
+from reput.store.reader.message_reader import GetMessageStatus, Records
+from reput.store.record.multi_dispatch import LMQ_PREFIX
+from reput_hooks import Record
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from reput.consume.groups.consumer import Consumer
+    from reput.consume.pull.hold_service import Watch
+
+__all__ = ["ConsumerGroup"]
+
+# Messages that are read at once, and bytes of their records as far as the last ones were like the next.
+BATCH = 128
+BATCH_SIZE = 1 << 20
+CATCH_UP_S = 60.0
+
+logger = logging.getLogger(__name__)
+
+
+class GroupServices(Protocol):
+    """What a group needs of its store's services."""
+
+    store: ConsumableStore
+    managers: ConfigManagers
+    topics: Topics
+    groups: SubscriptionGroups
+    statistics: Statistics
+    consumer_manager: ConsumerManager
+    pull_service: PullService
+    hold_service: HoldService
+
+    def require_open(self) -> None:
+        """Refuse a store that was closed."""
+
+    def require_threads(self) -> None:
+        """Refuse to wait for a message that a dead thread would bring."""
+
+    def stop_broadcasting(self, shared: ConsumerGroup) -> None:
+        """Keep how far a broadcasting consumer has come, which goes."""
+
+
+class ConsumerGroup:
+    """One group, or one consumer of a group that broadcasts, which is alone with its queues and offsets.
+
+    Any thread may call; `lock` guards it, its queues, and what its consumers know of them.
+
+    Args:
+        offsets: where they go on; None: at the group's offsets in the store.
+        lock: of the group's broadcasting consumers, which count together what they are given.
+    """
+
+    def __init__(
+        self,
+        services: GroupServices,
+        group: str,
+        *,
+        offsets: LocalFileOffsetStore | None = None,
+        lock: threading.RLock | None = None,
+    ) -> None:
+        self.services = services
+        self.group = group
+        self.broadcasts = offsets is not None
+        self.offsets: ConsumerOffsetManager = services.managers.offsets if offsets is None else offsets
+        self.lock = lock or threading.RLock()
+        # Client ids of the consumers, in the order in which they came.
+        self.members: dict[ref[Consumer], str] = {}
+        # Consumers that tasks wait for: nothing else may refer to a task, nor to what it holds.
+        self.awaited: set[Consumer] = set()
+        self.queues: dict[tuple[str, int], SharedQueue] = {}
+        self.begins: dict[str, Beginning] = {}
+        # Topics with fewer queues than consumers, which was said of them.
+        self.told_crowded: set[str] = set()
+        self.watch: Watch | None = None
+        # Threads that wait for a message.
+        self.thread_count = 0
+
+    # Who is there.
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """The consumers that somebody refers to."""
+        return [consumer for reference in self.members if (consumer := reference()) is not None]
+
+    def join(self, consumer: Consumer) -> None:
+        """Let a consumer in and give it its share.
+
+        Raises:
+            ConfigError: others of the group want something else of a topic.
+            RequestRefused: the group is not allowed to consume.
+            DispatcherError: it begins with what comes later, but nobody builds the queues that say where that is.
+        """
+        if any(begin != "earliest" for begin in consumer.begins.values()):
+            self.catch_up()
+        with self.lock:
+            for other in self.consumers:
+                for topic, subscription in consumer.subscriptions.items():
+                    theirs = other.subscriptions.get(topic)
+                    if theirs is not None and filter_of(theirs) != filter_of(subscription):
+                        raise ConfigError(
+                            "consumers of one group want the same of a topic: "
+                            f"group={self.group!r} topic={topic!r} filter={subscription.expression!r} "
+                            f"filter_of_the_others={theirs.expression!r}"
+                        )
+            self.members[consumer.reference] = consumer.client_id
+            self.begins.update(consumer.begins)
+            try:
+                self.register()
+                self.assign()
+            except BaseException:
+                self.leave(consumer.reference)
+                raise
+            consumer.closed = False
+            waiting = [
+                key
+                for key, queue in self.queues.items()
+                if self.services.store.next_queue_offset(*key) > queue.position
+            ]
+        for key in waiting:
+            # It was put before anybody watched, and may not be readable yet.
+            self.services.hold_service.look_again(key)
+
+    def leave(self, reference: ref[Consumer]) -> None:
+        """Let a consumer go: what it has not done is given to the others, or to whoever comes next."""
+        with self.lock:
+            client_id = self.members.pop(reference, None)
+            if client_id is None:
+                return
+            self.commit()
+            for queue in self.queues.values():
+                if queue.owner is reference:
+                    queue.give_back()
+                    queue.give_to(queue.heir if queue.heir is not reference else None)
+            self.register()
+            self.assign()
+        self.services.consumer_manager.unregister(self.group, client_id)
+
+    def let_abandoned_go(self) -> bool:
+        """Let the consumers go that nobody refers to any more, and tell whether there were any."""
+        with self.lock:
+            abandoned = [reference for reference in self.members if reference() is None]
+        for reference in abandoned:
+            self.leave(reference)
+        return bool(abandoned)
+
+    def register(self) -> None:
+        """Have the store know what is consumed, and tell this group when there is more of it."""
+        topics: set[str] = set()
+        subscriptions: dict[str, Subscription] = {}
+        for consumer in self.consumers:
+            topics.update(consumer.subscriptions)
+            subscriptions.update(consumer.subscriptions)
+        for consumer in self.consumers:
+            self.services.consumer_manager.register(
+                self.group,
+                consumer.client_id,
+                subscriptions.values(),
+                BROADCASTING if self.broadcasts else CLUSTERING,
+            )
+        hold_service = self.services.hold_service
+        former, self.watch = self.watch, None
+        if topics:
+            self.watch = hold_service.watch(tuple(topics), self.grown)
+        if former is not None:
+            hold_service.unwatch(former)
+        for topic in topics:
+            self.find_queues(topic, self.begins.get(topic, "earliest"))
+        for key in [key for key in self.queues if key[0] not in topics]:
+            del self.queues[key]
+
+    def find_queues(self, topic: str, begin: Beginning) -> None:
+        """Have the queues that a topic has now; those that are new here begin at *begin*."""
+        for queue_id in self.services.topics.read_queue_ids(topic):
+            if (topic, queue_id) not in self.queues:
+                self.queues[topic, queue_id] = self.new_queue(topic, queue_id, begin)
+
+    def new_queue(self, topic: str, queue_id: int, begin: Beginning) -> SharedQueue:
+        """Return a queue at the group's committed offset, or where it begins without one."""
+        committed = self.offsets.query_offset(self.group, topic, queue_id)
+        position = self.position_at(topic, queue_id, begin) if committed is None else committed
+        statistics = self.services.statistics.of_group(self.group, topic)
+        return SharedQueue(topic, queue_id, position, committed, statistics)
+
+    def catch_up(self) -> None:
+        """Return when all that was put by now can be read, so that the end of a queue is the end.
+
+        Raises:
+            DispatcherError: it cannot be, or not in time.
+        """
+        store = self.services.store
+        store.wait_for(CONSUME_QUEUE, store.appended, CATCH_UP_S)
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first queue offset that can be read, and the one that the next message gets.
+
+        Raises:
+            OffsetOutOfRange: the topic has no such queue.
+        """
+        store = self.services.store
+        if (topic, queue_id) not in self.queues:
+            raise OffsetOutOfRange(
+                f"the topic has no such queue: topic={topic!r} queue_id={queue_id}",
+                "See `reput topic describe` for its queues.",
+            )
+        with store.read_lock:
+            low, high = store.reader.queue_range(topic, queue_id)
+        return low, max(high, store.next_queue_offset(topic, queue_id))
+
+    def position_at(self, topic: str, queue_id: int, beginning: Beginning) -> int:
+        """Return the queue offset at which *beginning* lies."""
+        store = self.services.store
+        with store.read_lock:
+            if isinstance(beginning, int):
+                return store.reader.offset_by_time(topic, queue_id, beginning)
+            low, high = store.reader.queue_range(topic, queue_id)
+        return low if beginning == "earliest" else high
+
+    def assign(self) -> None:
+        """Share the queues of each topic: equal runs of queue ids, the first consumers getting one more."""
+        by_topic: dict[str, list[SharedQueue]] = {}
+        for key in sorted(self.queues):
+            by_topic.setdefault(key[0], []).append(self.queues[key])
+        for topic, queues in by_topic.items():
+            members = [consumer.reference for consumer in self.consumers if topic in consumer.subscriptions]
+            if len(members) > len(queues) and topic != RETRY_PREFIX + self.group:
+                self.tell_crowded(topic, len(members), len(queues))
+            for number, queue in enumerate(queues):
+                owner = members[share_of(number, len(queues), len(members))] if members else None
+                if queue.owner is owner:
+                    queue.heir = None
+                elif queue.owner is None or not queue.in_flight:
+                    queue.give_to(owner)
+                else:
+                    queue.heir = owner
+        for consumer in self.consumers:
+            consumer.queues = [queue for queue in self.queues.values() if queue.owner is consumer.reference]
+            consumer.notify()
+
+    def tell_crowded(self, topic: str, consumer_count: int, queue_count: int) -> None:
+        """Log, once for each topic, that some consumers get nothing: a queue belongs to one consumer at a time."""
+        if topic not in self.told_crowded:
+            self.told_crowded.add(topic)
+            logger.warning(
+                "the group has more consumers than the topic has queues, so some get no message: group=%s topic=%s "
+                "consumers=%d queues=%d (describe the topic with more: `reput topic create STORE %s --queues N`)",
+                self.group,
+                topic,
+                consumer_count,
+                queue_count,
+                topic,
+            )
+
+    def begin_waiting(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """A task of *loop*, which the calling thread runs, is about to wait for a message; None: a thread. Under lock.
+
+        Where nobody but tasks of one loop wait, the loop is told of new messages, else the hold service's thread.
+        """
+        watch = self.watch
+        if watch is None or (watch.loop is not None and watch.loop.loop is loop):
+            return
+        former, hold_service = watch.loop, self.services.hold_service
+        if former is not None:
+            hold_service.set_loop(watch, None)
+            # The loop may be busy with something else, or not run at all.
+            former.share_all()
+        store = self.services.store
+        if loop is None or self.thread_count or not store.loops_wait_for_progress:
+            return
+        if all(other is loop for consumer in self.consumers for other, _ in consumer.tasks):
+            hold_service.set_loop(watch, hold_service.loop_arrivals(loop))
+
+    def grown(self, queues: set[tuple[str, int]]) -> None:
+        """Called by the hold service or a loop: these queues can be read further."""
+        with self.lock:
+            owners = set()
+            new = []
+            for key in queues:
+                queue = self.queues.get(key)
+                if queue is None:
+                    new.append(key)
+                else:
+                    queue.has_more = True
+                    owners.add(queue.owner)
+            for consumer in self.consumers:
+                if consumer.reference in owners:
+                    consumer.notify()
+            # One that cannot be read keeps no other from being given to somebody.
+            do_all(*(partial(self.add_queue, *key) for key in new))
+
+    def wake_all(self) -> None:
+        """Have whoever waits for a message look again."""
+        with self.lock:
+            for consumer in self.consumers:
+                consumer.notify()
+
+    def look_for_queues(self) -> None:
+        """Have the queues that topics have been given since, and no longer those that are not to be read any more.
+
+        That somebody has changed a topic is not told; RocketMQ's clients look every 20 s.
+        """
+        with self.lock:
+            topics = {topic for consumer in self.consumers for topic in consumer.subscriptions}
+            configs = {topic: self.services.topics.find(topic) for topic in topics}
+            before = set(self.queues)
+            self.drop_queues(
+                queue
+                for (topic, queue_id), queue in self.queues.items()
+                if (config := configs.get(topic)) is not None and queue_id >= config.read_queue_nums
+            )
+            for topic in topics:
+                # What a later queue has came later than whoever wanted the latest.
+                self.find_queues(topic, "earliest")
+            added = self.queues.keys() - before
+            if added:
+                self.assign()
+        for key in added:
+            self.services.hold_service.look_again(key)
+
+    def drop_queues(self, queues: Iterable[SharedQueue]) -> None:
+        """Have queues no more that are not to be read any more. Under lock."""
+        dropped = list(queues)
+        if not dropped:
+            return
+        self.commit()
+        for queue in dropped:
+            if (owner := queue.owning_consumer) is not None:
+                owner.forget(queue)
+            self.queues.pop((queue.topic, queue.queue_id), None)
+        self.assign()
+
+    def add_queue(self, topic: str, queue_id: int) -> None:
+        """Give somebody a queue that was not there when its consumers came, if it may be read."""
+        config = self.services.topics.find(topic)
+        if config is not None and queue_id < config.read_queue_nums:
+            # All of its messages came later than whoever wanted the latest.
+            self.queues[topic, queue_id] = self.new_queue(topic, queue_id, "earliest")
+            self.assign()
+
+    # Messages.
+
+    def fetch(self, queue: SharedQueue, subscription: Subscription) -> bool:
+        """Read on in a queue until there is something to give; False at its end, or if it is to be read no more.
+
+        Raises:
+            RequestRefused: the group or the topic may not be read any more.
+            DamagedStore: the next record is not what the queue says of it; those before it were given.
+        """
+        try:
+            return self.read_on(queue, subscription)
+        except RequestRefused as error:
+            match error.response_code:
+                case ResponseCode.TOPIC_NOT_EXIST:
+                    # It was deleted. Whatever is put to a topic of that name from now on says so itself.
+                    queue.has_more = False
+                case ResponseCode.INVALID_PARAMETER:
+                    # The topic has fewer queues to read than before.
+                    self.drop_queues([queue])
+                case _:
+                    raise
+            return False
+        except DamagedStore:
+            if queue.batch == 1:
+                raise
+            queue.batch = 1
+            return self.read_on(queue, subscription)
+
+    def read_on(self, queue: SharedQueue, subscription: Subscription) -> bool:
+        """Do what `fetch` promises with as many records as the queue's batch says."""
+        if queue.fetched is not None:
+            queue.position, queue.fetched = queue.next_position, None
+        light = queue.topic.startswith(LMQ_PREFIX)
+        while queue.has_more:
+            at = queue.position
+            result = self.services.pull_service.pull(
+                PullRequest(
+                    group=self.group,
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    queue_offset=at,
+                    # A record says which place it has in its own queue, not in a light one.
+                    count_max=1 if light else queue.batch,
+                    subscription=subscription,
+                    trusted=True,
+                )
+            )
+            following = result.next_begin_offset
+            match result.status:
+                case GetMessageStatus.FOUND:
+                    queue.next_position = following
+                    record_size, store_timestamp = result.records.first_stored()
+                    queue.batch = max(1, min(BATCH, BATCH_SIZE // record_size))
+                    first = following - 1 if light else None
+                    queue.fetched = wanted(result.records, subscription.compiled, queue.done, first)
+                    if queue.topic.startswith(RETRY_PREFIX):
+                        queue.fetched = as_sent_first(queue.fetched)
+                    queue.statistics.look(store_timestamp)
+                    return True
+                case GetMessageStatus.OFFSET_OVERFLOW_ONE | GetMessageStatus.NO_MESSAGE_IN_QUEUE:
+                    queue.has_more = False
+                    queue.looked_again_at = self.services.hold_service.look_again_if_due(
+                        (queue.topic, queue.queue_id), following, queue.looked_again_at
+                    )
+                case GetMessageStatus.OFFSET_TOO_SMALL | GetMessageStatus.OFFSET_OVERFLOW_BADLY:
+                    logger.warning(
+                        "the queue does not have what the group wants next: group=%s topic=%s queue_id=%d "
+                        "queue_offset=%d queue_offset_min=%d queue_offset_max=%d",
+                        self.group,
+                        queue.topic,
+                        queue.queue_id,
+                        at,
+                        result.min_offset,
+                        result.max_offset,
+                    )
+                    queue.done.clear()
+            queue.position = following
+        return False
+
+    # Offsets.
+
+    def commit(self) -> None:
+        """Tell the store's offsets how far each queue is done. Nothing is written to the disk yet."""
+        offsets = self.offsets
+        with self.lock:
+            for queue in self.queues.values():
+                offset = queue.commit_offset()
+                if offset != queue.committed:
+                    offsets.commit_offset(self.group, queue.topic, queue.queue_id, offset)
+                    queue.committed = offset
+
+    def move(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Go on elsewhere in a queue; what is in flight of it is forgotten."""
+        with self.lock:
+            queue = self.queues.get((topic, queue_id))
+            if queue is None:
+                return
+            owner = queue.owning_consumer
+            if owner is not None:
+                owner.forget(queue)
+            queue.move(queue_offset)
+            if queue.heir is not None:
+                self.assign()
+            elif owner is not None:
+                owner.notify()
+
+    def reset(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Go on elsewhere in a queue, whether it is consumed now or not, and have that be the group's offset."""
+        with self.lock:
+            self.move(topic, queue_id, queue_offset)
+            # At once: what is done from there on must not be committed before.
+            self.offsets.commit_offset(self.group, topic, queue_id, queue_offset)
+            queue = self.queues.get((topic, queue_id))
+            if queue is not None:
+                queue.committed = queue_offset
+
+    def hold_back(self, topic: str) -> None:
+        """Give nothing of a topic that is being deleted, not even what was read of it already."""
+        with self.lock:
+            for key, queue in self.queues.items():
+                if key[0] == topic:
+                    queue.fetched, queue.has_more = None, False
+
+    def begin_anew(self, topic: str) -> None:
+        """Go on with the first message of each queue of a topic that was deleted; what is in flight is forgotten."""
+        with self.lock:
+            for key, queue in self.queues.items():
+                if key[0] == topic:
+                    self.move(*key, 0)
+                    queue.committed = None
+
+    def forget(self) -> None:
+        """In a forked child of the writer: nobody consumes here. Whoever held the lock is the parent's thread."""
+        self.lock = threading.RLock()
+        self.watch = None
+        with self.lock:
+            for consumer in self.consumers:
+                consumer.closed = True
+                consumer.changed = threading.Condition(self.lock)
+                consumer.tasks = []
+                consumer.forget_all()
+            self.members = {}
+            self.awaited = set()
+            self.queues = {}
+
+    def end(self) -> None:
+        """Close all consumers: the store closes."""
+        for consumer in self.consumers:
+            try:
+                consumer.close()
+            except (ReputError, OSError) as error:
+                # A file of the program's own, or a queue that the others of the group would take over. Whoever closes
+                # a consumer is told; the store is closed cleanly all the same.
+                logger.error("a consumer's group cannot be left cleanly: group=%s error=%s", self.group, error)
+
+
+def filter_of(subscription: Subscription) -> tuple[str, str]:
+    """Return what tells two filters apart."""
+    return subscription.expression_type, subscription.expression
+
+
+def share_of(number: int, queue_count: int, consumer_count: int) -> int:
+    """Return which of the consumers gets a queue: the runs differ by one at most, the longer ones come first."""
+    size, longer = divmod(queue_count, consumer_count)
+    if number < longer * (size + 1):
+        return number // (size + 1)
+    return longer + (number - longer * (size + 1)) // size
+
+
+def wanted(
+    records: Records, compiled: TagFilter | SqlFilter, done: set[int], light: int | None
+) -> Iterator[tuple[int, Record]]:
+    """Yield records with their queue offsets; not those that are done, or whose tag has but the hash of a wanted one.
+
+    Args:
+        light: the queue offset of the only record, where that cannot tell it itself.
+    """
+    tags = compiled.tags if isinstance(compiled, TagFilter) else None
+    if light is None and not done and not tags:
+        return records.with_queue_offsets()
+    return wanted_of(records, tags, done, light)
+
+
+def wanted_of(
+    records: Records, tags: frozenset[str] | None, done: set[int], light: int | None
+) -> Iterator[tuple[int, Record]]:
+    """As `wanted`, where each record has to be looked at."""
+    for record in records:
+        queue_offset = record.queue_offset if light is None else light
+        if queue_offset in done or (tags and record.properties.get("TAGS") not in tags):
+            continue
+        yield queue_offset, record
+
+
+def as_sent_first(records: Iterator[tuple[int, Record]]) -> Iterator[tuple[int, Record]]:
+    """Yield records of a retry topic with the topic that they were sent to first, as RocketMQ's consumers see them."""
+    for queue_offset, record in records:
+        topic = record.properties.get("RETRY_TOPIC", record.topic)
+        yield queue_offset, replace(record, topic=topic)

@@ -1,0 +1,1 @@
+"""What is known of topics and groups: descriptions, subscriptions, filters, and counts."""

@@ -1,0 +1,189 @@
+"""Topics: which topics there are, with how many queues, and who may do what with them.
+
+A topic is known if ``topics.json`` has it, or if the store has messages of it: a program that puts without a broker
+need not describe its topics first. Such a topic has the queues that were put to, readable and writable.
+
+Source: RocketMQ broker, TopicConfigManager and TopicValidator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from reput.arguments import require_whole
+from reput.consume.registry.response_code import ResponseCode
+from reput.errors import MessageIllegal, RequestRefused
+from reput.settings import Settings
+from reput.store.config.topic_config_manager import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig, TopicConfigManager
+from reput.store.record.message import check_topic
+from reput.store.record.multi_dispatch import LMQ_PREFIX
+
+__all__ = ["DLQ_PREFIX", "RETRY_PREFIX", "Topics", "check_consumed_topic", "is_system_topic", "may_be_topic"]
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+# What every broker has from its start on, with so many queues.
+BOOT_TOPICS = {
+    "BenchmarkTest": 1024,
+    "OFFSET_MOVED_EVENT": 1,
+    "RMQ_SYS_TRANS_HALF_TOPIC": 1,
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1,
+    "SCHEDULE_TOPIC_XXXX": 18,
+    "SELF_TEST_TOPIC": 1,
+    "TBW102": 8,
+    "TRANS_CHECK_MAX_TIME_TOPIC": 1,
+}
+SYSTEM_TOPICS = frozenset((*BOOT_TOPICS, "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"))
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+INT_MAX = 2**31 - 1
+PERM_MAX = PERM_INHERIT | PERM_READ | PERM_WRITE
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether RocketMQ keeps *topic* for itself."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def may_be_topic(topic: str) -> bool:
+    """Tell whether a topic can have queues under that name, whoever made it, with whatever checks."""
+    return topic not in ("", ".", "..") and not {"/", "\0"} & {*topic}
+
+
+def check_consumed_topic(topic: object) -> None:
+    """Refuse a name that no topic can have, which nobody would ever put a message to.
+
+    Raises:
+        RequestRefused: INVALID_PARAMETER. Light queues are named as their producers like, but never with a slash.
+    """
+    if isinstance(topic, str) and topic.startswith(LMQ_PREFIX) and may_be_topic(topic):
+        return
+    check_topic_name(topic)
+
+
+def check_topic_name(topic: object) -> None:
+    """Raise RequestRefused, INVALID_PARAMETER, unless *topic* can be a topic's name."""
+    try:
+        check_topic(topic)  # type: ignore[arg-type]
+    except MessageIllegal as error:
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(error), "Give a topic's name.") from None
+
+
+class Topics:
+    """The topics of one store. Any thread may call.
+
+    Args:
+        queue_ids: gives the queues of a topic that the store has messages of.
+        persist: keep every change in the file; False for a store that is only read.
+        on_change: called with a topic's name after its description has changed.
+    """
+
+    def __init__(
+        self,
+        manager: TopicConfigManager,
+        settings: Settings,
+        queue_ids: Callable[[str], Collection[int]],
+        *,
+        persist: bool = True,
+        on_change: Callable[[str], None] = lambda topic: None,
+    ) -> None:
+        self.manager = manager
+        self.settings = settings
+        self.queue_ids = queue_ids
+        self.persist = persist
+        self.on_change = on_change
+
+    def find(self, topic: str) -> TopicConfig | None:
+        """Return what is known of *topic*, None if nothing is."""
+        config = self.manager.entries.get(topic)
+        if config is not None:
+            return config
+        queue_nums = max((*self.queue_ids(topic), BOOT_TOPICS.get(topic, 0) - 1), default=-1) + 1
+        if not queue_nums:
+            return None
+        return TopicConfig(topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
+
+    def described_queue_nums(self, topic: str) -> tuple[int, int]:
+        """Return how many queues ``topics.json`` or every broker has for readers of a topic, and for writers."""
+        config = self.manager.entries.get(topic)
+        if config is None:
+            return (BOOT_TOPICS.get(topic, 0),) * 2
+        return config.read_queue_nums, config.write_queue_nums
+
+    def all_queue_ids(self, topic: str) -> list[int]:
+        """Return the queues that a topic has for whoever reads or writes it, ascending.
+
+        They are not counted up to the highest: a program may put to any queue that a number of 32 bits names.
+        """
+        return sorted({*range(max(self.described_queue_nums(topic))), *self.queue_ids(topic)})
+
+    def read_queue_ids(self, topic: str) -> list[int]:
+        """Return the queues of a topic that consumers are given, ascending."""
+        read_queue_nums, _ = self.described_queue_nums(topic)
+        if topic in self.manager.entries:
+            return list(range(read_queue_nums))
+        return self.all_queue_ids(topic)
+
+    def create_or_update(self, config: TopicConfig) -> None:
+        """Have a topic be as *config* says, durably.
+
+        Raises:
+            RequestRefused: INVALID_PARAMETER; its name or a number is one that RocketMQ refuses, or it is the system's.
+        """
+        check_topic_name(config.topic_name)
+        if is_system_topic(config.topic_name):
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, f"topic is the system's own: topic={config.topic_name!r}"
+            )
+        for name, value in (("read_queue_nums", config.read_queue_nums), ("write_queue_nums", config.write_queue_nums)):
+            require_whole(name, value, None)
+            if not 1 <= value <= INT_MAX:
+                raise RequestRefused(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"a topic has one queue at least, and {INT_MAX} at most: {name}={value}",
+                )
+        require_whole("perm", config.perm, None)
+        if not 0 <= config.perm <= PERM_MAX:
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"perm is a sum of 1 (inherit), 2 (write) and 4 (read): perm={config.perm}",
+            )
+        self.keep(config)
+
+    def create_when_missing(
+        self, topic: str, queue_nums: int, *, perm: int = 6, topic_sys_flag: int = 0
+    ) -> TopicConfig:
+        """Return what is known of a topic, after making it if ``topics.json`` lacks it, as a broker does by itself."""
+        with self.manager.lock:
+            config = self.manager.entries.get(topic)
+            if config is None:
+                config = TopicConfig(
+                    topic_name=topic,
+                    read_queue_nums=queue_nums,
+                    write_queue_nums=queue_nums,
+                    perm=perm,
+                    topic_sys_flag=topic_sys_flag,
+                )
+                self.keep(config)
+            return config
+
+    def keep(self, config: TopicConfig) -> None:
+        """Take *config* into the table, and the table into its file."""
+        with self.manager.lock:
+            former = self.manager.entries.get(config.topic_name)
+            if former is not None:
+                config = msgspec.structs.replace(config, unknown={**former.unknown, **config.unknown})
+            self.manager.put(config.topic_name, config)
+            if self.persist:
+                self.manager.persist()
+        self.on_change(config.topic_name)
+
+    def forget(self, topic: str) -> None:
+        """Take a topic out of the table and its file, if it is there."""
+        with self.manager.lock:
+            if topic in self.manager.entries:
+                self.manager.remove(topic)
+                if self.persist:
+                    self.manager.persist()
+        self.on_change(topic)

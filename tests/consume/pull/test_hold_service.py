@@ -1,0 +1,397 @@
+"""HoldService: pulls that wait, and what wakes them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import tracemalloc
+from queue import SimpleQueue
+from unittest.mock import patch
+
+import pytest
+
+import reput
+from delivering import wait_until
+from reput.consume.pull.pull_service import PullRequest
+from reput.consume.registry.response_code import ResponseCode
+from reput.consume.registry.subscription import subscribe
+from reput.errors import ConfigError, RequestRefused, StoreClosed, StoreError
+from reput.filter import parse
+from reput.store.config.topic_config_manager import TopicConfig
+from reput.store.disk.files import Clock
+
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store whose dispatchers run on a thread of the test."""
+    with reput.open(tmp_path / "store", mode="inline") as opened:
+        opened.services.topics.create_or_update(TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4))
+        yield opened
+
+
+@pytest.fixture
+def hold_service(store):
+    """What holds its pulls."""
+    return store.services.hold_service
+
+
+def request(queue_id: int = 0, queue_offset: int = 0, wanted: object = None, topic: str = "orders") -> PullRequest:
+    """Return a pull of group ``billing``."""
+    return PullRequest(
+        group="billing",
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        subscription=subscribe(topic, wanted),
+        trusted=True,
+    )
+
+
+class Answer:
+    """What a held pull comes to."""
+
+    def __init__(self) -> None:
+        self.came = threading.Event()
+        self.result = None
+
+    def __call__(self, result: object) -> None:
+        self.result = result
+        self.came.set()
+
+    def wait(self):
+        """Return the result, or raise it."""
+        assert self.came.wait(WAIT_S)
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+class StoppedClock(Clock):
+    """A clock that goes only when it is set on."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+def test_a_pull_that_finds_something_does_not_wait(store, hold_service):
+    """Nor one whose offset is wrong: its consumer has to know."""
+    store.wait_for("consume_queue", store.put(reput.Message("orders", b"a", queue_id=0)).next_commit_log_offset, WAIT_S)
+    assert [record.body for record in hold_service.pull(request(), WAIT_S, Answer()).records] == [b"a"]
+    assert hold_service.pull(request(queue_offset=9), WAIT_S, Answer()).code == ResponseCode.PULL_OFFSET_MOVED
+    assert hold_service.held_count == 0
+
+
+def test_a_put_wakes_the_pulls_of_its_queue_alone(store, hold_service):
+    """Those of other queues wait on."""
+    answers = [Answer() for _ in range(4)]
+    for queue_id in range(4):
+        assert hold_service.pull(request(queue_id), WAIT_S, answers[queue_id]) is None
+    store.put(reput.Message("orders", b"a", queue_id=2))
+    assert [record.body for record in answers[2].wait().records] == [b"a"]
+    assert hold_service.held_count == 3
+    assert [answer.came.is_set() for answer in answers] == [False, False, True, False]
+
+
+def test_several_pulls_of_a_queue_are_woken_by_one_put(store, hold_service):
+    """Each of them gets the message: they may be of different groups."""
+    answers = [Answer() for _ in range(3)]
+    for answer in answers:
+        hold_service.pull(request(), WAIT_S, answer)
+    store.put(reput.Message("orders", b"a", queue_id=0))
+    assert {answer.wait().records[0].body for answer in answers} == {b"a"}
+
+
+@pytest.mark.parametrize("wanted", ["TagA", parse("price > 5")], ids=["tags", "expression"])
+def test_a_message_that_is_not_wanted_wakes_nobody(store, hold_service, wanted):
+    """The pull goes on behind it, and gets the first that is wanted."""
+    answer = Answer()
+    hold_service.pull(request(wanted=wanted), WAIT_S, answer)
+    for number in range(5):
+        store.put(reput.Message("orders", b"%d" % number, queue_id=0, tags="TagB", properties={"price": "1"}))
+    store.put(reput.Message("orders", b"wanted", queue_id=0, tags="TagA", properties={"price": "9"}))
+    result = answer.wait()
+    assert [record.body for record in result.records] == [b"wanted"]
+    assert result.next_begin_offset == 6
+
+
+def test_a_pull_that_waited_in_vain_is_answered(hold_service):
+    """As it was in the beginning: not found."""
+    started = time.monotonic()
+    result = hold_service.pull_and_wait(request(), 0.05)
+    assert time.monotonic() - started >= 0.05
+    assert (result.code, result.next_begin_offset) == (ResponseCode.PULL_NOT_FOUND, 0)
+    assert hold_service.held_count == 0
+
+
+def test_however_long_a_consumer_would_wait_the_others_are_served(store, hold_service):
+    """For longer than the system can, without end, or back in time; a time that is none is refused."""
+    for wrong in (float("nan"), "1", True):
+        with pytest.raises(ConfigError, match="timeout="):
+            hold_service.pull(request(), wrong, Answer())
+    answers = [Answer() for _ in range(2)]
+    hold_service.pull(request(0), 2.0**63, answers[0])
+    hold_service.pull(request(1), float("inf"), answers[1])
+    wait_until(hold_service.arrivals.empty)
+    assert hold_service.pull_and_wait(request(2), -1.0).code == ResponseCode.PULL_NOT_FOUND
+    assert hold_service.held_count == 2
+    for queue_id, answer in enumerate(answers):
+        store.put(reput.Message("orders", b"a", queue_id=queue_id))
+        assert answer.wait().records[0].body == b"a"
+
+
+def test_whoever_gives_up_waits_no_more(store, hold_service, monkeypatch):
+    """A task that is cancelled, and a thread that is interrupted: nothing of them is left until their time is up."""
+
+    async def work() -> None:
+        task = asyncio.create_task(hold_service.pull_async(request(), WAIT_S))
+        await asyncio.sleep(0)
+        assert hold_service.held_count == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    class Interrupted(SimpleQueue):
+        def get(self, block=True, timeout=None):
+            raise KeyboardInterrupt
+
+    asyncio.run(work())
+    assert hold_service.held_count == 0
+    monkeypatch.setattr("reput.consume.pull.hold_service.SimpleQueue", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hold_service.pull_and_wait(request(), WAIT_S)
+    assert hold_service.held_count == 0
+
+
+def test_what_was_not_wanted_is_not_looked_at_twice(store, hold_service):
+    """A pull whose time is up says where to go on."""
+    hold_service.clock = clock = StoppedClock()
+    answer = Answer()
+    hold_service.pull(request(wanted="TagA"), WAIT_S, answer)
+    (held,) = hold_service.held["orders", 0]
+    store.put(reput.Message("orders", b"a", queue_id=0, tags="TagB"))
+    wait_until(lambda: held.next_offset == 1)
+    clock.seconds += WAIT_S
+    hold_service.look_again(("orders", 0))
+    result = answer.wait()
+    assert (result.status.value, result.code) == ("NO_MATCHED_MESSAGE", ResponseCode.PULL_RETRY_IMMEDIATELY)
+    assert result.next_begin_offset == 1
+
+
+def test_a_message_between_the_look_and_the_waiting_is_not_missed(store, hold_service):
+    """However the two fall together."""
+    for number in range(200):
+        answer = Answer()
+        thread = threading.Thread(target=store.put, args=(reput.Message("orders", b"%d" % number, queue_id=0),))
+        thread.start()
+        result = hold_service.pull(request(queue_offset=number), WAIT_S, answer) or answer.wait()
+        assert [record.body for record in result.records] == [b"%d" % number]
+        thread.join()
+
+
+def test_a_view_that_goes_back_before_it_is_read_keeps_nobody_waiting(store, hold_service, monkeypatch):
+    """Its builder was killed when it had just shown the message; the next one shows it again."""
+    nothing = hold_service.pull_service.pull(request())
+    read = hold_service.pull_service.pull_again
+    went_back = []
+
+    def read_later(*arguments):
+        if not went_back:
+            went_back.append(True)
+            return nothing
+        return read(*arguments)
+
+    monkeypatch.setattr(hold_service.pull_service, "pull_again", read_later)
+    answer = Answer()
+    hold_service.pull(request(), WAIT_S, answer)
+    store.put(reput.Message("orders", b"a", queue_id=0))
+    assert [record.body for record in answer.wait().records] == [b"a"]
+    assert went_back
+
+
+def test_what_was_put_and_is_not_there_is_looked_for_once_or_until_its_view_is_there(store, hold_service, monkeypatch):
+    """A message without a unit keeps nobody busy; a view that went back again does not stop the looking."""
+    store.put(reput.Message("orders", b"a", queue_id=0))
+    store.wait_for("consume_queue", store.appended, WAIT_S)
+    looked = []
+    monkeypatch.setattr(hold_service, "look_again", looked.append)
+    queue, appended = ("orders", 0), store.appended
+    assert hold_service.look_again_if_due(queue, 1, -1) == -1
+    assert looked == []
+    assert hold_service.look_again_if_due(queue, 0, -1) == appended
+    assert looked == [queue]
+    assert hold_service.look_again_if_due(queue, 0, appended) == appended
+    assert looked == [queue]
+    monkeypatch.setattr(store, "readable_up_to", lambda view: 0)
+    assert hold_service.look_again_if_due(queue, 0, appended) == appended
+    assert looked == [queue, queue]
+
+
+def test_whoever_waits_is_refused_once_he_may_not_read_any_more(store, hold_service):
+    """All checks are made again."""
+    answer = Answer()
+    hold_service.pull(request(), WAIT_S, answer)
+    store.services.topics.create_or_update(TopicConfig(topic_name="orders", perm=2))
+    store.put(reput.Message("orders", b"a", queue_id=0))
+    with pytest.raises(RequestRefused) as refused:
+        answer.wait()
+    assert refused.value.response_code == ResponseCode.NO_PERMISSION
+
+
+def test_a_store_that_closes_answers_all_who_wait(tmp_path):
+    """Threads and callbacks; afterwards nobody can wait."""
+    with reput.open(tmp_path / "store", mode="inline") as store:
+        store.services.topics.create_or_update(TopicConfig(topic_name="orders"))
+        hold_service = store.services.hold_service
+        answer = Answer()
+        hold_service.pull(request(), WAIT_S, answer)
+    with pytest.raises(StoreClosed):
+        answer.wait()
+    with pytest.raises(StoreClosed):
+        hold_service.pull(request(), WAIT_S, answer)
+
+
+@pytest.mark.processes
+def test_tasks_and_threads_wait_for_dispatchers_in_processes(tmp_path):
+    """The put is seen once the dispatcher's process has written the queue."""
+
+    async def main() -> list[bytes]:
+        wait = asyncio.gather(*(hold_service.pull_async(request(queue_id), WAIT_S) for queue_id in range(4)))
+        await asyncio.sleep(0)
+        for queue_id in range(4):
+            store.put(reput.Message("orders", b"%d" % queue_id, queue_id=queue_id))
+        return [result.records[0].body for result in await wait]
+
+    with reput.open(tmp_path / "store") as store:
+        store.services.topics.create_or_update(TopicConfig(topic_name="orders"))
+        hold_service = store.services.hold_service
+        assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == [b"0", b"1", b"2", b"3"]
+        with pytest.raises(RequestRefused):
+            asyncio.run(hold_service.pull_async(request(99), WAIT_S))
+
+
+def test_ten_thousand_wait_on_a_thousand_queues(tmp_path):
+    """Each takes less than 2 KiB, a put wakes its own ten, and no thread is there but the one that wakes."""
+    queue_count, waiters_each = 1000, 10
+    with reput.open(tmp_path / "store", mode="inline") as store:
+        services = store.services
+        services.topics.create_or_update(TopicConfig(topic_name="orders", read_queue_nums=queue_count))
+        hold_service = services.hold_service
+        # What is kept of each queue whether somebody waits for it or not.
+        for queue_id in range(queue_count):
+            services.pull_service.pull(request(queue_id))
+        threads = set(threading.enumerate())
+        woken: list[int] = []
+        all_of_queue = threading.Event()
+
+        def done(result: object, queue_id: int) -> None:
+            woken.append(queue_id)
+            if woken.count(queue_id) == waiters_each:
+                all_of_queue.set()
+
+        gc.collect()
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(queue_count * waiters_each):
+            queue_id = number % queue_count
+            held = hold_service.pull(
+                request(queue_id), 3600.0, lambda result, queue_id=queue_id: done(result, queue_id)
+            )
+            assert held is None
+        gc.collect()
+        size = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        assert hold_service.held_count == queue_count * waiters_each
+        assert size / (queue_count * waiters_each) < 2048
+        assert set(threading.enumerate()) <= threads
+        for queue_id in (0, 500, 999):
+            all_of_queue.clear()
+            store.put(reput.Message("orders", b"a", queue_id=queue_id))
+            assert all_of_queue.wait(WAIT_S)
+            assert woken == [queue_id] * waiters_each
+            woken.clear()
+        assert hold_service.held_count == (queue_count - 3) * waiters_each
+
+
+def test_a_broker_without_long_polling_holds_for_a_short_time(tmp_path):
+    """However long the consumer would wait."""
+    polling = {"long_polling_enable": False, "short_polling_time_mills": 20}
+    with reput.open(tmp_path / "store", mode="inline", **polling) as store:
+        store.services.topics.create_or_update(TopicConfig(topic_name="orders"))
+        assert store.services.hold_service.pull_and_wait(request(), 3600.0).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_an_answer_that_fails_keeps_nobody_waiting(store, hold_service, caplog):
+    """It is logged; the other pulls of the queue are answered."""
+
+    def fail(result: object) -> None:
+        raise ZeroDivisionError
+
+    answer = Answer()
+    hold_service.pull(request(), WAIT_S, fail)
+    hold_service.pull(request(), WAIT_S, answer)
+    store.put(reput.Message("orders", b"a", queue_id=0))
+    assert answer.wait().records[0].body == b"a"
+    assert "cannot be answered" in caplog.text
+
+
+def test_a_disk_that_fails_is_told_to_whoever_waits(store, hold_service, monkeypatch):
+    """And the service goes on."""
+    answer = Answer()
+    hold_service.pull(request(), WAIT_S, answer)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store.reader, "get_message", fail)
+        store.put(reput.Message("orders", b"a", queue_id=0))
+        with pytest.raises(StoreError, match="Input/output"):
+            answer.wait()
+    again = Answer()
+    result = hold_service.pull(request(), WAIT_S, again) or again.wait()
+    assert result.records[0].body == b"a"
+
+
+def test_a_put_costs_the_same_however_many_groups_wait_for_its_topic(hold_service):
+    """It goes through the loops that they have, not through them; each is told by the thread that it wakes."""
+    told = []
+    watches = [hold_service.watch(("crowded", "other"), told.append) for _ in range(500)]
+    assert hold_service.loops_of_topic == {"crowded": {None: 500}, "other": {None: 500}}
+    with patch.object(hold_service, "watches", None):
+        hold_service.arrived([("crowded", 0)], 0)
+    wait_until(lambda: len(told) == 500)
+    for watch in watches:
+        hold_service.unwatch(watch)
+    assert (hold_service.loops_of_topic, hold_service.watches) == ({}, {})
+
+
+def test_a_watch_is_told_by_its_loop_or_by_the_thread(hold_service):
+    """Whoever waits for it changes that; the others of the topic are told as before."""
+
+    class Told:
+        def __init__(self):
+            self.arrivals = []
+            self.tell = self.arrivals.append
+
+    one, other, told = Told(), Told(), []
+    watches = [hold_service.watch(("orders",), told.append) for _ in range(3)]
+    hold_service.set_loop(watches[0], one)
+    hold_service.set_loop(watches[1], one)
+    assert hold_service.loops_of_topic == {"orders": {None: 1, one: 2}}
+    hold_service.set_loop(watches[2], other)
+    hold_service.arrived([("orders", 0)], 0)
+    assert (one.arrivals, other.arrivals) == ([(0, ("orders", 0))], [(0, ("orders", 0))])
+    hold_service.unwatch(watches[2])
+    hold_service.set_loop(watches[2], None)
+    assert hold_service.loops_of_topic == {"orders": {one: 2}}
+    hold_service.set_loop(watches[0], None)
+    assert hold_service.loops_of_topic == {"orders": {None: 1, one: 1}}
+    for watch in watches[:2]:
+        hold_service.unwatch(watch)
+    assert hold_service.loops_of_topic == {}
