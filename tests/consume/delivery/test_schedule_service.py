@@ -14,7 +14,7 @@ import pytest
 
 import reput
 from delivering import LIMIT_S, SMALL, accept, all_records, open_inline, wait_until
-from reput.consume import schedule_service
+from reput.consume.delivery import schedule_service
 from reput.consume.delivery.delivery_search import is_copy_of
 from reput.consume.delivery.schedule_service import PAUSE_MS
 from reput.errors import StoreFull

@@ -16,7 +16,7 @@ import pytest
 import reput
 import reput_hooks
 from delivering import LIMIT_S, SMALL, all_records, open_inline, wait_until
-from reput.consume import schedule_service
+from reput.consume.delivery import schedule_service
 from reput.consume.delivery.half_messages import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, done_offsets
 from reput.consume.delivery.transaction_service import HalfMessage, TransactionState, half_message
 from reput.consume.registry.response_code import ResponseCode

@@ -13,8 +13,8 @@ import pytest
 
 import reput
 from delivering import wait_until
-from reput.consume import loop_arrivals
 from reput.consume.groups.consumer_group import ConsumerGroup
+from reput.consume.pull import loop_arrivals
 from reput.consume.pull.pull_service import PullRequest
 from reput.consume.registry.subscription import subscribe
 from reput.errors import ConfigError, OffsetOutOfRange, RequestRefused, StoreClosed
@@ -430,7 +430,7 @@ def test_whoever_waits_is_told_of_the_consumers_end(store):
 
 def test_what_is_taken_away_while_it_is_sent_back_comes_twice(store, monkeypatch):
     """At least once: the copy is stored, and nobody is told that the message was not his."""
-    from reput.consume import send_back
+    from reput.consume.delivery import send_back
 
     put(store, "a")
     whole = send_back.send_back
