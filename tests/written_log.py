@@ -11,8 +11,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
+from reput.store.record.layout import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
 from reput.store.record.properties import filled_properties
-from reput.store.record.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN, encode_host, encode_record
+from reput.store.record.record import encode_host, encode_record
 from reput_hooks import Record
 
 __all__ = ["HOST", "START_MS", "WrittenLog", "inner_batch_body", "row_of_line", "row_of_record"]

@@ -19,7 +19,7 @@ from reput.store.disk.files import Files
 from reput.store.disk.sealed_file import seal
 from reput.store.ext.consume_queue_ext import is_address
 from reput.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
-from reput.store.record.record import INNER_BATCH_FLAG
+from reput.store.record.layout import INNER_BATCH_FLAG
 from reput.store.state.identity import StoreIdentity, read_store_id
 from reput_hooks import Cursor, DispatchBatch, RebuildNeeded, RetryLater
 from reput_plugins.consume_queue import ConsumeQueueDispatcher, reput_create_dispatcher, reput_describe_dispatcher

@@ -32,8 +32,9 @@ from reput.store.ext.consume_queue_ext_addresses import ExtAddresses
 from reput.store.log.group_commit_log import GroupCommitLog
 from reput.store.log.pooled_commit_log import PooledCommitLog
 from reput.store.message_store import MessageStore
+from reput.store.record.layout import BLANK_MAGIC_CODE
 from reput.store.record.message import Message
-from reput.store.record.record import BLANK_MAGIC_CODE, decode_record
+from reput.store.record.record import decode_record
 from reput.store.service.threads import Threads
 from reput.store.state.epochs import read_epochs
 from reput_hooks import CommitLogDispatcher, DispatcherDescription

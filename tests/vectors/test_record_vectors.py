@@ -12,17 +12,9 @@ from reput.filter.string_hash import string_hash
 from reput.store.disk.file_name import file_name, parse_file_name
 from reput.store.log.log_scan import LogScan
 from reput.store.record.delay_level import DelayLevels
+from reput.store.record.layout import BLANK_MAGIC_CODE, MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
 from reput.store.record.properties import decode_properties, encode_properties
-from reput.store.record.record import (
-    BLANK_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE_V2,
-    body_crc,
-    decode_record,
-    encode_host,
-    encode_message_id,
-    encode_record,
-)
+from reput.store.record.record import body_crc, decode_record, encode_host, encode_message_id, encode_record
 from reput_hooks import DispatchRequest
 from rocketmq_vectors import store_vectors
 

@@ -11,8 +11,9 @@ from reput.store.disk.files import Clock, Files
 from reput.store.log.commit_log import CommitLog
 from reput.store.log.flush_service import is_able_to_flush
 from reput.store.message_store import MessageStore
+from reput.store.record.layout import BLANK_MAGIC_CODE
 from reput.store.record.message import Message
-from reput.store.record.record import BLANK_MAGIC_CODE, decode_record
+from reput.store.record.record import decode_record
 from rocketmq_vectors import store_vectors
 
 

@@ -53,6 +53,17 @@ from reput.store.put_statistics import PutStatistics, PutTotals
 from reput.store.queue.batch_topics import BatchTopics
 from reput.store.queue.queue_offsets import QueueOffsets, QueueOffsetsSnapshot
 from reput.store.record.delay_level import SCHEDULE_TOPIC, DelayLevels
+from reput.store.record.layout import (
+    BLANK_SIZE_MIN,
+    BORN_HOST_V6_FLAG,
+    INNER_BATCH_FLAG,
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+    STORE_HOST_V6_FLAG,
+    TOPIC_SIZE_MAX_V1,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+)
 from reput.store.record.message import (
     Message,
     MessageExtBrokerInner,
@@ -70,22 +81,7 @@ from reput.store.record.multi_dispatch import (
     own_queue_id,
 )
 from reput.store.record.properties import PROPERTIES_SIZE_MAX
-from reput.store.record.record import (
-    BLANK_SIZE_MIN,
-    BORN_HOST_V6_FLAG,
-    CRC_PROPERTY_SIZE,
-    INNER_BATCH_FLAG,
-    INNER_NUM,
-    MESSAGE_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE_V2,
-    STORE_HOST_V6_FLAG,
-    TOPIC_SIZE_MAX_V1,
-    TRANSACTION_COMMIT_TYPE,
-    TRANSACTION_ROLLBACK_TYPE,
-    crc_property,
-    decode_record,
-    encode_address,
-)
+from reput.store.record.record import CRC_PROPERTY_SIZE, INNER_NUM, crc_property, decode_record, encode_address
 from reput.store.recovery.recreated_queues import RECREATED_QUEUES, read_recreated_queues, seal_recreated_queues
 from reput.store.retention.retention import Retention
 from reput.store.service.threads import Threads

@@ -16,7 +16,7 @@ import numpy as np
 from reput.errors import ConfigError, OffsetOutOfRange, StoreError
 from reput.store.config.topic_config_manager import TopicConfigManager
 from reput.store.queue.queue_offsets import QueueOffsets, read_queue_offsets
-from reput.store.record.record import TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
+from reput.store.record.layout import TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
 from reput.store.record.record_columns import RecordColumns
 from reput.table.log_table import LogTable
 from reput.table.row_filter import RowFilter

@@ -14,8 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reput.store.record.layout import (
+    BORN_HOST_AT,
+    BORN_HOST_V6_FLAG,
+    IPV4_HOST_SIZE,
+    IPV6_EXTRA_SIZE,
+    IPV6_HOST_SIZE,
+    RECONSUME_TIMES_BEFORE_BODY,
+    STORE_HOST_V6_FLAG,
+    STORE_TIMESTAMP,
+    STORE_TIMESTAMP_AT,
+)
 from reput.store.record.properties import decode_properties, filled_properties
-from reput.store.record.record import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG, decode_host, encode_message_id
+from reput.store.record.record import decode_host, encode_message_id
 from reput.store.record.record_columns import HEADER, RecordColumns, take
 from reput.table.body_compression import COMPRESSED_FLAG, unpack_body
 from reput.table.property_pieces import PropertyPieces
@@ -26,10 +37,6 @@ __all__ = ["BatchDecoder"]
 
 Array = np.ndarray[Any, Any]
 
-BORN_HOST_AT = 48
-IPV4_HOST_SIZE, IPV6_HOST_SIZE = 8, 20
-# Fields in front of the body that end where it begins.
-RECONSUME_TIMES_BEFORE_BODY = 16
 MICROSECONDS = 1_000
 TIMESTAMP_MS_MAX = (2**63 - 1) // MICROSECONDS
 CREATE_TIME_TYPE = 0
@@ -157,7 +164,8 @@ class Fields:
     def store_host_at(self) -> tuple[Array, Array]:
         """Return where the store hosts begin, and which of them are IPv6."""
         sys_flag = self.header["sys_flag"]
-        at = self.position + BORN_HOST_AT + IPV4_HOST_SIZE + 8 + 12 * (sys_flag & BORN_HOST_V6_FLAG != 0)
+        at = self.position + STORE_TIMESTAMP_AT[0] + STORE_TIMESTAMP.size
+        at += IPV6_EXTRA_SIZE * (sys_flag & BORN_HOST_V6_FLAG != 0)
         return at, sys_flag & STORE_HOST_V6_FLAG != 0
 
     def born_host(self) -> pa.StringArray:

@@ -25,7 +25,14 @@ import numpy as np
 
 from reput.errors import OffsetOutOfRange
 from reput.store.log.segments import Segments
-from reput.store.record.record import BORN_HOST_V6_FLAG, MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from reput.store.record.layout import (
+    BORN_HOST_V6_FLAG,
+    IDENTITY,
+    MESSAGE_MAGIC_CODES,
+    STORE_TIMESTAMP,
+    STORE_TIMESTAMP_AT,
+    STORE_TIMESTAMP_END_MAX,
+)
 from reput.store.record.record_columns import RecordColumns
 from reput.store.state.epochs import Epochs
 from reput.table.range_reader import DamagedRange, RangeReader
@@ -49,12 +56,7 @@ LOOK_BACK = 64 << 10
 ROWS_WANTED = 1024
 WINDOW_SIZE = 1 << 20
 # Size, magic code, body CRC; the record's own offset, its sys flag; both relative to the record.
-HEAD, HEAD_AT = Struct(">iIi"), 0
-PLACE, PLACE_AT = Struct(">qi"), 28
-STORE_TIME = Struct(">q")
 SIGNED, UNSIGNED = Struct(">i"), Struct(">I")
-STORE_TIME_AT, STORE_TIME_AT_V6 = 56, 68
-READ_SIZE = STORE_TIME_AT_V6 + STORE_TIME.size
 
 Verdict = Literal["held", "refuted", "ahead", "damaged", "gone"]
 
@@ -151,17 +153,14 @@ def verdict_of(segments: Segments, log_end: int, mark: LogMark) -> Verdict:
 def record_at(segments: Segments, at: int) -> LogMark | None:
     """Return the mark of the record whose header lies at *at*, None if none does."""
     try:
-        data = segments.read(at, READ_SIZE)
+        data = segments.read(at, STORE_TIMESTAMP_END_MAX)
     except OffsetOutOfRange:
         # Removed meanwhile, or so near the segment's end that no record can begin there.
         return None
-    size, magic_code, crc = HEAD.unpack_from(data, HEAD_AT)
-    place, sys_flag = PLACE.unpack_from(data, PLACE_AT)
-    if magic_code not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2) or place != at:
+    size, magic_code, crc, place, sys_flag = IDENTITY.unpack_from(data)
+    if magic_code not in MESSAGE_MAGIC_CODES or place != at:
         return None
-    (store_timestamp,) = STORE_TIME.unpack_from(
-        data, STORE_TIME_AT_V6 if sys_flag & BORN_HOST_V6_FLAG else STORE_TIME_AT
-    )
+    (store_timestamp,) = STORE_TIMESTAMP.unpack_from(data, STORE_TIMESTAMP_AT[bool(sys_flag & BORN_HOST_V6_FLAG)])
     return LogMark(at, size, store_timestamp, crc)
 
 

@@ -6,18 +6,13 @@ the record's own offset say so. Splits are a function of the range and the size 
 
 from __future__ import annotations
 
-from struct import Struct
-
 import msgspec
 
 from reput.store.log.segments import Segments
-from reput.store.record.record import BLANK_MAGIC_CODE
+from reput.store.record.layout import BLANK_MAGIC_CODE, SIZE_AND_MAGIC
 from reput.store.recovery.log_walk import LogWalk
 
 __all__ = ["Split", "begins_blank", "next_record", "plan_splits"]
-
-
-BLANK = Struct(">iI")
 
 
 class Split(msgspec.Struct, frozen=True, array_like=True):
@@ -42,9 +37,9 @@ def next_record(segments: Segments, commit_log_offset: int, until: int) -> int:
 def begins_blank(segments: Segments, commit_log_offset: int) -> bool:
     """Tell whether the unused rest of a segment begins at *commit_log_offset*."""
     segment = segments.find(commit_log_offset)
-    if segment is None or commit_log_offset + BLANK.size > segment.begin + segment.size:
+    if segment is None or commit_log_offset + SIZE_AND_MAGIC.size > segment.begin + segment.size:
         return False
-    size, magic_code = BLANK.unpack(segments.read(commit_log_offset, BLANK.size))
+    size, magic_code = SIZE_AND_MAGIC.unpack(segments.read(commit_log_offset, SIZE_AND_MAGIC.size))
     return bool(magic_code == BLANK_MAGIC_CODE and size == segment.end - commit_log_offset)
 
 

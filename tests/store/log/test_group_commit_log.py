@@ -21,8 +21,8 @@ from reput.store.log import commit_log, group_commit_log
 from reput.store.log.group_commit_log import GroupCommitLog
 from reput.store.message_store import MessageStore
 from reput.store.publisher import NobodyListens
+from reput.store.record.layout import BLANK_MAGIC_CODE
 from reput.store.record.message import Message
-from reput.store.record.record import BLANK_MAGIC_CODE
 from reput.store.service.threads import StartedThread, Threads
 from small_store import (
     SEGMENT_SIZE,

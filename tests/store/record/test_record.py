@@ -11,16 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reput.store.record.layout import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, TOPIC_SIZE_MAX_V1
 from reput.store.record.properties import encode_properties
-from reput.store.record.record import (
-    MESSAGE_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE_V2,
-    TOPIC_SIZE_MAX_V1,
-    decode_record,
-    encode_host,
-    encode_record,
-    stored_at,
-)
+from reput.store.record.record import decode_record, encode_host, encode_record, store_timestamp_of
 from reput.store.record.record_columns import locate_records
 from reput_hooks import Record
 
@@ -71,7 +64,7 @@ def test_what_was_encoded_is_what_is_decoded(fields, commit_log_offset, born_hos
         assert getattr(record, name) == fields[name], name
     assert record.sys_flag & 15 == fields["sys_flag"]
     assert (record.commit_log_offset, record.record_size) == (commit_log_offset, len(data))
-    assert stored_at(data) == record.store_timestamp
+    assert store_timestamp_of(data) == record.store_timestamp
     long = len(fields["topic"]) > TOPIC_SIZE_MAX_V1
     assert record.magic_code == (MESSAGE_MAGIC_CODE_V2 if long else MESSAGE_MAGIC_CODE)
     for host, found in ((born_host, record.born_host), (store_host, record.store_host)):

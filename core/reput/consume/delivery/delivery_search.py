@@ -19,15 +19,14 @@ from reput.errors import OffsetOutOfRange
 from reput.store.log.log_scan import LogScan
 from reput.store.log.segments import Segments
 from reput.store.record.delay_level import SCHEDULE_TOPIC
-from reput.store.record.record import BORN_HOST_V6_FLAG, MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, decode_record
+from reput.store.record.layout import STORE_TIMESTAMP_END_MAX
+from reput.store.record.record import decode_record, store_timestamp_of
 from reput.store.recovery.recovery import read_damage
 from reput_hooks import Record
 
 __all__ = ["delivered_copies", "find_delivered", "is_copy_of", "segment_before"]
 
 DELAY_NAME = b"DELAY\x01"
-# Of a record, up to its store time behind an IPv6 born host.
-HEAD_SIZE = 76
 
 
 def delivered_copies(store_directory: Path, begin: int, end: int) -> Iterator[tuple[int, Record]]:
@@ -118,7 +117,7 @@ def segment_before(store_directory: Path, store_timestamp: int) -> int:
     begin = segments.offset_min
     for segment in segments.list:
         try:
-            first = head_store_timestamp(segments.read(segment.begin, min(segment.size, HEAD_SIZE)))
+            first = store_timestamp_of(segments.read(segment.begin, min(segment.size, STORE_TIMESTAMP_END_MAX)))
         except OffsetOutOfRange:
             break
         # A segment that was made ahead is zero, and one may begin with its blank.
@@ -128,11 +127,3 @@ def segment_before(store_directory: Path, store_timestamp: int) -> int:
             break
         begin = segment.begin
     return begin
-
-
-def head_store_timestamp(head: bytes) -> int | None:
-    """Return the store time of the record that begins with *head*, None if none does."""
-    if int.from_bytes(head[4:8], "big") not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2):
-        return None
-    at = 68 if int.from_bytes(head[36:40], "big") & BORN_HOST_V6_FLAG else 56
-    return int.from_bytes(head[at : at + 8], "big")

@@ -18,7 +18,8 @@ from typing import TypeAlias
 
 from reput.filter.java_numbers import int_or, long_or
 from reput.store.reader.message_reader import MessageReader
-from reput.store.record.record import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE, decode_record
+from reput.store.record.layout import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE
+from reput.store.record.record import decode_record
 from reput_hooks import Record
 
 __all__ = [

@@ -71,8 +71,8 @@ from reput.settings import Settings
 from reput.store.disk.sealed_file import read_sealed, seal
 from reput.store.message_store import MessageStore
 from reput.store.reader.message_reader import MessageReader
+from reput.store.record.layout import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE
 from reput.store.record.message import Message, MessageExtBrokerInner, PutMessageResult, message_properties
-from reput.store.record.record import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE
 from reput_hooks import Cursor, Record
 
 __all__ = ["HalfMessage", "TransactionService", "TransactionState"]

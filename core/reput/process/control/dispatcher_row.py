@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from struct import Struct
 from typing import Protocol
 
 import msgspec
@@ -16,16 +15,10 @@ from reput.process.plugin.catalogue import CatalogueEntry
 from reput.process.views.dead_letters import DeadLetters
 from reput.process.views.gaps import Gaps
 from reput.store.log.segments import Segments
-from reput.store.record.record import BLANK_MAGIC_CODE, BORN_HOST_V6_FLAG, IPV4_HOST_SIZE, IPV6_HOST_SIZE
+from reput.store.record.layout import BLANK_MAGIC_CODE, BLANK_SIZE_MIN, MAGIC_CODE_AT, STORE_TIMESTAMP_END_MAX
+from reput.store.record.record import store_timestamp_of
 
 __all__ = ["DispatcherRow", "StatusCell", "dispatcher_row"]
-
-# Of a record: the magic code at 4, the system flags at 36; the store time stands behind the born host at 48.
-MAGIC_AND_SYS_FLAG = Struct(">4xI28xi")
-STORE_TIMESTAMP = Struct(">q")
-BORN_HOST_AT = 48
-HEAD_SIZE = BORN_HOST_AT + IPV6_HOST_SIZE + STORE_TIMESTAMP.size
-assert MAGIC_AND_SYS_FLAG.size == 40
 
 
 class DispatcherRow(msgspec.Struct, frozen=True):
@@ -154,19 +147,11 @@ def store_timestamp_at(store_directory: Path, commit_log_offset: int) -> int | N
             segment = segments.find(commit_log_offset)
             if segment is None:
                 return None
-            size = min(HEAD_SIZE, segment.begin + segment.size - commit_log_offset)
+            size = min(STORE_TIMESTAMP_END_MAX, segment.begin + segment.size - commit_log_offset)
             head = segments.read(commit_log_offset, size)
-            if len(head) < MAGIC_AND_SYS_FLAG.size:
-                return None
-            magic_code, sys_flag = MAGIC_AND_SYS_FLAG.unpack_from(head)
-            if magic_code == BLANK_MAGIC_CODE:
-                commit_log_offset = segment.end
-                continue
-            at = BORN_HOST_AT + (IPV6_HOST_SIZE if sys_flag & BORN_HOST_V6_FLAG else IPV4_HOST_SIZE)
-            if len(head) < at + STORE_TIMESTAMP.size:
-                return None
-            timestamp: int = STORE_TIMESTAMP.unpack_from(head, at)[0]
-            return timestamp
+            if int.from_bytes(head[MAGIC_CODE_AT:BLANK_SIZE_MIN], "big") != BLANK_MAGIC_CODE:
+                return store_timestamp_of(head)
+            commit_log_offset = segment.end
     except (StoreError, OSError):
         # Retention may take the segment while it is read.
         return None

@@ -18,7 +18,7 @@ from reput.process.views.gaps import Gaps
 from reput.settings import LoadedSettings, Settings
 from reput.store.disk.files import Clock
 from reput.store.log.segments import Segments
-from reput.store.record.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
+from reput.store.record.layout import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
 from reput.store.recovery.found_damage import is_whole, known_damage
 from reput.store.recovery.log_end import find_log_end
 from reput.store.recovery.recovery import read_damage

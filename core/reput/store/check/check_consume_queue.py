@@ -25,13 +25,9 @@ from reput.store.queue.consume_queue import PRE_BLANK_SIZE, holds_unit_of
 from reput.store.queue.consume_queue_builder import ConsumeQueueBuilder, queue_directories
 from reput.store.queue.consume_queue_units import UNIT_DTYPE
 from reput.store.queue.queue_file_units import READ_MAX, QueueFileUnits
+from reput.store.record.layout import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
 from reput.store.record.multi_dispatch import further_queues, has_further_queues
-from reput.store.record.record import (
-    INNER_BATCH_FLAG,
-    TRANSACTION_PREPARED_TYPE,
-    TRANSACTION_ROLLBACK_TYPE,
-    decode_record,
-)
+from reput.store.record.record import decode_record
 from reput.store.recovery.check_report import Findings, Ranges, ViewReport, points_into
 from reput_hooks import DispatchColumns
 from reput_hooks.dispatch import parse_multi_dispatch

@@ -24,7 +24,7 @@ from reput.store.disk.file_runs import removal_order
 from reput.store.disk.files import Clock, Files, Progress
 from reput.store.index.index_file import IndexHeader, index_paths, key_hash, read_header, tags_hash
 from reput.store.index.index_mapping import IndexKey, IndexMapping, index_file_size
-from reput.store.record.record import TRANSACTION_ROLLBACK_TYPE
+from reput.store.record.layout import TRANSACTION_ROLLBACK_TYPE
 from reput_hooks import Cursor, DispatchBatch, DispatchRequest
 
 if TYPE_CHECKING:

@@ -19,19 +19,16 @@ import logging
 import os
 import threading
 from pathlib import Path
-from struct import Struct
 
 from reput.errors import MessageIllegal, StoreError, StoreFull, StoreReadOnly
 from reput.store.disk.file_name import file_name
 from reput.store.disk.files import Buffer, Files, Mapping
 from reput.store.disk.shortages import NO_ROOM
-from reput.store.record.record import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
+from reput.store.record.layout import BLANK_MAGIC_CODE, BLANK_SIZE_MIN, SIZE_AND_MAGIC
 from reput.store.service.threads import Threads
 
 __all__ = ["CommitLog"]
 
-BLANK = Struct(">iI")
-assert BLANK.size == BLANK_SIZE_MIN
 # Room is reserved in steps, so that a new store takes little of the disk and a full disk is an error of the step.
 RESERVE_SIZE = 16 << 20
 RESERVE_SIZE_MIN = 1 << 20
@@ -198,7 +195,7 @@ class CommitLog:
             memory = self.memory_of(segment)
             self.reserve(segment, size)
             self.reserve(self.current, at + BLANK_SIZE_MIN)
-            self.append_blank(BLANK.pack(left, BLANK_MAGIC_CODE))
+            self.append_blank(SIZE_AND_MAGIC.pack(left, BLANK_MAGIC_CODE))
             # No call from here on, behind which a Ctrl-C may be noticed: it has rolled as a whole, or not at all.
             self.current.content_size = at + BLANK_SIZE_MIN
             self.unforced += [segment]

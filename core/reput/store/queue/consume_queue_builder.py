@@ -29,8 +29,8 @@ from reput.store.disk.file_runs import removal_order
 from reput.store.disk.files import Files, Progress, untold
 from reput.store.queue.consume_queue import UNIT_SIZE
 from reput.store.queue.consume_queue_files import ConsumeQueueFiles, QueueEnd
+from reput.store.record.layout import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE
 from reput.store.record.multi_dispatch import further_queues
-from reput.store.record.record import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE
 from reput_hooks import Cursor, DispatchBatch
 from reput_hooks.dispatch import ROW
 

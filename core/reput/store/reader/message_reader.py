@@ -53,17 +53,31 @@ from reput.store.queue.consume_queue_builder import (
 from reput.store.queue.nearest_offset import QueueFile, nearest_offset
 from reput.store.queue.tags_code_search import find_tags_codes
 from reput.store.reader.unit_damage import begins_no_record, log_damage, require_reason
-from reput.store.record.properties import filled_properties
-from reput.store.record.record import (
+from reput.store.record.layout import (
+    BODY_AT,
+    BODY_CRC_AND_SYS_FLAG,
+    BODY_SIZE,
     BORN_HOST_V6_FLAG,
+    HOST_FLAGS_MASK,
+    HOST_FLAGS_SHIFT,
+    MAGIC_CODE_AT,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
+    MESSAGE_MAGIC_CODES,
+    PROPERTIES_SIZE,
+    QUEUE_PLACE,
+    QUEUE_PLACE_V4,
+    SIZE,
+    SIZE_AND_MAGIC,
     STORE_HOST_V6_FLAG,
+)
+from reput.store.record.properties import filled_properties
+from reput.store.record.record import (
     body_crc,
     checked_record,
     decode_message_id,
     decode_record,
-    stored_at,
+    store_timestamp_of,
 )
 from reput.store.recovery.queue_proof import QueueProof
 from reput.store.state.rocksdb_folders import refuse_queues_in_rocksdb
@@ -97,19 +111,8 @@ INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 # Queue offset, and the unit that stands there.
 Place = tuple[int, Unit]
 
-# Of a record: size, magic code, queue id, queue offset, commit-log offset, sys flag.
-HEAD = Struct(">iI4xi4xqqi")
-BODY_SIZE = Struct(">i")
-# Of a record: body CRC, sys flag.
-BODY_CRC = Struct(">8xI24xi")
 NOT_ITS_CRC = "a message's body does not have its CRC"
-# The same, and the body's size, of a record with hosts of IPv4.
-HEAD_V4 = Struct(">iI4xi4xqqi44xi")
 HOSTS_V6_FLAGS = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
-PROPERTIES_SIZE = Struct(">h")
-MAGIC_CODES = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
-# Where the body begins, by the two bits of the sys flag that make the hosts longer.
-BODY_AT = (88, 100, 100, 112)
 # Mostly a whole record.
 FIRST_READ_SIZE = 2048
 # Of a larger record head and topic are read by themselves where nothing else of it is wanted.
@@ -174,12 +177,14 @@ class Records(Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         if self._places is None:
             return map(decode_record, self._data)
-        return map(checked_record, self._data, self._places, repeat(HEAD_V4.size), self._body_ends)
+        return map(checked_record, self._data, self._places, repeat(QUEUE_PLACE_V4.size), self._body_ends)
 
     def first_stored(self) -> tuple[int, int]:
         """Return size and store time (ms) of the first record, which is not decoded for it."""
         data = self._data[0]
-        return len(data), stored_at(data)
+        store_timestamp = store_timestamp_of(data)
+        assert store_timestamp is not None
+        return len(data), store_timestamp
 
     def with_queue_offsets(self) -> Iterator[tuple[int, Record]]:
         """Yield each record behind the queue offset that it tells of itself."""
@@ -796,11 +801,11 @@ class MessageReader:
                 data = self.read_log(commit_log_offset, FIRST_READ_SIZE)
             except OffsetOutOfRange:
                 # Near the end of its segment.
-                data = self.read_log(commit_log_offset, 4)
-            size = int.from_bytes(data[:4], "big")
+                data = self.read_log(commit_log_offset, SIZE.size)
+            size = int.from_bytes(data[: SIZE.size], "big")
             # Whoever has an id may ask for any place, and in the middle of a record a size may be that of a segment.
-            magic = data[4:8]
-            if size > len(data) and (not magic or int.from_bytes(magic, "big") in MAGIC_CODES):
+            magic = data[MAGIC_CODE_AT : SIZE_AND_MAGIC.size]
+            if size > len(data) and (not magic or int.from_bytes(magic, "big") in MESSAGE_MAGIC_CODES):
                 data = self.read_log(commit_log_offset, size)
         except OffsetOutOfRange:
             # Retention may have taken it since somebody saw that the log has it.
@@ -901,13 +906,13 @@ class QueueReader:
         """
         offset, size, _ = unit
         head = self.reader.read_log(offset, BODY_AT[-1])
-        own_size, magic_code, queue_id, own_queue_offset, commit_log_offset, sys_flag = HEAD.unpack_from(head)
+        own_size, magic_code, queue_id, own_queue_offset, commit_log_offset, sys_flag = QUEUE_PLACE.unpack_from(head)
         if (own_size, queue_id, own_queue_offset, commit_log_offset) != (size, self.queue_id, queue_offset, offset):
             return False
-        body_at = BODY_AT[sys_flag >> 4 & 3]
+        body_at = BODY_AT[sys_flag >> HOST_FLAGS_SHIFT & HOST_FLAGS_MASK]
         (body_size,) = BODY_SIZE.unpack_from(head, body_at - BODY_SIZE.size)
         topic_field = self.topic_fields[magic_code == MESSAGE_MAGIC_CODE_V2]
-        if magic_code not in MAGIC_CODES or not 0 <= body_size <= size - body_at - len(topic_field):
+        if magic_code not in MESSAGE_MAGIC_CODES or not 0 <= body_size <= size - body_at - len(topic_field):
             return False
         return self.reader.read_log(offset + body_at + body_size, len(topic_field)) == topic_field
 
@@ -918,7 +923,7 @@ class QueueReader:
             OffsetOutOfRange: the log does not hold them all, or the record there has another size.
         """
         if size > RUN_SIZE_MAX:
-            own_size = int.from_bytes(self.reader.read_log(commit_log_offset, 4), "big")
+            own_size = int.from_bytes(self.reader.read_log(commit_log_offset, SIZE.size), "big")
             if own_size != size:
                 raise OffsetOutOfRange(
                     f"the record has another size: commit_log_offset={commit_log_offset} size={size} found={own_size}"
@@ -928,11 +933,13 @@ class QueueReader:
     def is_record(self, data: bytes, at: int, queue_offset: int, unit: Unit) -> bool:
         """Tell whether ``data[at:]`` begins with the record of a unit."""
         try:
-            size, magic_code, queue_id, own_queue_offset, commit_log_offset, sys_flag = HEAD.unpack_from(data, at)
-            if commit_log_offset != unit[0] or magic_code not in MAGIC_CODES or size != unit[1]:
+            size, magic_code, queue_id, own_queue_offset, commit_log_offset, sys_flag = QUEUE_PLACE.unpack_from(
+                data, at
+            )
+            if commit_log_offset != unit[0] or magic_code not in MESSAGE_MAGIC_CODES or size != unit[1]:
                 return False
             if queue_id == self.queue_id and own_queue_offset == queue_offset:
-                body_at = at + BODY_AT[sys_flag >> 4 & 3]
+                body_at = at + BODY_AT[sys_flag >> HOST_FLAGS_SHIFT & HOST_FLAGS_MASK]
                 (body_size,) = BODY_SIZE.unpack_from(data, body_at - BODY_SIZE.size)
                 topic_field = self.topic_fields[magic_code == MESSAGE_MAGIC_CODE_V2]
                 if body_size >= 0 and data.startswith(topic_field, body_at + body_size):
@@ -948,7 +955,7 @@ class QueueReader:
         Raises:
             DamagedStore: nobody has.
         """
-        _, _, _, queue_offset, commit_log_offset, _ = HEAD.unpack_from(record)
+        _, _, _, queue_offset, commit_log_offset, _ = QUEUE_PLACE.unpack_from(record)
         if self.reader.is_accepted(commit_log_offset):
             return False
         raise log_damage(self, NOT_ITS_CRC, queue_offset, commit_log_offset, len(record))
@@ -1068,9 +1075,9 @@ class QueueReader:
                 first, size, _ = place[1]
                 missing += self.read_run([place], first, first + size, records, places, body_ends)
             return missing
-        unpack_head, unpack_tail = HEAD_V4.unpack_from, self.unpack_tail
+        unpack_head, unpack_tail = QUEUE_PLACE_V4.unpack_from, self.unpack_tail
         own_queue_id, own_topic_field = self.queue_id, self.topic_fields[0]
-        head_size = HEAD_V4.size
+        head_size = QUEUE_PLACE_V4.size
         # Of a record without body and properties.
         least = head_size + len(own_topic_field) + PROPERTIES_SIZE.size
         append = records.append
@@ -1155,7 +1162,7 @@ def topic_layout(topic: str) -> tuple[tuple[bytes, bytes], Callable[..., tuple[A
     """
     name = topic.encode("utf-8", "replace")
     fields = bytes([len(name) & 0xFF]) + name, (len(name) & 0xFFFF).to_bytes(2, "big") + name
-    return fields, Struct(f">{len(fields[0])}sh").unpack_from
+    return fields, Struct(f">{len(fields[0])}s{PROPERTIES_SIZE.format[1:]}").unpack_from
 
 
 def choose(data: bytes, queue_offset: int, numbers: list[int] | None, count_max: int) -> tuple[list[Place], int]:
@@ -1186,8 +1193,8 @@ def find_zero_unit(units: bytes) -> int:
 
 def body_fits(record: bytes) -> bool:
     """Tell whether the body of a whole record has the CRC that the record says; one without bytes has any."""
-    crc, sys_flag = BODY_CRC.unpack_from(record)
-    body_at = BODY_AT[sys_flag >> 4 & 3]
+    crc, sys_flag = BODY_CRC_AND_SYS_FLAG.unpack_from(record)
+    body_at = BODY_AT[sys_flag >> HOST_FLAGS_SHIFT & HOST_FLAGS_MASK]
     (size,) = BODY_SIZE.unpack_from(record, body_at - BODY_SIZE.size)
     found: int = crc32(memoryview(record)[body_at : body_at + size])
     return bool(size == 0 or found & 0x7FFFFFFF == crc)

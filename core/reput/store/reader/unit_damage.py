@@ -9,21 +9,18 @@ Two files disagree, the queue's and the log's. Who is told of it wants to know w
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.store.queue.consume_queue import NO_UNIT, Unit, is_garbage
-from reput.store.record.record import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, decode_record
+from reput.store.record.layout import MESSAGE_MAGIC_CODES, SIZE_MAGIC_AND_OFFSET
+from reput.store.record.record import decode_record
 
 if TYPE_CHECKING:
     from reput.store.reader.message_reader import MessageReader, QueueReader
 
 __all__ = ["begins_no_record", "damage_of_unit", "log_damage", "require_reason"]
 
-# Of a record: size, magic code, commit-log offset.
-HEAD = Struct(">iI20xq")
-MAGIC_CODES = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
 # The log between two records of a queue is not walked further than this to find out whether a record begins there.
 WALK_SIZE_MAX = 64 << 20
 
@@ -42,10 +39,11 @@ def damage_of_unit(queue: QueueReader, queue_offset: int, unit: Unit) -> Damaged
             queue_offset, f"the unit points before the queue's first message, those before it do not: {stands}"
         )
     try:
-        own_size, magic_code, own_offset = HEAD.unpack(queue.reader.read_log(commit_log_offset, HEAD.size))
+        head = queue.reader.read_log(commit_log_offset, SIZE_MAGIC_AND_OFFSET.size)
+        own_size, magic_code, own_offset = SIZE_MAGIC_AND_OFFSET.unpack(head)
     except OffsetOutOfRange:
         own_size, magic_code, own_offset = 0, 0, -1
-    if magic_code not in MAGIC_CODES or own_offset != commit_log_offset:
+    if magic_code not in MESSAGE_MAGIC_CODES or own_offset != commit_log_offset:
         before = record_before(queue, queue_offset, commit_log_offset)
         if begins_no_record(queue.reader, before, commit_log_offset):
             return queue.garbled(queue_offset, f"the unit points into the middle of a record: {stands}")

@@ -24,13 +24,13 @@ from struct import Struct
 from struct import error as StructError
 
 from reput.errors import DamagedStore
-from reput.store.record.record import INNER_BATCH_FLAG, NEED_UNWRAP_FLAG, encode_address, encode_record
+from reput.store.record.layout import INNER_BATCH_FLAG, NEED_UNWRAP_FLAG, PROPERTIES_SIZE
+from reput.store.record.record import encode_address, encode_record
 from reput_hooks import Record
 
 __all__ = ["is_inner_batch", "messages_of"]
 
 MESSAGE_HEAD = Struct(">iiiii")
-PROPERTIES_SIZE = Struct(">h")
 UNWRAPPED = ~(INNER_BATCH_FLAG | NEED_UNWRAP_FLAG)
 
 

@@ -1,28 +1,4 @@
-"""The record: one message in the commit log, seventeen fields, big-endian.
-
-B and S are the sizes of the born and store host: 8 for IPv4, 20 for IPv6, each by its own bit of ``sys_flag``.
-
-    at             size  field
-     0                4  total size                    bytes of the whole record
-     4                4  magic code                    DAA320A7 (V1) or DAA320AB (V2)
-     8                4  body CRC                      CRC-32 of the body AND 7FFFFFFF, 0 of an empty body
-    12                4  queue id
-    16                4  flag                          the user's
-    20                8  queue offset                  units of the consume queue
-    28                8  commit-log offset             of this very record
-    36                4  sys flag
-    40                8  born timestamp                ms
-    48                B  born host                     address, then port as int
-    48+B              8  store timestamp               ms
-    56+B              S  store host
-    56+B+S            4  reconsume times
-    60+B+S            8  prepared transaction offset
-    68+B+S          4+L  body size, body
-    72+B+S+L        T+t  topic size (one byte; V2: two), topic
-    ...             2+p  properties size, properties
-
-Source: RocketMQ store, CommitLog.calMsgLength and MessageExtEncoder.encode.
-"""
+"""Encode and decode whole records; `layout` draws one."""
 
 from __future__ import annotations
 
@@ -36,28 +12,40 @@ from typing import Any
 from isal.isal_zlib import crc32
 
 from reput.errors import DamagedStore
+from reput.store.record.layout import (
+    BODY_AT,
+    BODY_SIZE,
+    BORN_HOST_V6_FLAG,
+    HEADERS,
+    HOST_FLAGS_MASK,
+    HOST_FLAGS_SHIFT,
+    IPV6_HOST_SIZE,
+    MAGIC_AND_SYS_FLAG,
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+    MESSAGE_MAGIC_CODES,
+    PLACE,
+    PORT,
+    PROPERTIES_SIZE,
+    STORE_HOST_V6_FLAG,
+    STORE_TIMESTAMP,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG,
+    SYS_FLAG_AT,
+    TOPIC_SIZE_MAX_V1,
+    TOPIC_SIZE_MAX_V2,
+    TOPIC_SIZE_V1,
+    TOPIC_SIZE_V2,
+)
 from reput.store.record.properties import decode_properties
 from reput_hooks import Record
 from reput_hooks.record import UndecodedRecord
 
 __all__ = [
-    "BLANK_MAGIC_CODE",
-    "BLANK_SIZE_MIN",
-    "BORN_HOST_V6_FLAG",
     "CRC_NAME",
     "CRC_PROPERTY_NAME",
     "CRC_PROPERTY_SIZE",
-    "INNER_BATCH_FLAG",
     "INNER_NUM",
-    "MESSAGE_MAGIC_CODE",
-    "MESSAGE_MAGIC_CODE_V2",
-    "NEED_UNWRAP_FLAG",
-    "RECORD_SIZE_MIN",
-    "STORE_HOST_V6_FLAG",
-    "TOPIC_SIZE_MAX_V1",
-    "TRANSACTION_COMMIT_TYPE",
-    "TRANSACTION_PREPARED_TYPE",
-    "TRANSACTION_ROLLBACK_TYPE",
     "body_crc",
     "checked_record",
     "crc_property",
@@ -67,23 +55,9 @@ __all__ = [
     "encode_host",
     "encode_message_id",
     "encode_record",
-    "stored_at",
+    "store_timestamp_of",
 ]
 
-MESSAGE_MAGIC_CODE = 0xDAA320A7
-MESSAGE_MAGIC_CODE_V2 = 0xDAA320AB
-BLANK_MAGIC_CODE = 0xCBD43194
-# A record must leave this much of its segment: the size and magic of a blank.
-BLANK_SIZE_MIN = 8
-RECORD_SIZE_MIN = 91
-
-TRANSACTION_PREPARED_TYPE = 0x4
-TRANSACTION_COMMIT_TYPE = 0x8
-TRANSACTION_ROLLBACK_TYPE = 0xC
-BORN_HOST_V6_FLAG = 0x10
-STORE_HOST_V6_FLAG = 0x20
-NEED_UNWRAP_FLAG = 0x40
-INNER_BATCH_FLAG = 0x80
 # The property that says how many messages are under one record, in the batch queues of RocketMQ 5.
 INNER_NUM = "INNER_NUM"
 
@@ -95,41 +69,25 @@ assert len(CRC_PROPERTY_NAME) + 10 + 1 == CRC_PROPERTY_SIZE
 # A body that ends before is copied as soon as there is a record: that costs a fifth of what a look for it later does.
 EARLY_BODY_END_MAX = 8192
 
-IPV4_HOST_SIZE = 8
-IPV6_HOST_SIZE = 20
-TOPIC_SIZE_MAX_V1 = 127
-TOPIC_SIZE_MAX = {MESSAGE_MAGIC_CODE: TOPIC_SIZE_MAX_V1, MESSAGE_MAGIC_CODE_V2: 32767}
+TOPIC_SIZE_MAX = {MESSAGE_MAGIC_CODE: TOPIC_SIZE_MAX_V1, MESSAGE_MAGIC_CODE_V2: TOPIC_SIZE_MAX_V2}
 
-FIXED = Struct(">iIIiiqqiq")
-AFTER_BORN_HOST = Struct(">q")
-AFTER_STORE_HOST = Struct(">iqi")
-# Fields 1 to 15 up to the body, by the two bits that say which host is IPv6; the born host's is the lower one.
-LAYOUTS = tuple(Struct(f">iIIiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20))
-LAYOUT_SIZES = tuple(layout.size for layout in LAYOUTS)
-# Size, magic code, queue offset, commit-log offset, sys flag.
-PLACE = Struct(">iI12xqqi")
-BODY_SIZE = Struct(">i")
-SYS_FLAG = Struct(">i")
-SYS_FLAG_AT = 36
-# Where the store time stands behind a born host of IPv4, and behind one of IPv6.
-STORE_TIMESTAMP, STORE_TIMESTAMP_AT = Struct(">q"), (56, 68)
-HOST_FLAGS_SHIFT = 4
-assert BORN_HOST_V6_FLAG == 1 << HOST_FLAGS_SHIFT
-assert STORE_HOST_V6_FLAG == 2 << HOST_FLAGS_SHIFT
-TOPIC_SIZE_V1 = Struct(">b")
-TOPIC_SIZE_V2 = Struct(">h")
-PROPERTIES_SIZE = Struct(">h")
-PORT = Struct(">i")
 OFFSET = Struct(">q")
 OFFSET_DIGITS = 2 * OFFSET.size
 MESSAGE_ID = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
-assert FIXED.size == 48
 
 
-def stored_at(data: bytes) -> int:
-    """Return the store time, in ms, of the whole record *data*."""
-    (sys_flag,) = SYS_FLAG.unpack_from(data, SYS_FLAG_AT)
-    (timestamp,) = STORE_TIMESTAMP.unpack_from(data, STORE_TIMESTAMP_AT[bool(sys_flag & BORN_HOST_V6_FLAG)])
+def store_timestamp_of(head: bytes) -> int | None:
+    """Return the store time, in ms, of the record that begins with *head*; None if no record does, or it ends before.
+
+    `STORE_TIMESTAMP_END_MAX` bytes are always enough.
+    """
+    try:
+        magic_code, sys_flag = MAGIC_AND_SYS_FLAG.unpack_from(head)
+        if magic_code not in MESSAGE_MAGIC_CODES:
+            return None
+        (timestamp,) = STORE_TIMESTAMP.unpack_from(head, STORE_TIMESTAMP_AT[bool(sys_flag & BORN_HOST_V6_FLAG)])
+    except StructError:
+        return None
     return int(timestamp)
 
 
@@ -212,11 +170,13 @@ def encode_record(
         sys_flag |= STORE_HOST_V6_FLAG
     long_topic = len(topic) > TOPIC_SIZE_MAX_V1
     topic_size = (TOPIC_SIZE_V2 if long_topic else TOPIC_SIZE_V1).pack(len(topic))
-    size = 74 + len(born_host) + len(store_host) + len(body) + len(topic_size) + len(topic) + len(properties)
+    properties_size = PROPERTIES_SIZE.pack(len(properties))
+    after_body = b"".join((topic_size, topic, properties_size, properties))
+    header = HEADERS[sys_flag >> HOST_FLAGS_SHIFT & HOST_FLAGS_MASK]
     return b"".join(
         (
-            FIXED.pack(
-                size,
+            header.pack(
+                header.size + len(body) + len(after_body),
                 MESSAGE_MAGIC_CODE_V2 if long_topic else MESSAGE_MAGIC_CODE,
                 body_crc(body),
                 queue_id,
@@ -225,16 +185,15 @@ def encode_record(
                 commit_log_offset,
                 sys_flag,
                 born_timestamp,
+                born_host,
+                store_timestamp,
+                store_host,
+                reconsume_times,
+                prepared_transaction_offset,
+                len(body),
             ),
-            born_host,
-            AFTER_BORN_HOST.pack(store_timestamp),
-            store_host,
-            AFTER_STORE_HOST.pack(reconsume_times, prepared_transaction_offset, len(body)),
             body,
-            topic_size,
-            topic,
-            PROPERTIES_SIZE.pack(len(properties)),
-            properties,
+            after_body,
         )
     )
 
@@ -249,8 +208,8 @@ def decode_record(data: bytes | bytearray | memoryview, at: int = 0) -> Record:
     """
     try:
         size, magic_code, queue_offset, commit_log_offset, sys_flag = PLACE.unpack_from(data, at)
-        body_at = at + LAYOUT_SIZES[sys_flag >> HOST_FLAGS_SHIFT & 3]
-        (body_size,) = BODY_SIZE.unpack_from(data, body_at - 4)
+        body_at = at + BODY_AT[sys_flag >> HOST_FLAGS_SHIFT & HOST_FLAGS_MASK]
+        (body_size,) = BODY_SIZE.unpack_from(data, body_at - BODY_SIZE.size)
         topic_field = body_at + body_size
         if magic_code == MESSAGE_MAGIC_CODE:
             topic_size = data[topic_field] if topic_field >= body_at else -1
@@ -295,9 +254,9 @@ def checked_record(data: bytes, place: tuple[int, tuple[int, int, int]], body_at
 def decode_fields(data: bytes, name: str) -> dict[str, Any]:
     """Return values of fields of a record whose sizes were checked, by name; that of *name* is one of them."""
     (sys_flag,) = SYS_FLAG.unpack_from(data, SYS_FLAG_AT)
-    layout = LAYOUTS[sys_flag >> HOST_FLAGS_SHIFT & 3]
-    body_at = layout.size
-    (body_size,) = BODY_SIZE.unpack_from(data, body_at - 4)
+    header = HEADERS[sys_flag >> HOST_FLAGS_SHIFT & HOST_FLAGS_MASK]
+    body_at = header.size
+    (body_size,) = BODY_SIZE.unpack_from(data, body_at - BODY_SIZE.size)
     topic_field = body_at + body_size
     if name == "body":
         return {"body": data[body_at:topic_field]}
@@ -324,7 +283,7 @@ def decode_fields(data: bytes, name: str) -> dict[str, Any]:
         reconsume_times,
         prepared_transaction_offset,
         _,
-    ) = layout.unpack_from(data)
+    ) = header.unpack_from(data)
     return {
         "queue_id": queue_id,
         "flag": flag,

@@ -9,44 +9,39 @@ Source of the rules: RocketMQ store, CommitLog.checkMessageAndReturnSize.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import Struct
 from typing import Any
 
 import numpy as np
 from isal.isal_zlib import crc32
 
-from reput.store.record.properties import decode_properties
-from reput.store.record.record import (
+from reput.store.record.layout import (
     BLANK_MAGIC_CODE,
+    BODY_SIZE,
+    BORN_HOST_AT,
     BORN_HOST_V6_FLAG,
-    CRC_PROPERTY_NAME,
-    CRC_PROPERTY_SIZE,
+    FIXED_FIELDS,
+    IPV4_HOST_SIZE,
+    IPV6_EXTRA_SIZE,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
+    MESSAGE_MAGIC_CODES,
+    PREPARED_TRANSACTION_OFFSET_BEFORE_BODY,
+    RECONSUME_TIMES_BEFORE_BODY,
+    RECORD_SIZE_MIN,
+    SIZE,
+    SIZE_AND_MAGIC,
     STORE_HOST_V6_FLAG,
-    crc_property,
+    STORE_TIMESTAMP,
+    STORE_TIMESTAMP_AT,
+    TOPIC_SIZE_MAX_V2,
 )
+from reput.store.record.properties import decode_properties
+from reput.store.record.record import CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE, crc_property
 
 __all__ = ["RecordColumns", "Stop", "locate_records"]
 
-HEADER = np.dtype(
-    [
-        ("record_size", ">i4"),
-        ("magic_code", ">u4"),
-        ("body_crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("commit_log_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_timestamp", ">i8"),
-    ]
-)
-assert HEADER.itemsize == 48
-SIZE = Struct(">i")
-SIZE_AND_MAGIC = Struct(">iI")
-# The smallest record: IPv4 hosts, no body, no properties, and an empty topic.
-SIZE_MIN = 91
+HEADER = np.dtype(list(FIXED_FIELDS))
+assert HEADER.itemsize == BORN_HOST_AT
 # Records of one size, one behind the other, that are worth being looked at together; else for so many it is not tried.
 RUN_WORTHWHILE = 64
 
@@ -66,8 +61,7 @@ ARRAYS = (
 Array = np.ndarray[Any, Any]
 
 # The powers of an odd number, by which the bytes of a topic are added up; the last one stands for its size. Words wrap.
-TOPIC_SIZE_MAX = 32767
-WEIGHTS: Array = np.cumprod(np.full(TOPIC_SIZE_MAX + 1, 0x9E3779B97F4A7C15, np.uint64))
+WEIGHTS: Array = np.cumprod(np.full(TOPIC_SIZE_MAX_V2 + 1, 0x9E3779B97F4A7C15, np.uint64))
 
 
 class Stop:
@@ -326,7 +320,7 @@ def walk(data: bytes | bytearray | memoryview) -> Array:
     try:
         while True:
             (size,) = size_at(data, at)
-            if size < SIZE_MIN:
+            if size < RECORD_SIZE_MIN:
                 break
             following = at + size
             if following > limit:
@@ -373,9 +367,9 @@ def stop_at(data: bytes | bytearray | memoryview, at: int, remaining: int, reaso
         if size == left_in_segment:
             return Stop("blank", size=size)
         return Stop("damage", f"blank does not fill its segment: size={size} remaining={left_in_segment}")
-    if magic_code not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2):
+    if magic_code not in MESSAGE_MAGIC_CODES:
         return Stop("damage", f"no record begins here: magic_code={magic_code:08X}")
-    if size < SIZE_MIN or size > left_in_segment:
+    if size < RECORD_SIZE_MIN or size > left_in_segment:
         return Stop("damage", f"impossible size: record_size={size} remaining={left_in_segment}")
     if not reason:
         return Stop("more", size=size)
@@ -391,15 +385,17 @@ def judge(data: bytes | bytearray | memoryview, commit_log_offset: int, position
     sys_flag = header["sys_flag"]
     version2 = header["magic_code"] == MESSAGE_MAGIC_CODE_V2
     known_magic = version2 | (header["magic_code"] == MESSAGE_MAGIC_CODE)
-    store_at = position + 56 + 12 * ((sys_flag & BORN_HOST_V6_FLAG) != 0)
-    rest_at = store_at + 16 + 12 * ((sys_flag & STORE_HOST_V6_FLAG) != 0)
+    store_at = position + STORE_TIMESTAMP_AT[0] + IPV6_EXTRA_SIZE * ((sys_flag & BORN_HOST_V6_FLAG) != 0)
+    rest_at = (
+        store_at + STORE_TIMESTAMP.size + IPV4_HOST_SIZE + IPV6_EXTRA_SIZE * ((sys_flag & STORE_HOST_V6_FLAG) != 0)
+    )
 
     # Every place is kept inside of its record before it is read, so that a wrong length reads a wrong number and is
     # then found not to fit, instead of reading past the end.
     last = np.maximum(end - 3, 0)
-    rest_at = np.minimum(rest_at, np.maximum(end - 16, 0))
-    body_size = take(buffer, rest_at + 12, 4).view(">i4").reshape(-1).astype(np.int64)
-    body_at = rest_at + 16
+    rest_at = np.minimum(rest_at, np.maximum(end - RECONSUME_TIMES_BEFORE_BODY, 0))
+    body_at = rest_at + RECONSUME_TIMES_BEFORE_BODY
+    body_size = take(buffer, body_at - BODY_SIZE.size, 4).view(">i4").reshape(-1).astype(np.int64)
     topic_field = body_at + body_size
     inside = (body_size >= 0) & (topic_field <= last)
     topic_field = np.where(inside, topic_field, last)
@@ -431,7 +427,8 @@ def judge(data: bytes | bytearray | memoryview, commit_log_offset: int, position
     columns.position = position[:count]
     columns.header = header[:count]
     columns.store_timestamp = take(buffer, store_at[:count], 8).view(">i8").reshape(-1)
-    columns.prepared_transaction_offset = take(buffer, rest_at[:count] + 4, 8).view(">i8").reshape(-1)
+    prepared_at = body_at[:count] - PREPARED_TRANSACTION_OFFSET_BEFORE_BODY
+    columns.prepared_transaction_offset = take(buffer, prepared_at, 8).view(">i8").reshape(-1)
     columns.body_at = body_at[:count]
     columns.body_size = body_size[:count]
     columns.topic_at = topic_at[:count]

@@ -21,14 +21,20 @@ import numpy as np
 
 from reput.filter.java_numbers import int_or
 from reput.store.record.byte_runs import WORD_SIZE, join_runs
-from reput.store.record.record import (
+from reput.store.record.layout import (
+    BORN_HOST_AT,
     BORN_HOST_V6_FLAG,
+    HOST_PORT_AT,
     INNER_BATCH_FLAG,
-    INNER_NUM,
+    IPV6_EXTRA_SIZE,
+    PORT,
     STORE_HOST_V6_FLAG,
+    STORE_TIMESTAMP,
+    STORE_TIMESTAMP_AT,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
 )
+from reput.store.record.record import INNER_NUM
 from reput.store.record.record_columns import RecordColumns
 from reput.store.recovery.check_report import LogRange
 
@@ -42,10 +48,9 @@ DAY_MS = 24 * JUMP_MS
 TIMESTAMP_MAX = 7_258_118_400_000
 PORT_MAX = 65535
 NOT_ASCII = 0x80
-IPV6_MORE = 12
-# Of hosts that are IPv4: where the ports lie in the record.
-BORN_PORT_AT = 52
-STORE_PORT_AT = 68
+# Where the ports lie if both hosts are IPv4.
+BORN_PORT_AT = BORN_HOST_AT + HOST_PORT_AT
+STORE_PORT_AT = STORE_TIMESTAMP_AT[0] + STORE_TIMESTAMP.size + HOST_PORT_AT
 # What no topic has ever had: control characters, and what would lead to another directory.
 ILLEGAL_IN_TOPIC = frozenset(range(32)) | frozenset(b"\x7f/")
 
@@ -278,8 +283,8 @@ class FieldsCheck:
         """Look for ports that are none."""
         buffer = np.frombuffer(columns.data, np.uint8)
         sys_flag = columns.header["sys_flag"].astype(np.int64)
-        born_more = np.where(sys_flag & BORN_HOST_V6_FLAG, IPV6_MORE, 0)
-        store_more = np.where(sys_flag & STORE_HOST_V6_FLAG, IPV6_MORE, 0)
+        born_more = np.where(sys_flag & BORN_HOST_V6_FLAG, IPV6_EXTRA_SIZE, 0)
+        store_more = np.where(sys_flag & STORE_HOST_V6_FLAG, IPV6_EXTRA_SIZE, 0)
         for name, at in (
             ("born_host", columns.position + BORN_PORT_AT + born_more),
             ("store_host", columns.position + STORE_PORT_AT + born_more + store_more),
@@ -288,7 +293,7 @@ class FieldsCheck:
             wrong = (buffer[at] | buffer[at + 1]) != 0
             for number in np.flatnonzero(wrong).tolist():
                 first = int(at[number])
-                port = int.from_bytes(bytes(columns.data[first : first + 4]), "big", signed=True)
+                port = int.from_bytes(bytes(columns.data[first : first + PORT.size]), "big", signed=True)
                 self.add_text(columns, number, f"no port: {name} port={port} port_max={PORT_MAX}")
 
     def add_text(self, columns: RecordColumns, number: int, reason: str) -> None:

@@ -20,6 +20,7 @@ import msgspec
 from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.store.disk.json_lines import JsonLines
 from reput.store.log.segments import Segments
+from reput.store.record.layout import SIZE
 from reput.store.record.record import body_crc, decode_record
 from reput.store.recovery.recovery import read_damage
 
@@ -27,7 +28,6 @@ __all__ = ["DamageRow", "FoundDamage", "FoundDamages", "is_whole", "known_damage
 
 # More than a person looks at; who has so much of it runs `reput check`.
 NOTED_MAX = 1000
-SIZE_FIELD = 4
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def known_damage(store_directory: Path, log_end: int | None) -> list[DamageRow]:
 def is_whole(segments: Segments, commit_log_offset: int, record_size: int | None = None) -> bool:
     """Tell whether a record of this size, or of any, begins at this offset, and has the body that its CRC is of."""
     try:
-        size = int.from_bytes(segments.read(commit_log_offset, SIZE_FIELD), "big")
+        size = int.from_bytes(segments.read(commit_log_offset, SIZE.size), "big")
         record = decode_record(segments.read(commit_log_offset, size))
     except (DamagedStore, OffsetOutOfRange):
         return False

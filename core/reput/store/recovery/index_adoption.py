@@ -14,6 +14,7 @@ from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.store.index.index_builder import IndexBuilder, IndexState, keys_of
 from reput.store.index.index_file import IndexHeader, index_paths, read_header
 from reput.store.log.log_scan import LogScan
+from reput.store.record.layout import SIZE
 from reput_hooks import Record
 
 __all__ = ["adopt_index"]
@@ -92,4 +93,4 @@ def has_keys(scan: LogScan, begin: int, end: int, *, with_tags: bool) -> bool:
 
 def record_at(scan: LogScan, commit_log_offset: int) -> Record:
     """Return the record at this offset."""
-    return scan.read(commit_log_offset, int.from_bytes(scan.segments.read(commit_log_offset, 4), "big"))
+    return scan.read(commit_log_offset, int.from_bytes(scan.segments.read(commit_log_offset, SIZE.size), "big"))

@@ -19,6 +19,7 @@ from reput.errors import OffsetOutOfRange, StoreError
 from reput.store.disk.files import Clock
 from reput.store.log.segments import Segments, open_segment
 from reput.store.queue.queue_offsets import QueueOffsets, read_queue_offsets
+from reput.store.record.layout import SIZE_AND_MAGIC
 from reput.store.recovery.recovery import as_it_was_closed
 from reput.store.state.epochs import mark_holds, read_epochs
 from reput.store.state.identity import read_store_id
@@ -27,7 +28,6 @@ from reput.store.state.store_lock import StoreLock
 __all__ = ["find_log_end", "force_log"]
 
 CHUNK_SIZE = 4 << 20
-SIZE_AND_MAGIC_SIZE = 8
 PHYSIC_MSG_TIMESTAMP = Struct(">q")
 
 
@@ -94,7 +94,7 @@ def nothing_was_appended(segments: Segments, log_end: int) -> bool:
     if segment is None:
         return True
     with os.fdopen(open_segment(segment.path), "rb", buffering=0) as file:
-        return not os.pread(file.fileno(), SIZE_AND_MAGIC_SIZE, log_end - segment.begin).strip(b"\0")
+        return not os.pread(file.fileno(), SIZE_AND_MAGIC.size, log_end - segment.begin).strip(b"\0")
 
 
 def trusted_snapshot(store_directory: Path, segments: Segments) -> tuple[int, QueueOffsets, int] | None:

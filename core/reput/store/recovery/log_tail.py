@@ -27,12 +27,12 @@ Source: RocketMQ store, CommitLog.recoverNormally and StoreCheckpoint.
 from __future__ import annotations
 
 from pathlib import Path
-from struct import Struct
 
 from reput.errors import OffsetOutOfRange
 from reput.store.disk.sealed_file import read_sealed
 from reput.store.log.segments import Segments
-from reput.store.record.record import BORN_HOST_V6_FLAG, MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from reput.store.record.layout import STORE_TIMESTAMP_END_MAX
+from reput.store.record.record import store_timestamp_of
 from reput.store.recovery.log_walk import Extent, LogWalk
 from reput.store.recovery.queue_file_ends import furthest_unit_end
 from reput.store.state.epochs import Epochs
@@ -40,12 +40,6 @@ from reput.store.state.store_checkpoint import read_checkpoint
 from reput.store.state.store_lock import is_claimed, read_writer
 
 __all__ = ["find_unforced", "judge_tail", "known_durable"]
-
-HEAD = Struct(">iI28xi")
-TIMESTAMP = Struct(">q")
-STORE_TIMESTAMP_AT = 56
-IPV6_MORE = 12
-HEAD_SIZE = STORE_TIMESTAMP_AT + IPV6_MORE + TIMESTAMP.size
 
 
 def find_unforced(store_directory: Path, boot_id: str | None) -> int | None:
@@ -114,11 +108,6 @@ def end_of_what_was_lost(store_directory: Path, walk: LogWalk, tail: Extent | No
 def torn_timestamp(segments: Segments, log_end: int) -> int | None:
     """Return the store time of the record that begins at *log_end* and is not whole; None if its head is not there."""
     try:
-        head = segments.read(log_end, HEAD_SIZE)
+        return store_timestamp_of(segments.read(log_end, STORE_TIMESTAMP_END_MAX))
     except OffsetOutOfRange:
         return None
-    _, magic_code, sys_flag = HEAD.unpack_from(head)
-    if magic_code not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2):
-        return None
-    at = STORE_TIMESTAMP_AT + (IPV6_MORE if sys_flag & BORN_HOST_V6_FLAG else 0)
-    return int(TIMESTAMP.unpack_from(head, at)[0])

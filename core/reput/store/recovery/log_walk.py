@@ -33,15 +33,17 @@ from reput.store.log.segment_reader import CHUNK_SIZE, SegmentReader
 from reput.store.log.segments import Segment, Segments
 from reput.store.queue.consume_queue_builder import LEFT_OUT
 from reput.store.queue.queue_offsets import QueueOffsets
-from reput.store.record.multi_dispatch import DISPATCH_NAMES, QUEUE_OFFSETS_NAME, own_queue_id
-from reput.store.record.record import (
+from reput.store.record.layout import (
     INNER_BATCH_FLAG,
-    INNER_NUM,
-    MESSAGE_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE_V2,
+    MAGIC_CODE_AT,
+    MESSAGE_MAGIC_CODES,
+    SIZE,
+    SIZE_AND_MAGIC,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
 )
+from reput.store.record.multi_dispatch import DISPATCH_NAMES, QUEUE_OFFSETS_NAME, own_queue_id
+from reput.store.record.record import INNER_NUM
 from reput.store.record.record_columns import RecordColumns, locate_records
 from reput.store.recovery.recreated_queues import RecreatedQueue, Restart
 from reput.store.state.topic_deletions import TopicDeletion
@@ -49,9 +51,7 @@ from reput_hooks import DispatchColumns
 
 __all__ = ["Extent", "LogWalk"]
 
-MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2))
-MAGIC_AT = 4
-SIZE_AND_MAGIC_SIZE = 8
+MAGICS = tuple(magic.to_bytes(4, "big") for magic in MESSAGE_MAGIC_CODES)
 WITHOUT_CRC = "records carry no CRC of their own, which force_verify_prop_crc asks for"
 
 
@@ -369,11 +369,11 @@ class LogWalk(SegmentReader):
         while (at := self.seek_data(segment, at)) < segment.size:
             data = self.pread(segment, segment.begin + at, CHUNK_SIZE)
             for place in sorted(place for magic in MAGICS for place in places(data, magic)):
-                if place >= MAGIC_AT:
-                    yield segment.begin + at + place - MAGIC_AT
+                if place >= MAGIC_CODE_AT:
+                    yield segment.begin + at + place - MAGIC_CODE_AT
             if at + len(data) >= segment.size:
                 return
-            at += len(data) - (SIZE_AND_MAGIC_SIZE - 1)
+            at += len(data) - (SIZE_AND_MAGIC.size - 1)
 
     def one_record(self, commit_log_offset: int) -> RecordColumns | None:
         """Return the record at this offset as columns, None if it is not whole."""
@@ -381,7 +381,7 @@ class LogWalk(SegmentReader):
         if segment is None:
             return None
         end = min(segment.end, segment.begin + segment.size)
-        size = int.from_bytes(self.pread(segment, commit_log_offset, 4), "big")
+        size = int.from_bytes(self.pread(segment, commit_log_offset, SIZE.size), "big")
         if size > end - commit_log_offset:
             return None
         data = self.pread(segment, commit_log_offset, size)

@@ -22,7 +22,7 @@ from reput.store.index.index_builder import IndexCursor, IndexState, next_name
 from reput.store.index.index_file import IndexHeader, index_paths
 from reput.store.index.index_keys import KeyHashes
 from reput.store.index.index_mapping import IndexMapping, index_file_size
-from reput.store.record.record import TRANSACTION_ROLLBACK_TYPE
+from reput.store.record.layout import TRANSACTION_ROLLBACK_TYPE
 from reput_hooks import Cursor, DispatchColumns
 from reput_plugins.spark_export.engine.log_requests import read_requests
 from reput_plugins.spark_export.engine.ranges import Batches, errors_of, range_frame, ranges_in
