@@ -20,8 +20,9 @@ from struct import Struct
 from faulty_files import Killed
 from reput.errors import StoreFull, StoreReadOnly
 from reput.filter.string_hash import string_hash
-from reput.process.dispatcher.dispatcher_loop import DispatcherLoop, Stop
+from reput.process.dispatcher.dispatcher_loop import DispatcherLoop
 from reput.process.dispatcher.host_context import HostContext
+from reput.process.dispatcher.states import StopMode
 from reput.process.frames.frame_publisher import FramePublisher
 from reput.process.frames.log_feed import LogFeed
 from reput.process.views.dead_letters import DeadLetters
@@ -656,7 +657,7 @@ class Simulation:
             if member.loop is None:
                 self.start_dispatcher(member)
             assert member.loop is not None
-            member.loop.request_stop(Stop.DRAIN)
+            member.loop.request_stop(StopMode.DRAIN)
             for _ in range(ROUNDS_MAX):
                 member.loop.do_work()
                 if member.loop.finished:

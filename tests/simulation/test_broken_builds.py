@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.process.dispatcher.dispatcher_loop import DispatcherLoop
+from reput.process.dispatcher.predecessors import Predecessors
 from reput.ring import RingReader
 from reput.ring.layout import WORD_SIZE
 from reput.store.disk.files import WrittenFile
@@ -92,7 +92,7 @@ def a_reader_does_not_look_whether_it_was_lapped(patch: pytest.MonkeyPatch) -> N
 
 def the_consume_queue_does_not_wait_for_ext(patch: pytest.MonkeyPatch) -> None:
     """The barrier of ``after`` is left out."""
-    patch.setattr(DispatcherLoop, "passes_over", lambda loop, predecessor: True)
+    patch.setattr(Predecessors, "passes_over", lambda predecessors, cell: True)
 
 
 def ext_units_are_not_forced(patch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from faults.scripted_store import ScriptedStore
 from reput.errors import DispatcherError
-from reput.process.dispatcher.dispatcher_loop import Stop, lacks_properties
-from reput.process.dispatcher.states import Phase
+from reput.process.dispatcher.pending_frames import lacks_properties
+from reput.process.dispatcher.states import Phase, StopMode
 from reput.process.frames.log_feed import LogFeed
 from reput_hooks import DispatchColumns
 from reput_hooks.dispatch import ROW
@@ -92,17 +92,17 @@ def test_batches_are_dispatched_while_a_flush_goes_on_beside(store, how):
     member = store.member("consume_queue")
     store.work(member, 8)
     loop, end = member.loop, store.store.appended
-    while not loop.preparing:
+    while not loop.flushing.preparing:
         store.clock.advance(0.3)
         store.work(member, 1)
     for _ in range(2):
         store.put()
         store.work(member, 1)
-    assert loop.preparing
+    assert loop.flushing.preparing
     assert member.cell.progress == store.store.appended
     assert (member.cell.durable_cursor.commit_log_offset if member.cell.durable_cursor else 0) < end
     if how == "drains":
-        loop.request_stop(Stop.DRAIN)
+        loop.request_stop(StopMode.DRAIN)
         store.work(member, 3)
         assert loop.finished
     else:
@@ -123,17 +123,17 @@ def test_a_flush_beside_that_does_not_end_is_given_up(store, name):
     member = store.member(name)
     store.work(member, 8)
     loop = member.loop
-    while not loop.preparing:
+    while not loop.flushing.preparing:
         store.clock.advance(0.3)
         store.work(member, 1)
-    store.clock.advance(loop.flush_time_max_s - 1.0)
+    store.clock.advance(loop.flushing.time_max_s - 1.0)
     store.put()
     store.work(member, 2)
     assert member.cell.progress == store.store.appended
     durable = member.cell.durable_cursor
     # A sign of life that the plugin gives renews it.
     loop.alive()
-    store.clock.advance(loop.flush_time_max_s - 1.0)
+    store.clock.advance(loop.flushing.time_max_s - 1.0)
     store.work(member, 2)
     store.clock.advance(2.0)
     with pytest.raises(DispatcherError, match="a flush exceeded its time limit, and is not trusted any more"):
@@ -155,7 +155,7 @@ def test_a_loop_that_waits_for_room_to_start_can_be_stopped(store):
     store.disk.full = True
     store.work(member, 3)
     assert "No space left" in str(member.cell.error)
-    member.loop.request_stop(Stop.DRAIN)
+    member.loop.request_stop(StopMode.DRAIN)
     store.work(member, 1)
     assert member.loop.finished
 
@@ -189,7 +189,7 @@ def test_a_view_that_is_built_again_says_why_until_it_has_caught_up(store):
     store.kill_and_open()
     member = store.member("consume_queue")
     store.work(member, 1)
-    assert "the view is built again from the log: consume queue is gone" in str(member.cell.error)
+    assert "the view is being rebuilt from the log: consume queue is gone" in str(member.cell.error)
     for _ in range(8):
         store.work(member, 2)
     assert member.cell.progress == store.store.appended

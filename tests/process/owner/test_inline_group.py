@@ -176,7 +176,7 @@ def test_a_view_elsewhere_is_not_emptied_when_the_log_s_history_parts(log, plugi
     log.begin_epoch(log.offsets[5])
     group = inline(context("probe"), epoch=2)
     wait_for_state(group, "probe", State.FATAL)
-    assert "the view lies elsewhere, and is not built again without an operator's word" in group.status()[0].error
+    assert "the view lies elsewhere, and only an operator may have it rebuilt" in group.status()[0].error
     assert len(events("probe", "dispatch")) == 1
 
 
@@ -450,7 +450,7 @@ def test_a_replay_that_ends_in_a_crash_is_not_tried_again(log, plugins, context,
 
 def test_a_replay_waits_with_its_dispatcher(log, plugins, context, inline, events, monkeypatch):
     """RetryLater brings the same letters again."""
-    monkeypatch.setattr("reput.process.dispatcher.dispatcher_loop.RETRY_MAX_S", 0.01)
+    monkeypatch.setattr("reput.process.dispatcher.letter_replay.RETRY_MAX_S", 0.01)
     start = rejecting(log, plugins, context, inline, replay_later=2)
     (log.store_directory / "go").touch()
     letters = DeadLetters(log.store_directory, "probe")
@@ -820,8 +820,8 @@ def reput_describe_dispatcher():
         ("def flush(self): return self.end.commit_log_offset", "flush returned no cursor: dispatcher=wrong returned="),
         ("def flush(self): return Cursor(self.end.store_id, 1, -1, 0)", "flush returned no cursor: dispatcher=wrong"),
         ("def flush(self): return Cursor('0' * 32, 1, 0, 0)", "the durable cursor is of another store"),
-        ("def dispatch(self, batch): raise RebuildNeeded", "wants its view to be built again, as it just was"),
-        ("def start(self): raise RebuildNeeded", "wants its view to be built again, as it just was"),
+        ("def dispatch(self, batch): raise RebuildNeeded", "asks for a rebuild right after a rebuild"),
+        ("def start(self): raise RebuildNeeded", "asks for a rebuild right after a rebuild"),
     ],
 )
 def test_what_a_dispatcher_gets_wrong_is_said_and_ends(log, plugins, context, inline, method, error):

@@ -19,7 +19,7 @@ from reput.process.contract.trial import Subject, Trial
 from reput.process.contract.view_content import difference
 from reput.process.contract.watched import CRASHED, CallLog
 from reput.process.dispatcher.batch_bound import BatchSize
-from reput.process.dispatcher.dispatcher_loop import StartRefused
+from reput.process.dispatcher.cursor_checks import StartRefused
 from reput.process.owner.offline_rebuild import rebuild
 from reput.store.state.topic_deletions import TopicDeletion, TopicDeletions
 

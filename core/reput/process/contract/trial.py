@@ -16,8 +16,8 @@ from reput.process.contract.sample_store import SampleStore, sample_settings
 from reput.process.contract.view_content import read_view
 from reput.process.contract.watched import CallLog, WatchedPlugin
 from reput.process.dispatcher.batch_bound import BatchSize
-from reput.process.dispatcher.dispatcher_loop import Stop
 from reput.process.dispatcher.hosted_loop import HostedLoop
+from reput.process.dispatcher.states import StopMode
 from reput.process.frames.frame_publisher import FramePublisher
 from reput.process.group.group_context import GroupContext
 from reput.process.owner.inline_group import InlineCell, InlineReader, InlineRing
@@ -171,7 +171,7 @@ class Trial:
 
     def end(self) -> None:
         """Drain, flush and close."""
-        self.running.loop.request_stop(Stop.DRAIN)
+        self.running.loop.request_stop(StopMode.DRAIN)
         self.work()
         self.running.close()
         self.hosted = None
@@ -204,12 +204,12 @@ class Trial:
             elif loop.retry is not None and self.retry_count < RETRY_MAX:
                 self.retry_count += 1
                 self.clock.seconds = loop.retry.at
-            elif loop.preparing:
+            elif loop.flushing.preparing:
                 self.pause.wait(loop.waiting().timeout)
             else:
                 break
         assert loop.retry is None, f"RetryLater was raised {self.retry_count} times for the same batch"
-        if loop.damage is not None:
+        if loop.reading.damage is not None:
             raise DamagedStore(
                 f"the dispatcher went on where no record begins: commit_log_offset={loop.cursor.commit_log_offset}"
             )

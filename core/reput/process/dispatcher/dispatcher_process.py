@@ -19,9 +19,10 @@ from typing import NoReturn
 import msgspec
 
 from reput.process.dispatcher.batch_bound import BatchSize
-from reput.process.dispatcher.dispatcher_loop import DispatcherLoop, StartRefused, Stop
+from reput.process.dispatcher.cursor_checks import StartRefused
+from reput.process.dispatcher.dispatcher_loop import DispatcherLoop
 from reput.process.dispatcher.hosted_loop import HostedLoop
-from reput.process.dispatcher.states import Phase
+from reput.process.dispatcher.states import Phase, StopMode
 from reput.process.group.group_context import GroupContext
 from reput.process.group.group_lock import GroupLock
 from reput.process.logs.log_pipe import LogLine, PipeHandler, install
@@ -131,7 +132,7 @@ class DispatcherProcess:
         self.entry = assignment.entry
         self.pid = os.getpid()
         self.loop: DispatcherLoop | None = None
-        self.stop: Stop | None = None
+        self.stop: StopMode | None = None
         self.log = install(assignment.log_descriptor, self.entry.name, self.position)
 
     def position(self) -> int | None:
@@ -182,7 +183,7 @@ class DispatcherProcess:
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
         """Take up the supervisor's wish, and have the loop look up from its parking."""
-        self.stop = Stop.DRAIN if number == DRAIN_SIGNAL else Stop.NOW
+        self.stop = StopMode.DRAIN if number == DRAIN_SIGNAL else StopMode.NOW
         if self.loop is not None:
             self.loop.request_stop(self.stop)
         os.eventfd_write(self.memory.wake_descriptors[self.assignment.slot], 1)

@@ -9,7 +9,7 @@ import enum
 
 from reput.errors import DispatcherError
 
-__all__ = ["ABSENT", "TRANSITIONS", "Phase", "State", "check_transition"]
+__all__ = ["ABSENT", "TRANSITIONS", "Phase", "State", "StopMode", "check_transition"]
 
 
 class State(enum.IntEnum):
@@ -59,3 +59,10 @@ class Phase(enum.IntEnum):
     DISPATCH = 2
     FLUSH = 3
     EXPIRE = 4
+
+
+class StopMode(enum.Enum):
+    """How a dispatcher's loop ends."""
+
+    NOW = "now"  # flush and end
+    DRAIN = "drain"  # dispatch what is there, flush and end

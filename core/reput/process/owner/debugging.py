@@ -19,9 +19,8 @@ from typing import Any, Self
 from reput.arguments import require_path, require_text
 from reput.errors import ConfigError, DispatcherError
 from reput.process.control.control_socket import Observed, connect_observer, group_status
-from reput.process.dispatcher.dispatcher_loop import Stop
 from reput.process.dispatcher.hosted_loop import HostedLoop
-from reput.process.dispatcher.states import ABSENT, State
+from reput.process.dispatcher.states import ABSENT, State, StopMode
 from reput.process.frames.frame_publisher import FramePublisher
 from reput.process.group.group_context import GroupContext
 from reput.process.owner.inline_group import InlineCell, InlineReader, InlineRing
@@ -178,11 +177,11 @@ class DebuggedDispatcher:
             while self.step():
                 pass
             loop = self.hosted.loop
-            if loop.damage is not None:
-                raise DispatcherError(loop.damage, "See `reput check STORE`.")
+            if loop.reading.damage is not None:
+                raise DispatcherError(loop.reading.damage, "See `reput check STORE`.")
             if self.take_growth():
                 continue
-            if loop.retry is None and loop.shortage is None and not loop.preparing and not follow:
+            if loop.retry is None and loop.shortage.reason is None and not loop.flushing.preparing and not follow:
                 return
             pause.wait(min(FOLLOW_WAIT_S, loop.waiting().timeout))
 
@@ -212,7 +211,7 @@ class DebuggedDispatcher:
         self.closed = True
         try:
             if self.dispatcher is not None:
-                self.hosted.loop.request_stop(Stop.NOW)
+                self.hosted.loop.request_stop(StopMode.NOW)
                 self.step()
         finally:
             self.release()

@@ -20,9 +20,10 @@ from typing import NamedTuple
 from reput.errors import ConfigError, DispatcherError, RingClosed, RingLapped, WaitTimeout
 from reput.process.control.control_messages import RebuiltView
 from reput.process.control.dispatcher_row import DispatcherRow, dispatcher_row
-from reput.process.dispatcher.dispatcher_loop import DispatcherLoop, StartRefused, Stop
+from reput.process.dispatcher.cursor_checks import StartRefused
+from reput.process.dispatcher.dispatcher_loop import DispatcherLoop
 from reput.process.dispatcher.hosted_loop import HostedLoop
-from reput.process.dispatcher.states import State, check_transition
+from reput.process.dispatcher.states import State, StopMode, check_transition
 from reput.process.frames.frame_publisher import FramePublisher
 from reput.process.group.group_context import GroupContext
 from reput.process.group.group_lock import LOCK_TIMEOUT_S, GroupLock
@@ -290,7 +291,7 @@ class InlineGroup:
         self.lock = GroupLock(context.view_directory)
         self.members: dict[str, Member] = {}
         self.order: list[str] = []
-        self.stop: Stop | None = None
+        self.stop: StopMode | None = None
         self.threads = threads or Threads()
         self.thread: StartedThread | None = None
         # Why the thread has died.
@@ -405,7 +406,7 @@ class InlineGroup:
         loop = member.loop
         if loop is None:
             return self.start_when_due(member)
-        if self.stop is Stop.NOW or (self.stop and loop.stop is None and self.predecessors_finished(member)):
+        if self.stop is StopMode.NOW or (self.stop and loop.stop is None and self.predecessors_finished(member)):
             loop.request_stop(self.stop)
             member.cell.set_state(State.STOPPING)
         try:
@@ -576,15 +577,15 @@ class InlineGroup:
         After *timeout* seconds they end where they are. A plugin that does not return even then keeps its thread, and
         with it the group's lock: no other group works on the views meanwhile.
         """
-        self.tell(Stop.DRAIN)
-        if await_drain(self.join, lambda: self.tell(Stop.NOW), lambda: laggards(self.status()), timeout):
+        self.tell(StopMode.DRAIN)
+        if await_drain(self.join, lambda: self.tell(StopMode.NOW), lambda: laggards(self.status()), timeout):
             self.lock.release()
         else:
             logger.error(
                 "a dispatcher does not return, and its thread goes on: bytes_behind=%s", laggards(self.status())
             )
 
-    def tell(self, stop: Stop) -> None:
+    def tell(self, stop: StopMode) -> None:
         """Have the thread end."""
         self.stop = stop
         with self.ring.changed:
