@@ -14,7 +14,7 @@ from reput.store.builder_dispatcher import BuilderDispatcher
 from reput.store.disk.files import Clock, Files
 from reput.store.disk.shortages import retry_on_shortage
 from reput.store.index.index_builder import IndexBuilder, IndexCursor, IndexState
-from reput.store.index.index_file import IndexHeader
+from reput.store.index.index_layout import IndexHeader
 from reput.store.log.segments import Segments
 from reput.store.record.record import decode_record
 from reput.store.service.threads import Threads

@@ -24,7 +24,8 @@ from reput.store.ext.consume_queue_ext import (
 )
 from reput.store.ext.consume_queue_ext_files import ConsumeQueueExtFiles
 from reput.store.index.index_builder import next_name
-from reput.store.index.index_file import ENTRY, HEADER, SLOT, IndexHeader, key_hash
+from reput.store.index.index_file import key_hash
+from reput.store.index.index_layout import ENTRY, HEADER, SLOT, IndexHeader
 from reput.store.index.index_mapping import IndexMapping, index_file_size
 from reput.store.queue.batch_consume_queue import BatchUnit, decode_batch_unit, encode_batch_unit
 from reput.store.queue.consume_queue import UNIT, UNIT_SIZE

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from struct import Struct
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from reput.errors import RingError
 from reput.ring import layout
@@ -29,10 +29,7 @@ from reput.ring.layout import (
 )
 from reput.ring.seqlock import Seqlock
 
-if TYPE_CHECKING:
-    from reput.ring.ring_memory import RingMemory
-
-__all__ = ["Cell", "CellCounter", "CellView", "DurableCursor"]
+__all__ = ["Cell", "CellCounter", "CellView", "CellWaiters", "DurableCursor"]
 
 CURSOR = Struct("=QQQ")
 assert CURSOR.size == layout.CURSOR_SIZE
@@ -208,6 +205,25 @@ class CellCounter:
         self._words[self._index] = value & (1 << 64) - 1
 
 
+class CellWaiters(NamedTuple):
+    """Where the writer of a cell sees who waits for its progress, and how it wakes them. All views are read-only.
+
+    Attributes:
+        ring_words: the ring in 8-byte words, for what the owner waits for.
+        cell_words: all cells in 8-byte words, for what later dispatchers wait for.
+        predecessors_awaited: the word of that name of every cell; it equals *none_awaited* mostly.
+        wake_descriptors: of each slot, the eventfd on which its reader parks.
+        progress_descriptors: of each slot, the eventfd on which the owner waits for its progress.
+    """
+
+    ring_words: memoryview
+    cell_words: memoryview
+    predecessors_awaited: memoryview
+    none_awaited: memoryview
+    wake_descriptors: list[int]
+    progress_descriptors: list[int]
+
+
 class Cell(CellView):
     """The cell as its dispatcher, or the supervisor, writes it. `RingMemory.open_cell` makes one.
 
@@ -220,15 +236,19 @@ class Cell(CellView):
         "_asked_index",
         "_awaited_index",
         "_barrier",
-        "_memory",
+        "_cell_words",
+        "_none_awaited",
         "_page",
+        "_predecessors_awaited",
         "_progress_descriptor",
+        "_ring_words",
+        "_wake_descriptors",
         "_woke_successors_ns",
     )
 
-    def __init__(self, memory: RingMemory, slot: int) -> None:
+    def __init__(self, cells_descriptor: int, slot: int, waiters: CellWaiters) -> None:
         page = mmap.mmap(
-            memory.cells_descriptor,
+            cells_descriptor,
             layout.CELL_SIZE,
             flags=mmap.MAP_SHARED,
             prot=mmap.PROT_READ | mmap.PROT_WRITE,
@@ -237,11 +257,15 @@ class Cell(CellView):
         octets = memoryview(page)
         super().__init__(octets.cast("Q"), octets, slot)
         self._page = page
-        self._memory = memory
+        self._ring_words = waiters.ring_words
+        self._cell_words = waiters.cell_words
+        self._predecessors_awaited = waiters.predecessors_awaited
+        self._none_awaited = waiters.none_awaited
+        self._wake_descriptors = waiters.wake_descriptors
         self._awaited_index = layout.AWAITED + slot
         self._asked_index = layout.ASKED_NS + slot
         self._woke_successors_ns = 0
-        self._progress_descriptor = memory.progress_descriptors[slot]
+        self._progress_descriptor = waiters.progress_descriptors[slot]
         self._barrier = Lock()
 
     def _store(self, index: int, value: int | None) -> None:
@@ -314,10 +338,9 @@ class Cell(CellView):
         # two that do so at least one sees the other.
         self._barrier.acquire(blocking=False)
         self._barrier.release()
-        memory = self._memory
-        if commit_log_offset >= memory.words[self._awaited_index]:
+        if commit_log_offset >= self._ring_words[self._awaited_index]:
             os.eventfd_write(self._progress_descriptor, 1)
-        if memory.predecessors_awaited != memory.nobody_awaited:
+        if self._predecessors_awaited != self._none_awaited:
             self._wake_successors(commit_log_offset)
         words[layout.PROGRESS_ANNOUNCED] = commit_log_offset
 
@@ -328,15 +351,15 @@ class Cell(CellView):
         self._words[layout.PROGRESS] = UNKNOWN
 
     def _wake_successors(self, commit_log_offset: int) -> None:
-        memory, bit = self._memory, 1 << self.slot
-        for slot, mask in enumerate(memory.predecessors_awaited.tolist()):
-            if mask & bit and commit_log_offset >= memory.cell_words[slot * CELL_WORDS + PROGRESS_AWAITED]:
-                os.eventfd_write(memory.wake_descriptors[slot], 1)
+        bit = 1 << self.slot
+        for slot, mask in enumerate(self._predecessors_awaited.tolist()):
+            if mask & bit and commit_log_offset >= self._cell_words[slot * CELL_WORDS + PROGRESS_AWAITED]:
+                os.eventfd_write(self._wake_descriptors[slot], 1)
                 self._woke_successors_ns = time.monotonic_ns()
 
     def is_asked_for(self) -> bool:
         """Whether anybody takes notice of this dispatcher's progress: the owner's readers, or those that come after."""
-        asked_ns = max(self._memory.words[self._asked_index], self._woke_successors_ns)
+        asked_ns = max(self._ring_words[self._asked_index], self._woke_successors_ns)
         return time.monotonic_ns() - asked_ns < ASKED_LATELY_NS
 
     def set_durable_cursor(self, commit_log_offset: int, epoch: int, store_timestamp: int) -> None:

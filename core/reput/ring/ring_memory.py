@@ -17,7 +17,7 @@ from typing import Self
 
 from reput.errors import RingError
 from reput.ring import layout
-from reput.ring.cell import Cell, CellView
+from reput.ring.cell import Cell, CellView, CellWaiters
 from reput.ring.layout import (
     CAPACITY_DEFAULT,
     CAPACITY_MIN,
@@ -55,7 +55,6 @@ class RingMemory:
         words: the ring in 8-byte words; writable only in the process that created it.
         data: the ring's data area in bytes, likewise.
         cell_words: all cells in 8-byte words, read-only.
-        predecessors_awaited: the word of that name of every cell, read-only; it equals `nobody_awaited` mostly.
         wake_descriptors: of each slot, the eventfd on which its reader parks. Empty for an observer.
         progress_descriptors: of each slot, the eventfd on which the owner waits for its progress. Likewise.
         release_descriptor: the eventfd on which readers ask the owner for what the writer holds; -1 for an observer.
@@ -75,15 +74,22 @@ class RingMemory:
         self.words = ring_octets.cast("Q")
         self.data = ring_octets[HEADER_SIZE:]
         self.cell_words = cell_octets.cast("Q")
-        self.predecessors_awaited = self.column(layout.PREDECESSORS_AWAITED)
-        self.nobody_awaited = memoryview(bytes(8 * slot_count)).cast("Q")
         self.header = RingHeader(self.words)
         self.wake_descriptors = descriptors[2 : 2 + slot_count]
         self.progress_descriptors = descriptors[2 + slot_count : 2 + 2 * slot_count]
         self.release_descriptor = descriptors[-1] if self.progress_descriptors else -1
         self._cell_octets = cell_octets
         self._cell_views: dict[int, CellView] = {}
-        self._views = [self.data, self.words, ring_octets, self.predecessors_awaited, self.cell_words, cell_octets]
+        predecessors_awaited = self.column(layout.PREDECESSORS_AWAITED)
+        self._cell_waiters = CellWaiters(
+            self.words,
+            self.cell_words,
+            predecessors_awaited,
+            memoryview(bytes(8 * slot_count)).cast("Q"),
+            self.wake_descriptors,
+            self.progress_descriptors,
+        )
+        self._views = [self.data, self.words, ring_octets, predecessors_awaited, self.cell_words, cell_octets]
         self._cells_opened: weakref.WeakSet[Cell] = weakref.WeakSet()
 
     @classmethod
@@ -223,7 +229,7 @@ class RingMemory:
         self._check_slot(slot)
         if not self.progress_descriptors:
             raise RingError(f"an observer writes no cell: slot={slot}")
-        cell = Cell(self, slot)
+        cell = Cell(self.cells_descriptor, slot, self._cell_waiters)
         self._cells_opened.add(cell)
         return cell
 

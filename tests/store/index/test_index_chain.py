@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from reput.store.index.index_chain import ENTRY, HEADER, SLOT, BrokenChain, IndexHeader, read_chain
+from reput.store.index.index_chain import BrokenChain, read_chain
+from reput.store.index.index_layout import ENTRY, HEADER, SLOT, IndexHeader
 
 SLOTS = 3
 COUNT = 100_000

@@ -9,17 +9,8 @@ import pytest
 from reput.errors import DamagedStore
 from reput.store.disk.files import Files
 from reput.store.disk.open_files import OpenFiles
-from reput.store.index.index_file import (
-    ENTRY,
-    HEADER,
-    SLOT,
-    Index,
-    index_paths,
-    key_hash,
-    overlaps,
-    read_header,
-    read_headers,
-)
+from reput.store.index.index_file import Index, key_hash, overlaps
+from reput.store.index.index_layout import ENTRY, HEADER, SLOT, index_paths, read_header, read_headers
 from reput.store.index.index_mapping import IndexMapping, index_file_size
 
 SLOTS, ENTRIES = 7, 24

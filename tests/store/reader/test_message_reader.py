@@ -13,7 +13,7 @@ import reput
 from reput.errors import DamagedStore, NotAStore
 from reput.filter import BloomFilter, ConsumerFilter, ExpressionMessageFilter, parse
 from reput.store.disk.open_files import DirectoryStamp, OpenFiles
-from reput.store.index.index_file import ENTRY, HEADER, SLOT
+from reput.store.index.index_layout import ENTRY, HEADER, SLOT
 from reput.store.queue.consume_queue import ConsumeQueue
 from reput.store.reader.message_reader import BoundaryType, GetMessageStatus
 

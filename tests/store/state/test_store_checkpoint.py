@@ -11,7 +11,7 @@ from reput.cli.findings import store_findings
 from reput.process.owner.stopped_status import stopped_status
 from reput.settings import Settings
 from reput.store.disk.files import Clock, Files
-from reput.store.index.index_file import HEADER
+from reput.store.index.index_layout import HEADER
 from reput.store.publisher import NobodyListens
 from reput.store.record.message import Message
 from reput.store.state.store_checkpoint import (

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from reput.store.check.expected_records import ExpectedRecords
-from reput.store.index.index_file import HEADER, IndexHeader, index_paths
 from reput.store.index.index_keys import KeyHashes
+from reput.store.index.index_layout import HEADER, IndexHeader, index_paths
 from reput.store.index.index_sizes import ENTRY_DTYPE, SLOT_DTYPE, IndexSizes, find_common_sizes
 from reput.store.record.layout import TRANSACTION_ROLLBACK_TYPE
 from reput.store.recovery.check_report import Findings, Ranges, ViewReport, points_into

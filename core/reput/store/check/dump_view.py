@@ -17,7 +17,7 @@ from reput.settings import Settings
 from reput.store.disk.file_name import file_name, parse_file_name
 from reput.store.disk.open_files import OpenFiles
 from reput.store.ext.consume_queue_ext import ConsumeQueueExt
-from reput.store.index.index_file import index_paths, read_header
+from reput.store.index.index_layout import index_paths, read_header
 from reput.store.index.index_sizes import IndexSizes, find_common_sizes, is_head_of, read_entries
 from reput.store.queue.consume_queue import UNIT_SIZE
 from reput.store.queue.consume_queue_builder import names_in, queue_directories, shown_queue_file_size

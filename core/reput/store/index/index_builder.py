@@ -22,7 +22,8 @@ import msgspec
 from reput.errors import DamagedStore
 from reput.store.disk.file_runs import removal_order
 from reput.store.disk.files import Clock, Files, Progress
-from reput.store.index.index_file import IndexHeader, index_paths, key_hash, read_header, tags_hash
+from reput.store.index.index_file import key_hash, tags_hash
+from reput.store.index.index_layout import IndexHeader, index_paths, read_header
 from reput.store.index.index_mapping import IndexKey, IndexMapping, index_file_size
 from reput.store.record.layout import TRANSACTION_ROLLBACK_TYPE
 from reput_hooks import Cursor, DispatchBatch, DispatchRequest

@@ -10,34 +10,16 @@ what led to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from struct import Struct
 
-import msgspec
+from reput.store.index.index_layout import ENTRY, HEADER, SLOT, IndexHeader
 
-__all__ = ["ENTRY", "HEADER", "SLOT", "BrokenChain", "IndexHeader", "read_chain"]
-
-HEADER = Struct(">qqqqii")
-SLOT = Struct(">i")
-ENTRY = Struct(">iqii")
-assert HEADER.size == 40
-assert ENTRY.size == 20
+__all__ = ["BrokenChain", "read_chain"]
 
 # Entries that are read at once: few, and more where one read was good for several.
 SPAN_MIN = 16
 SPAN_MAX = 1 << 16
 SPAN_GROWTH = 8
 OFFSET_MAX = (1 << 63) - 1
-
-
-class IndexHeader(msgspec.Struct):
-    """The header's fields. Of a file without entries *index_count* is 1: the number of the first."""
-
-    begin_timestamp: int = 0
-    end_timestamp: int = 0
-    begin_offset: int = 0
-    end_offset: int = 0
-    hash_slot_count: int = 0
-    index_count: int = 1
 
 
 class BrokenChain(Exception):

@@ -1,25 +1,6 @@
-"""Index: which records have which key, as readers see it.
+"""Index: the index of a store, as readers see it. `index_layout` draws the bytes.
 
-A file is a header, slots and entries, big-endian; entry 0 is never used. Its name is the local time of its making.
-
-    at                  size  field
-     0                     8  begin_timestamp    store time of the first entry's record, ms
-     8                     8  end_timestamp      of the last one's
-    16                     8  begin_offset       commit-log offset of the first entry's record
-    24                     8  end_offset         of the last one's
-    32                     4  hash_slot_count    slots in use
-    36                     4  index_count        number of the next entry; 0 before the first, which is 1
-    40 + 4*s               4  slot s             newest entry whose key_hash mod slots is s, 0: none
-    40 + 4*slots + 20*e   20  entry e
-                     0     4  key_hash           |Java hashCode of topic#key, or of topic#T#tags|
-                     4     8  commit_log_offset
-                    12     4  seconds            between begin_timestamp and the record's store time
-                    16     4  previous           entry of the same slot before this one, 0: none
-
-Only the hash of a key stands in the index, so whoever asks compares the keys of the records that it names. From 5.4.0
-on RocketMQ also enters the tags of each record, as one text.
-
-Source: RocketMQ store, IndexHeader, IndexFile.putKey, IndexFile.selectPhyOffset and IndexService.queryOffset.
+Source: RocketMQ store, IndexFile.selectPhyOffset and IndexService.queryOffset.
 """
 
 from __future__ import annotations
@@ -31,23 +12,17 @@ from pathlib import Path
 from reput.errors import DamagedStore
 from reput.filter.string_hash import string_hash
 from reput.store.disk.open_files import DirectoryStamp, OpenFiles
-from reput.store.index.index_chain import ENTRY, HEADER, SLOT, BrokenChain, IndexHeader, read_chain
+from reput.store.index.index_chain import BrokenChain, read_chain
+from reput.store.index.index_layout import ENTRY, HEADER, SLOT, IndexHeader, index_paths, read_header
 from reput_hooks import Record
 
 __all__ = [
-    "ENTRY",
-    "HEADER",
-    "SLOT",
     "TAGS_TYPE",
     "FoundOffsets",
     "Index",
-    "IndexHeader",
     "hashes_of",
     "index_damage",
-    "index_paths",
     "key_hash",
-    "read_header",
-    "read_headers",
     "tags_hash",
 ]
 
@@ -290,30 +265,6 @@ class Index:
             raise self.unreadable(path) from None
         except BrokenChain as error:
             raise index_damage(f"path={path}", str(error)) from None
-
-
-def index_paths(directory: Path) -> list[Path]:
-    """Return the files in the order of their names, which is that of their making."""
-    try:
-        with os.scandir(directory) as entries:
-            # Whoever opened somebody's pipe would wait for its other end.
-            files = [entry.name for entry in entries if entry.is_file()]
-    except FileNotFoundError:
-        return []
-    return [directory / name for name in sorted(files) if name.isascii() and name.isdigit()]
-
-
-def read_header(path: Path) -> IndexHeader:
-    """Return the header of one file."""
-    with path.open("rb") as file:
-        header = IndexHeader(*HEADER.unpack(file.read(HEADER.size).ljust(HEADER.size, b"\0")))
-    header.index_count = max(header.index_count, 1)
-    return header
-
-
-def read_headers(directory: Path) -> list[IndexHeader]:
-    """Return the headers of all files, oldest first."""
-    return [read_header(path) for path in index_paths(directory)]
 
 
 def overlaps(begin: int, end: int, begin_timestamp: int, end_timestamp: int) -> bool:

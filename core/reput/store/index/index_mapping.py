@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from reput.store.disk.files import Files
-from reput.store.index.index_file import ENTRY, HEADER, SLOT, IndexHeader
+from reput.store.index.index_layout import ENTRY, HEADER, SLOT, IndexHeader
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reput.store.index.index_file import ENTRY, HEADER, SLOT
+from reput.store.index.index_layout import ENTRY, HEADER, SLOT
 
 __all__ = [
     "ENTRY_DTYPE",

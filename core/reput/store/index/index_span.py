@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reput.store.index.index_chain import ENTRY, IndexHeader
+from reput.store.index.index_layout import IndexHeader
+from reput.store.index.index_sizes import ENTRY_DTYPE
 
 __all__ = ["Followed", "follow_span"]
-
-ENTRY_DTYPE = np.dtype([("key_hash", ">i4"), ("commit_log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-assert ENTRY_DTYPE.itemsize == ENTRY.size
 
 
 class Followed(NamedTuple):

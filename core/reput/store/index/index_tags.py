@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reput.errors import DamagedStore, NotAStore, OffsetOutOfRange
-from reput.store.index.index_file import ENTRY, HEADER, SLOT, index_paths, read_header, tags_hash
+from reput.store.index.index_file import tags_hash
+from reput.store.index.index_layout import ENTRY, HEADER, SLOT, index_paths, read_header
 from reput.store.log.segments import Segments
 from reput.store.record.record import decode_record
 from reput_hooks import Record

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.store.index.index_builder import IndexBuilder, IndexState, keys_of
-from reput.store.index.index_file import IndexHeader, index_paths, read_header
+from reput.store.index.index_layout import IndexHeader, index_paths, read_header
 from reput.store.log.log_scan import LogScan
 from reput.store.record.layout import SIZE
 from reput_hooks import Record

@@ -22,7 +22,7 @@ import msgspec
 from reput.errors import ConfigError, StoreError
 from reput.settings import LoadedSettings, Settings, load_settings
 from reput.settings.spelling import setting_name
-from reput.store.index.index_file import index_paths
+from reput.store.index.index_layout import index_paths
 from reput.store.index.index_tags import shown_index_tags
 from reput.store.log.segments import Segments
 from reput.store.queue.consume_queue_builder import names_in, shown_queue_file_size

@@ -21,7 +21,7 @@ from struct import Struct
 import msgspec
 
 from reput.store.disk.files import Files
-from reput.store.index.index_file import read_headers
+from reput.store.index.index_layout import read_headers
 
 __all__ = [
     "CHECKPOINT_SIZE",

@@ -40,7 +40,7 @@ from reput_plugins.spark_export.engine.queue_building import (
     unit_arrays,
 )
 from reput_plugins.spark_export.engine.ranges import Batches, errors_of, parallelism, range_frame, ranges_in
-from reput_plugins.spark_export.engine.rebuilding import Built, RebuildPlan
+from reput_plugins.spark_export.engine.rebuild_plan import Built, RebuildPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

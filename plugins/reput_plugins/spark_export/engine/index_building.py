@@ -19,14 +19,14 @@ import pyarrow as pa
 from reput.store.disk.files import Files
 from reput.store.disk.sealed_file import seal
 from reput.store.index.index_builder import IndexCursor, IndexState, next_name
-from reput.store.index.index_file import IndexHeader, index_paths
 from reput.store.index.index_keys import KeyHashes
+from reput.store.index.index_layout import IndexHeader, index_paths
 from reput.store.index.index_mapping import IndexMapping, index_file_size
 from reput.store.record.layout import TRANSACTION_ROLLBACK_TYPE
 from reput_hooks import Cursor, DispatchColumns
 from reput_plugins.spark_export.engine.log_requests import read_requests
 from reput_plugins.spark_export.engine.ranges import Batches, errors_of, range_frame, ranges_in
-from reput_plugins.spark_export.engine.rebuilding import Built, RebuildPlan
+from reput_plugins.spark_export.engine.rebuild_plan import Built, RebuildPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

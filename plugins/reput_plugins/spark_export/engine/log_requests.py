@@ -12,7 +12,7 @@ from reput.store.log.log_scan import ROW_DTYPE, LogScan
 from reput.store.recovery.recovery import read_damage
 from reput.store.state.recorded_settings import read_delay_history
 from reput_hooks import DispatchColumns
-from reput_plugins.spark_export.engine.rebuilding import RebuildPlan
+from reput_plugins.spark_export.engine.rebuild_plan import RebuildPlan
 
 __all__ = ["read_requests"]
 

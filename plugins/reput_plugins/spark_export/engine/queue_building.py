@@ -32,7 +32,7 @@ from reput.store.record.multi_dispatch import further_queues
 from reput_hooks import Cursor, DispatchBatch, DispatchColumns
 from reput_plugins.spark_export.engine.log_requests import read_requests
 from reput_plugins.spark_export.engine.ranges import Batches, errors_of, parallelism, range_frame, ranges_in
-from reput_plugins.spark_export.engine.rebuilding import Built, RebuildPlan
+from reput_plugins.spark_export.engine.rebuild_plan import Built, RebuildPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,26 +28,12 @@ from reput.store.state.identity import read_store_id, require_store
 from reput.store.state.recorded_settings import building_settings
 from reput.store.state.topic_deletions import TopicDeletions, last_deletions
 from reput_hooks import Cursor, replace_durably
+from reput_plugins.spark_export.engine.rebuild_plan import Built, RebuildPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BuiltView", "RebuildPlan", "rebuild"]
-
-
-class RebuildPlan(msgspec.Struct, frozen=True):
-    """What is built from the records in [begin, until) of the log, and where."""
-
-    store: str
-    target: str
-    begin: int
-    until: int
-    settings: Settings
-    split_bytes: int
-    # Topic to the commit-log offset of its last deletion: queues have no unit of its records below.
-    deletions: dict[str, int]
-    # The same of queues that RocketMQ deleted with their topic, by topic and queue id.
-    recreated_at: dict[tuple[str, int], int] = {}
+__all__ = ["BuiltView", "rebuild"]
 
 
 class BuiltView(msgspec.Struct, frozen=True):
@@ -61,14 +47,6 @@ class BuiltView(msgspec.Struct, frozen=True):
     bytes: int
     seconds: float
     target: str
-    refused: list[tuple[int, str]]
-
-
-class Built(msgspec.Struct, frozen=True):
-    """What the builder of a view tells: what stands in its cursor file, as bytes; see `BuiltView` for the rest."""
-
-    sealed_state: bytes
-    records: int
     refused: list[tuple[int, str]]
 
 
