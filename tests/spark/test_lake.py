@@ -168,7 +168,7 @@ def test_what_was_cut_can_be_taken_out(export: Export):
     export.commit(0, 20)
     epochs: Epochs = export.lake.epochs.begin(export.offset(10), 0)
     export.lake = Lake(export.location, "export", epochs)
-    export.lake.truncate(Cursor(epochs.store_id, epochs.epoch, export.offset(10), 0))
+    export.lake.truncate(Cursor(epochs.store_id, epochs.epoch, export.offset(10), 0), [])
     assert offsets_in(export.path) == export.log.offsets[:10]
     assert export.committed() == export.offset(10)
     export.commit(10, 60)
@@ -183,12 +183,12 @@ def test_a_cut_that_no_row_lies_behind_is_kept_in_mind(export: Export):
     void = Cursor(epochs.store_id, epochs.epoch + 1, export.offset(20), 0)
     export.lake.go_on(export.location.table(), void, [], [])
     export.lake = Lake(export.location, "export", epochs, "earlier-name")
-    export.lake.truncate(Cursor(epochs.store_id, epochs.epoch, export.offset(15), 0), [void])
+    export.lake.truncate(Cursor(epochs.store_id, epochs.epoch, export.offset(15), 0), [], [void])
     assert export.committed() == export.offset(15)
     assert row_name(export.location, epochs.store_id, "export") == "earlier-name"
     assert void.epoch not in [cursor.epoch for cursor in lake_sources(export.location, "export")]
     version = export.location.table().version()
-    export.lake.truncate(Cursor(epochs.store_id, epochs.epoch, export.offset(15), 0), [void])
+    export.lake.truncate(Cursor(epochs.store_id, epochs.epoch, export.offset(15), 0), [], [void])
     assert export.location.table().version() == version
     export.commit(15, 60)
     assert offsets_in(export.path) == export.log.offsets[:10] + export.log.offsets[15:]
@@ -203,7 +203,7 @@ def test_rows_that_cannot_be_taken_out_are_one_sentence(export: Export, monkeypa
 
     monkeypatch.setattr("deltalake.DeltaTable.delete", refuse)
     with pytest.raises(DispatcherError, match=r"the lake takes no commit: lake=.* error=no space left") as raised:
-        export.lake.truncate(Cursor(export.store_id, export.lake.epochs.epoch, export.offset(10), 0))
+        export.lake.truncate(Cursor(export.store_id, export.lake.epochs.epoch, export.offset(10), 0), [])
     assert "Make room" in raised.value.advice
     assert offsets_in(export.path) == export.log.offsets[:20]
 

@@ -5,6 +5,7 @@ What Spark's workers and driver do is done in this process. The fault matrix has
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ pytest.importorskip("deltalake")
 pytest.importorskip("pyspark")
 
 import reput
+from reput.cli import main
 from reput.errors import StoreError
 from reput.store.disk.sealed_file import seal
 from reput.store.recovery.repair import cut
@@ -23,6 +25,7 @@ from reput.store.state.epochs import read_epochs
 from reput.store.state.identity import StoreIdentity, read_identity
 from reput_plugins.spark_export.export_job import export
 from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_marks import committed_marks
 from reput_plugins.spark_export.lake_sources import lake_sources
 from small_store import overwrite
 from spark.exporting import without_spark
@@ -323,6 +326,37 @@ def test_a_log_that_ends_before_the_lake_is_not_waited_for_in_silence(tmp_path: 
     assert offsets_in(lake) == old.offsets
     export(store, lake, accept_truncation=True)
     assert offsets_in(lake) == shorter.offsets
+
+
+def test_a_cut_within_the_only_segment_leaves_a_mark(tmp_path: Path):
+    """A log without an id is known by its marks; the last record that stays becomes one."""
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    written(store, bodies(30), 1 << 20)
+    export(store, lake)
+    log = written(store, bodies(20), 1 << 20)
+    (known,) = lake_sources(LakeLocation.of(lake), "export")
+    export(store, lake, store_id=known.store_id, accept_truncation=True)
+    assert bodies_in(lake) == bodies(20)
+    (mark,) = committed_marks(LakeLocation.of(lake).table(), known.store_id, "export") or []
+    assert mark.commit_log_offset == log.offsets[-1]
+    written(store, [*bodies(20), *bodies(5, b"b")], 1 << 20)
+    assert export(store, lake).records == 5
+    assert bodies_in(lake) == [*bodies(20), *bodies(5, b"b")]
+
+
+def test_the_refusal_gives_the_command_that_accepts_a_truncation(tmp_path: Path):
+    """With the export's name and topics, so that it works as pasted for the table of a dispatcher, too."""
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    written(store, bodies(60))
+    export(store, lake, name="mine", topics=["orders"])
+    shutil.rmtree(store / "commitlog")
+    written(store, bodies(40))
+    with pytest.raises(StoreError) as raised:
+        export(store, lake, name="mine", topics=["orders"])
+    command = raised.value.advice.partition("go on with the log: ")[2]
+    assert command == f"reput export {store} {lake} --name mine --topic orders --accept-truncation"
+    assert main(shlex.split(command)[1:]) == 0
+    assert bodies_in(lake) == bodies(40)
 
 
 def test_a_damaged_header_under_the_last_mark_takes_no_rows(tmp_path: Path):

@@ -260,6 +260,21 @@ def test_a_name_that_the_lake_does_not_have_for_a_log_is_refused(tmp_path: Path)
     assert rows_by_store(lake) == {"broker-a": 35}
 
 
+@pytest.mark.parametrize("other", ["two", "unknown"])
+def test_a_name_that_is_not_a_recorded_stores_is_refused(tmp_path: Path, other: str):
+    """The store's own id decides which rows it owns, so a different name is a mistake, also that of another store."""
+    lake = tmp_path / "lake"
+    log = written(tmp_path / "one", "a", 30, ONE)
+    export(log.store, lake)
+    export(written(tmp_path / "two", "b", 10, TWO).store, lake)
+    append(log, "a", 5)
+    given = TWO if other == "two" else "unknown"
+    with pytest.raises(StoreError, match=f"under another id: .* store_id={given} lake_store_id={ONE} "):
+        export(log.store, lake, store_id=given)
+    assert rows_by_store(lake) == {ONE: 30, TWO: 10}
+    assert export(log.store, lake, store_id=ONE).records == 5
+
+
 def test_the_name_in_rows_goes_on_being_taken_after_the_store_has_an_id(tmp_path: Path):
     """A command that names the store as its rows do works before reput opens it, after, and without its new id."""
     lake = tmp_path / "lake"

@@ -71,6 +71,22 @@ def export(
             "show which one it is.",
         ),
     ] = None,
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="The export's name in the table: the option `name` of the dispatcher whose table this is.",
+        ),
+    ] = "export",
+    accept_data_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-data-loss",
+            help="Go on behind records that retention removed before they were exported. Without it the export is "
+            "refused.",
+        ),
+    ] = False,
     accept_truncation: Annotated[
         bool,
         typer.Option(
@@ -95,6 +111,8 @@ def export(
         "storage_options": assignments_in(storage_options or ()),
         "on_corruption": on_corruption.value,
         "store_id": store_id,
+        "name": name,
+        "fail_on_data_loss": not accept_data_loss,
         "accept_truncation": accept_truncation,
     }
     if follow:

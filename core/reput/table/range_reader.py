@@ -204,7 +204,8 @@ def pass_trimmed(commit_log_offset: int, offset_min: int, fail_on_data_loss: boo
     if fail_on_data_loss:
         raise OffsetOutOfRange(
             f"the log was trimmed above this offset: commit_log_offset={commit_log_offset} offset_min={offset_min}",
-            "Retention has deleted these records. Begin later, or say that losing them is no failure.",
+            "Retention has deleted these records. Begin later, or go on behind them: --accept-data-loss of an export, "
+            "failOnDataLoss=false of a read.",
         )
     logger.warning("records were deleted by retention: from=%d until=%d", commit_log_offset, offset_min)
     return offset_min

@@ -19,6 +19,7 @@ import msgspec
 
 from reput.errors import ConfigError, DispatcherError
 from reput.store.state.identity import require_store
+from reput_plugins.spark_export.options import EXPORT_NAME
 from reput_plugins.spark_export.requirements import require_packages
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def export(
     *,
     topics: Iterable[str] | None = None,
     until: int | None = None,
-    name: str = "export",
+    name: str = EXPORT_NAME,
     settings: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     fail_on_data_loss: bool = True,
@@ -81,7 +82,7 @@ def export(
     Args:
         topics: names; None: every topic. A lake keeps to its first choice.
         until: commit-log offset to stop at, where a record begins; None: the durable end.
-        name: tells exports of one store into one table apart.
+        name: of the export, as the table knows it.
         settings: ``spark.*`` settings, such as ``spark.master`` or ``spark.remote``.
         storage_options: settings of the Delta library for a lake in an object store, such as ``AWS_REGION``.
         fail_on_data_loss: refuse to go on where the log was trimmed above what the lake has.

@@ -16,6 +16,7 @@ import msgspec
 
 from reput.store.state.identity import require_store
 from reput_plugins.spark_export.export_job import refuse_other_settings, run_job
+from reput_plugins.spark_export.options import EXPORT_NAME
 from reput_plugins.spark_export.requirements import require_packages
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def follow(
     lake: Path | str,
     *,
     topics: Iterable[str] | None = None,
-    name: str = "export",
+    name: str = EXPORT_NAME,
     settings: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     interval_ms: int = 10_000,

@@ -167,6 +167,11 @@ class Lake:
                 "Ask for the same ones, or name another folder.",
             )
 
+    def kept_topics(self, table: DeltaTable) -> list[str] | None:
+        """Return the topics that the table keeps; None: all."""
+        kept = table.metadata().configuration.get(SELECTION_SETTING)
+        return None if kept is None else kept.split(",")
+
     def cursor(self, table: DeltaTable) -> Cursor | None:
         """Return up to where *table* holds the log, None if it holds nothing. The store time is not known to it."""
         for epoch in (known.number for known in reversed(self.epochs.history)):
@@ -299,10 +304,10 @@ class Lake:
             ) from None
         self.force_commits()
 
-    def truncate(self, cursor: Cursor, retired: Sequence[Cursor] = ()) -> None:
+    def truncate(self, cursor: Cursor, marks: Sequence[LogMark], retired: Sequence[Cursor] = ()) -> None:
         """Take the records that begin at the cursor's offset or behind it out of the table, in one transaction.
 
-        What the table knew by the cursors *retired* it forgets.
+        The table keeps *marks* of what stays, and forgets what it knew by the cursors *retired*.
 
         Raises:
             DispatcherError: the table takes no transaction.
@@ -313,7 +318,9 @@ class Lake:
         try:
             table.delete(
                 f'"commitLogOffset" >= {cursor.commit_log_offset}{of_store}',
-                commit_properties=CommitProperties(app_transactions=transactions),
+                commit_properties=CommitProperties(
+                    custom_metadata=self.marks_info(marks), app_transactions=transactions
+                ),
             )
         except (OSError, DeltaError) as error:
             raise DispatcherError(
@@ -323,7 +330,7 @@ class Lake:
         table = self.location.table()
         if any(table.transaction_version(known.app_id) != known.version for known in transactions):
             # Where there is no row to delete, the Delta library makes no transaction.
-            self.go_on(table, cursor, [], retired)
+            self.go_on(table, cursor, marks, retired)
 
     def transactions(self, cursor: Cursor, retired: Sequence[Cursor]) -> list[Transaction]:
         """Return what has the table know the store by *cursor*, and not by *retired*."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,12 +25,13 @@ from reput.errors import ConfigError, StoreError
 from reput.store.state.epochs import read_epochs
 from reput.store.state.identity import derive_store_id, read_identity
 from reput.table import LogTable
-from reput.table.log_marks import LogMark, MarkComparison, compare_marks, find_parting
+from reput.table.log_marks import LogMark, MarkComparison, compare_marks, find_parting, joined_marks
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake import Lake, tells_stores_apart
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import committed_marks, count_rows, row_marks
 from reput_plugins.spark_export.lake_sources import all_sources, row_name
+from reput_plugins.spark_export.options import EXPORT_NAME
 
 __all__ = ["continue_lake", "lake_of_store", "truncate_lake"]
 
@@ -37,10 +39,6 @@ logger = logging.getLogger(__name__)
 
 LEGAL_STORE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 CUT_BELOW = "the log was cut below what the lake holds"
-ACCEPT = (
-    "See what became of the log. Export into another folder to keep these rows, or take them out and go on with the "
-    "log: reput export STORE LAKE --accept-truncation."
-)
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -168,7 +166,10 @@ def find_source(
     known = {cursor.store_id: cursor for cursor in sorted(cursors, key=lambda cursor: cursor.epoch)}
     for name in (recorded, given):
         if name in known:
-            return source_of(table, lake, known[name], log)
+            named = source_of(table, lake, known[name], log)
+            if given != recorded:
+                refuse_other_id(lake, named, given)
+            return named
     apart = tells_stores_apart(table)
     if given is not None and not apart:
         raise StoreError(
@@ -180,13 +181,7 @@ def find_source(
     agreeing = [source for source in sources if source.compared.agrees or is_unmarked(source, log)]
     if agreeing:
         found = max(agreeing, key=end_of)
-        held = found.cursor.store_id
-        if given is not None and given != row_name(lake.location, held, lake.export_name):
-            raise StoreError(
-                f"the lake holds this log under another id: lake={lake.location.address} store_id={given} "
-                f"lake_store_id={held} lake_until={end_of(found)} {found.compared}",
-                f"Say --store-id {held} (storeId), or export into another folder.",
-            )
+        refuse_other_id(lake, found, given)
         return found
     # A copy that went another way has records in common, which would be there twice.
     is_another = all(
@@ -203,6 +198,22 @@ def find_source(
         f"Export into a folder of its own. If both are the same store, say so with --store-id {other.cursor.store_id} "
         "(storeId)." + (" If they are not, give this one a name with --store-id NAME." if apart else ""),
     )
+
+
+def refuse_other_id(lake: Lake, source: Source, given: str | None) -> None:
+    """Refuse an id that is neither the lake's id of a store nor the name in its rows.
+
+    Raises:
+        StoreError: *given* is another one.
+    """
+    held = source.cursor.store_id
+    name = row_name(lake.location, held, lake.export_name)
+    if given not in (None, held, name):
+        raise StoreError(
+            f"the lake holds this log under another id: lake={lake.location.address} store_id={given} "
+            f"lake_store_id={name} lake_until={end_of(source)} {source.compared}",
+            f"Say --store-id {name} (storeId), or export into another folder.",
+        )
 
 
 def end_of(source: Source) -> int:
@@ -300,9 +311,38 @@ def take_out(
         )
     if rows and not accepted and (cut.log_ends or not has_common(lake, table, log, at, source.compared)):
         what = "the log ends before what the lake holds: log_end" if cut.log_ends else f"{CUT_BELOW}: cut_at"
-        raise StoreError(f"{what}{place} {numbers} {source.compared}", ACCEPT)
+        raise StoreError(f"{what}{place} {numbers} {source.compared}", accept_advice(lake, table, log))
     logger.warning("%s, and these rows are taken out: cut_at%s %s", CUT_BELOW, place, numbers)
-    lake.truncate(Cursor(lake.epochs.store_id, lake.epochs.epoch, at, 0), retired)
+    cursor = Cursor(lake.epochs.store_id, lake.epochs.epoch, at, 0)
+    lake.truncate(cursor, marks_below(lake, table, log, at, source.marks), retired)
+
+
+def marks_below(lake: Lake, table: DeltaTable, log: LogTable, cut: int, marks: Sequence[LogMark]) -> list[LogMark]:
+    """Return the marks of what stays in the lake below *cut*.
+
+    The mark of the segment in which the cut lies is mostly behind it, so the last row before the cut takes its place:
+    without it a lake of one segment would have no mark left to know its log by.
+    """
+    if mixed_exports(lake.location, table):
+        return []
+    kept = [mark for mark in marks if mark.end <= cut]
+    begin = kept[-1].end if kept else 0
+    segment_size = log.segments.segment_size
+    return joined_marks(kept, row_marks(table, lake.rows_of(table), begin, cut, segment_size), segment_size)
+
+
+def accept_advice(lake: Lake, table: DeltaTable, log: LogTable) -> str:
+    """Return what an operator can do about rows that nobody has accepted to lose, with the command to type."""
+    words = ["reput", "export", str(log.store_directory), lake.location.address]
+    if lake.export_name != EXPORT_NAME:
+        words += ["--name", lake.export_name]
+    for topic in lake.kept_topics(table) or ():
+        words += ["--topic", topic]
+    command = shlex.join([*words, "--accept-truncation"])
+    return (
+        "See what became of the log. Export into another folder to keep these rows, or take them out and go on with "
+        f"the log: {command}"
+    )
 
 
 def has_common(lake: Lake, table: DeltaTable, log: LogTable, cut: int, compared: MarkComparison) -> bool:

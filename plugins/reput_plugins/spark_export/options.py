@@ -9,7 +9,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-__all__ = ["SparkExportOptions"]
+__all__ = ["EXPORT_NAME", "SparkExportOptions"]
+
+EXPORT_NAME = "export"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -21,7 +23,7 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             view's own folder. Only that one can be rebuilt.
         storage_options: settings of the Delta library for the object store, as ``AWS_REGION``.
         topics: names; None: every topic. A lake keeps to its first choice.
-        name: tells exports of one store into one table apart.
+        name: of the export, as the table knows it; `reput export --name` takes the same one.
         interval_ms: the lake grows at most this often, unless *commit_bytes* of the log wait for it. Shorter makes more
             and smaller files.
         commit_bytes: so many bytes of the log are committed at once.
@@ -38,7 +40,7 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     lake: str | None = None
     storage_options: dict[str, str] = {}
     topics: tuple[str, ...] | None = None
-    name: str = "export"
+    name: str = EXPORT_NAME
     interval_ms: Positive = 10_000
     commit_bytes: Positive = 64 << 20
     batch_bytes_max: Positive = 256 << 20
