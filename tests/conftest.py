@@ -63,9 +63,16 @@ def pytest_configure(config: pytest.Config) -> None:
 HAS_SPARK = all(importlib.util.find_spec(name) for name in ("pyspark", "deltalake")) and shutil.which("java")
 
 
+# A test with one of these marks is not quick.
+NOT_QUICK = ("slow", "long", "processes", "spark", "java")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs Spark where it is missing."""
+    """Mark the quick tests, and skip the Spark tests on a machine without Spark."""
     for item in items:
+        if not any(item.get_closest_marker(name) for name in NOT_QUICK):
+            item.add_marker(pytest.mark.quick)
         if not HAS_SPARK and item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.skip(reason="needs Java and the extra spark"))
 

@@ -60,7 +60,7 @@ def message(number: int) -> reput.Message:
     return reput.Message("orders", f"body {number}".encode(), tags=f"t{number % 3}", keys=[f"k{number}"])
 
 
-@pytest.fixture(params=["inline", pytest.param("processes", marks=pytest.mark.processes)])
+@pytest.fixture(params=["inline", pytest.param("processes", marks=[pytest.mark.processes, pytest.mark.every_python])])
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -33,7 +33,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Have each test of a service run in all modes; one that starts programs, or reads a broker's store, once."""
     once = "golden" in metafunc.fixturenames or any(metafunc.definition.iter_markers("processes"))
     if metafunc.module.__name__.rpartition(".")[2] in DRIVING and not once:
-        metafunc.parametrize("flush_mode", FLUSH_MODES, indirect=True)
+        # One mode on every Python, the others on one.
+        usual, *others = FLUSH_MODES
+        modes = [usual, *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
+        metafunc.parametrize("flush_mode", modes, indirect=True)
 
 
 @pytest.fixture(autouse=True)

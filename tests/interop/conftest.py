@@ -5,12 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from interop.java_program import VERSIONS, java_command
 from interop.rocketmq_store import RocketMQStore, java_settings
 from reput.settings import Settings
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every scenario as long but in one version, which the scenario's name picks."""
+    scenarios: dict[tuple[object, ...], dict[str, pytest.Item]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("java") and "version" in item.fixturenames:
+            parameters = dict(item.callspec.params)
+            version = parameters.pop("version")
+            scenario = (item.path, item.originalname, *map(str, parameters.items()))
+            scenarios.setdefault(scenario, {})[version] = item
+    for (_, *names), of_version in scenarios.items():
+        picked = sorted(of_version)[crc32(" ".join(names).encode()) % len(of_version)]
+        for version, item in of_version.items():
+            if version != picked:
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(params=VERSIONS)

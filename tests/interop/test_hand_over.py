@@ -93,7 +93,7 @@ def test_kills_hand_the_store_over(tmp_path, rocketmq, mode):
             assert_read_by_reput(store, ledger)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_any_order_of_programs_and_ends_hands_the_store_over(tmp_path, rocketmq_of, seed):
     """reput and all RocketMQs, each closed or killed as it comes: all read all, and reput finds every key."""
     settings = Settings(**FILE_SIZES)
