@@ -31,7 +31,7 @@ from reput.errors import (
 from reput.settings import Settings
 from reput.store.check.check import check_store
 from reput.store.disk.files import Mapping
-from reput.store.reader.message_reader import GetMessageStatus
+from reput.store.reader.results import GetMessageStatus
 from reput.store.recovery.repair import accept
 from written_log import WrittenLog
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from reput.opened_store import ReadOnlyStore, Store, open
     from reput.process.owner.debugging import DebuggedDispatcher, debug
     from reput.settings import Settings
-    from reput.store.reader.message_reader import GetMessageResult, GetMessageStatus
+    from reput.store.reader.results import GetMessageResult, GetMessageStatus
     from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
     from reput_hooks import Record
 
@@ -40,8 +40,8 @@ HOMES = {
     "DamagedStore": "reput.errors",
     "DebuggedDispatcher": "reput.process.owner.debugging",
     "DispatcherError": "reput.errors",
-    "GetMessageResult": "reput.store.reader.message_reader",
-    "GetMessageStatus": "reput.store.reader.message_reader",
+    "GetMessageResult": "reput.store.reader.results",
+    "GetMessageStatus": "reput.store.reader.results",
     "Message": "reput.store.record.message",
     "MessageIllegal": "reput.errors",
     "NotAStore": "reput.errors",

@@ -29,7 +29,7 @@ from reput.consume.groups.cut_offsets import bring_back_offsets
 from reput.consume.pull.arrivals import ArrivalPublisher
 from reput.consume.registry.topics import is_system_topic
 from reput.errors import ConfigError, DamagedStore, DispatcherError, MessageIllegal, ReputError
-from reput.filter.tags import parse_plain_tags
+from reput.filter import TagMessageFilter, parse_plain_tags
 from reput.open_stores import close_with_program, open_stores
 from reput.process.control.configuration import Configuration
 from reput.process.control.control_messages import GroupStatus, RebuiltView, WriterRow
@@ -42,7 +42,9 @@ from reput.store.config.topic_config_manager import TopicConfigManager
 from reput.store.disk.shortages import do_all, go_back, store_error, tell_read_error, tell_store_error
 from reput.store.message_store import MessageStore
 from reput.store.publisher import Publisher
-from reput.store.reader.message_reader import GetMessageResult, MessageReader
+from reput.store.reader.message_reader import MessageReader
+from reput.store.reader.readable_store import ReadableStore
+from reput.store.reader.results import GetMessageResult
 from reput.store.record.message import Message, PutMessageResult, check_topic
 from reput.store.record.multi_dispatch import LMQ_PREFIX
 from reput.store.record.record import decode_message_id
@@ -222,12 +224,13 @@ class Reading:
         require_whole("queue_id", queue_id)
         require_whole("queue_offset", queue_offset, None)
         require_whole("count_max", count_max)
+        message_filter = None
         if tags is not None:
             require_text("tags", tags)
-            parse_plain_tags(tags)
+            message_filter = TagMessageFilter(parse_plain_tags(tags))
         try:
             with self.read_lock:
-                return self.reader.get_message(topic, queue_id, queue_offset, count_max, tags=tags)
+                return self.reader.get_message(topic, queue_id, queue_offset, count_max, message_filter=message_filter)
         except OSError as error:
             raise store_error(f"the queue cannot be read: topic={topic} queue_id={queue_id}", error) from error
 
@@ -270,12 +273,12 @@ class Reading:
         with self.read_lock, tell_read_error(f"the index cannot be read: topic={topic}"):
             if topic is None:
                 assert key is not None
-                record = self.reader.record_of_id(key)
+                record = self.reader.store.record_of_id(key)
                 return [record] if record and count_max and begin <= record.store_timestamp <= end else []
             if tags is not None:
-                return self.reader.query_tags(topic, tags, count_max, begin, end).records
+                return self.reader.index.query_tags(topic, tags, count_max, begin, end).records
             assert key is not None
-            return self.reader.query_message(topic, key, count_max, begin, end).records
+            return self.reader.index.query_message(topic, key, count_max, begin, end).records
 
     def topics(self) -> dict[str, list[int]]:
         """Return the queue ids of every topic that has a consume queue."""
@@ -493,7 +496,7 @@ class Store(Reading):
 
     def new_reader(self) -> MessageReader:
         """Return a reader of this store, for one thread at a time."""
-        return MessageReader(
+        store = ReadableStore(
             self.directory,
             self.settings,
             self.readable_up_to,
@@ -504,6 +507,7 @@ class Store(Reading):
             self.found_damages.note,
             self.queue_end_at,
         )
+        return MessageReader(store)
 
     def queue_end_at(self, topic: str, queue_id: int, progress: int) -> int:
         """Return where a queue ends whose view has come to *progress*, 0 where that is not all that was put."""
@@ -591,10 +595,10 @@ class Store(Reading):
 
     def release_log(self) -> None:
         """Let go of segments that were removed: as long as they are open here, the disk has no room from it."""
-        self.reader.files.forget(str(self.directory / "commitlog"))
+        self.reader.store.files.forget(str(self.directory / "commitlog"))
         for service in (self.schedule, self.transacting):
             if service is not None:
-                service.reader.files.forget(str(self.directory / "commitlog"))
+                service.reader.store.files.forget(str(self.directory / "commitlog"))
 
     def clean(self) -> list[SegmentFate]:
         """Have segments go whose time has come, without waiting for the hour of ``delete_when``.
@@ -720,7 +724,7 @@ class Store(Reading):
                 gone.wait(timeout)
                 with self.read_lock:
                     # The dispatcher says a moment later that files have gone.
-                    self.reader.forget()
+                    self.reader.store.forget()
         finally:
             gone.close()
         if self.consuming is not None:
@@ -1155,9 +1159,8 @@ class ReadOnlyStore(Reading):
                 from reput.store.recovery.log_end import find_log_end
 
                 self.end = find_log_end(directory, Segments(directory / "commitlog"))
-        self.reader = MessageReader(
-            directory, settings, self.readable_up_to, self.generation, at_rest=self.observed is None
-        )
+        store = ReadableStore(directory, settings, self.readable_up_to, self.generation, at_rest=self.observed is None)
+        self.reader = MessageReader(store)
         self.closing = threading.Event()
         self.closed = False
 

@@ -6,7 +6,7 @@ import pytest
 
 import reput
 from golden_sets import CLEAN_SETS
-from reput.store.reader.message_reader import BoundaryType
+from reput.store.reader.results import BoundaryType
 
 
 @pytest.mark.parametrize("name", CLEAN_SETS)

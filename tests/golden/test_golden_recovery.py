@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import reput
-from reput.store.reader.message_reader import BoundaryType
+from reput.store.reader.results import BoundaryType
 from reput.store.recovery.repair import cut
 
 WAIT_S = 60.0

@@ -30,7 +30,10 @@ from reput.store.index.index_mapping import IndexMapping, index_file_size
 from reput.store.queue.batch_consume_queue import BatchUnit, decode_batch_unit, encode_batch_unit
 from reput.store.queue.consume_queue import UNIT, UNIT_SIZE
 from reput.store.queue.consume_queue_files import PRE_BLANK_UNIT, ConsumeQueueFiles
-from reput.store.reader.message_reader import MessageReader, QueueReader, empty_status
+from reput.store.reader.consume_queue_reader import ConsumeQueueReader
+from reput.store.reader.message_reader import MessageReader
+from reput.store.reader.readable_store import ReadableStore
+from reput.store.reader.results import empty_status
 from reput.store.state.store_checkpoint import CHECKPOINT_SIZE, StoreCheckpoint, decode_checkpoint, encode_checkpoint
 from rocketmq_vectors import store_vectors
 
@@ -219,8 +222,8 @@ def test_a_get_outside_of_the_queue_says_why_and_where_to_go_on(vector, golden_r
     if expected["status"] == "READ":
         assert status is None
         return
-    monkeypatch.setattr(QueueReader, "range", lambda queue: (low, high))
-    reader = MessageReader(golden_read_only("lmq-5.3") / "store", Settings(), lambda view: 0)
+    monkeypatch.setattr(ConsumeQueueReader, "range", lambda queue: (low, high))
+    reader = MessageReader(ReadableStore(golden_read_only("lmq-5.3") / "store", Settings(), lambda view: 0))
     found = reader.get_message("orders", 0, offset, 32)
     assert found.status.value == expected["status"]
     assert found.next_queue_offset == expected["nextBeginOffset"]

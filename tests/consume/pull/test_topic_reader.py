@@ -8,7 +8,7 @@ from reput.consume import TopicReader, first_queue_offset
 from reput.filter import parse, parse_tags
 from reput.opened_store import ReadOnlyStore
 from reput.settings import Settings
-from reput.store.reader.message_reader import GetMessageResult, GetMessageStatus
+from reput.store.reader.results import GetMessageResult, GetMessageStatus
 
 TOPIC = "Meadow_orders-12"
 

@@ -9,10 +9,13 @@ import pytest
 import reput
 from reput.cli import main
 from reput.errors import DamagedStore
+from reput.filter import TagMessageFilter, parse_tags
 from reput.filter.string_hash import string_hash
 from reput.settings import Settings
 from reput.store.queue.batch_consume_queue import BATCH_UNIT_SIZE, BatchUnit, encode_batch_unit
-from reput.store.reader.message_reader import BoundaryType, GetMessageStatus, MessageReader, TransferLimits
+from reput.store.reader.message_reader import MessageReader
+from reput.store.reader.readable_store import ReadableStore
+from reput.store.reader.results import BoundaryType, GetMessageStatus, TransferLimits
 from written_log import START_MS, WrittenLog, inner_batch_body
 
 INNER_BATCH = 0xC0
@@ -67,7 +70,7 @@ def store(log):
 @pytest.fixture
 def reader(store, log):
     """Reads that store."""
-    opened = MessageReader(store, Settings(), lambda view: log.end)
+    opened = MessageReader(ReadableStore(store, Settings(), lambda view: log.end))
     yield opened
     opened.close()
 
@@ -108,10 +111,13 @@ def test_offsets_outside_of_the_queue_have_the_answers_of_any_queue(reader):
 
 def test_tags_choose_messages_not_batches(reader):
     """As RocketMQ's client chooses among those of a batch."""
-    found = reader.get_message("batches", 0, 1, 4, tags="t1")
+    found = reader.get_message("batches", 0, 1, 4, message_filter=TagMessageFilter(parse_tags("t1")))
     assert numbers(found.records) == [1, 3, 5, 7]
     assert found.next_queue_offset == 8
-    assert reader.get_message("batches", 0, 0, tags="none").status is GetMessageStatus.NO_MATCHED_MESSAGE
+    assert (
+        reader.get_message("batches", 0, 0, message_filter=TagMessageFilter(parse_tags("none"))).status
+        is GetMessageStatus.NO_MATCHED_MESSAGE
+    )
 
 
 def test_a_transfer_has_its_limits(reader):
@@ -141,7 +147,7 @@ def test_units_of_what_the_log_has_no_more_or_not_yet_do_not_count(store, log):
         assert high == COUNT
         first = opened.get("batches", 0, low, 1).records[0]
         assert (first.commit_log_offset, first.queue_offset) == (kept[0], low)
-    reader = MessageReader(store, Settings(), lambda view: log.offsets[-1])
+    reader = MessageReader(ReadableStore(store, Settings(), lambda view: log.offsets[-1]))
     assert reader.queue_range("batches", 0)[1] == COUNT - SIZES[-1]
     reader.close()
 

@@ -15,7 +15,7 @@ from reput.filter import BloomFilter, ConsumerFilter, ExpressionMessageFilter, p
 from reput.store.disk.open_files import DirectoryStamp, OpenFiles
 from reput.store.index.index_layout import ENTRY, HEADER, SLOT
 from reput.store.queue.consume_queue import ConsumeQueue
-from reput.store.reader.message_reader import BoundaryType, GetMessageStatus
+from reput.store.reader.results import BoundaryType, GetMessageStatus
 
 
 def test_an_expression_does_not_see_a_property_without_a_value(tmp_path):
@@ -105,7 +105,7 @@ def test_a_segment_that_somebody_else_removes_leaves_no_hole(tmp_path, is_open):
         first, second, *_ = fill_segments(store)
         store.get("orders", 0, 0, 1)
         if not is_open:
-            store.reader.files.forget()
+            store.reader.store.files.forget()
         first.unlink()
         found = store.get("orders", 0, 0, 10)
         if is_open:
@@ -126,7 +126,7 @@ def test_a_segment_that_goes_in_the_middle_of_a_query_takes_its_messages_along(t
             store.wait_for(view, last.next_commit_log_offset, timeout=60)
         first, second, *_ = sorted((store.directory / "commitlog").iterdir())
         # Whoever looks before he reads has looked by now.
-        assert store.reader.log().offset_min == 0
+        assert store.reader.store.log().offset_min == 0
         first.unlink()
         if asked == "key":
             assert store.query("orders", "k")[0].commit_log_offset == int(second.name)
@@ -163,7 +163,7 @@ def test_a_log_that_could_not_be_listed_is_listed_again(tmp_path, monkeypatch):
     with open_small(tmp_path) as store:
         first, second, *_ = fill_segments(store)
     with reput.open(tmp_path / "store", read_only=True) as opened:
-        assert opened.reader.log().offset_min == 0
+        assert opened.reader.store.log().offset_min == 0
         first.unlink()
         # Long enough ago for the directory's time to be taken at its word.
         os.utime(first.parent, ns=(0, time.time_ns() - 10**10))
@@ -174,8 +174,8 @@ def test_a_log_that_could_not_be_listed_is_listed_again(tmp_path, monkeypatch):
         with monkeypatch.context() as refused:
             refused.setattr(os, "scandir", no_more_files)
             with pytest.raises(NotAStore, match="Too many open files"):
-                opened.reader.log()
-        assert opened.reader.log().offset_min == int(second.name)
+                opened.reader.store.log()
+        assert opened.reader.store.log().offset_min == int(second.name)
 
 
 def test_an_id_that_names_no_record_costs_no_more_than_one_that_does(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from reput.errors import DamagedStore
 from reput.store.disk.file_name import file_name
 from reput.store.disk.open_files import OpenFiles
 from reput.store.queue.consume_queue import UNIT
-from reput.store.reader.message_reader import RUN_SIZE_MAX
+from reput.store.reader.consume_queue_bounds import RUN_SIZE_MAX
 
 SIZES = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 160}
 COUNT = 30

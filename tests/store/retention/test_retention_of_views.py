@@ -12,7 +12,7 @@ import reput
 from delivering import wait_until
 from reput.errors import OffsetOutOfRange
 from reput.store.check.check import check_store
-from reput.store.reader.message_reader import GetMessageStatus
+from reput.store.reader.results import GetMessageStatus
 
 SETTINGS = {
     "mapped_file_size_commit_log": 4096,

@@ -17,7 +17,7 @@ from reput.consume.registry.consumer_filters import ConsumerFilters
 from reput.consume.registry.consumer_manager import ConsumerManager
 from reput.consume.registry.subscription import Subscription
 from reput.consume.registry.subscription_groups import check_group
-from reput.store.reader.message_reader import GetMessageResult
+from reput.store.reader.results import GetMessageResult
 
 __all__ = ["GroupReading"]
 

@@ -42,7 +42,8 @@ from reput.errors import (
 from reput.store.ext.consume_queue_ext import is_address
 from reput.store.message_store import MessageStore
 from reput.store.queue.consume_queue import PRE_BLANK_SIZE, Unit
-from reput.store.reader.message_reader import MessageReader, QueueReader
+from reput.store.reader.consume_queue_reader import ConsumeQueueReader
+from reput.store.reader.message_reader import MessageReader
 from reput.store.record.delay_level import SCHEDULE_TOPIC
 from reput.store.record.message import MessageExtBrokerInner
 from reput.store.record.record import decode_record
@@ -381,7 +382,7 @@ class ScheduleService:
             else:
                 level.due = now if units else now + PAUSE_MS
 
-    def put(self, level: Level, queue: QueueReader, due: list[Waiting]) -> None:
+    def put(self, level: Level, queue: ConsumeQueueReader, due: list[Waiting]) -> None:
         """Put what is due under its real topic, all under one lock.
 
         Raises:
@@ -452,14 +453,14 @@ class ScheduleService:
 
     # Reading a level.
 
-    def queue(self, number: int) -> QueueReader:
+    def queue(self, number: int) -> ConsumeQueueReader:
         return self.reader.queue(SCHEDULE_TOPIC, number - 1)
 
     def delay_of(self, number: int) -> int:
         """Return the delay of a level in ms: what was put before the levels were changed keeps its time."""
         return self.writer.delay_history.longest_delay(number)
 
-    def units(self, level: Level, queue: QueueReader) -> list[Waiting]:
+    def units(self, level: Level, queue: ConsumeQueueReader) -> list[Waiting]:
         """Return queue offset, deliver time and unit of the next messages that a level's queue shows.
 
         What retention took before its time is passed over.
@@ -484,7 +485,7 @@ class ScheduleService:
             queue.refuse_missing_file(at)
         return [(at + number, self.deliver_timestamp(queue, unit), unit) for number, unit in enumerate(units)]
 
-    def deliver_timestamp(self, queue: QueueReader, unit: Unit) -> int:
+    def deliver_timestamp(self, queue: ConsumeQueueReader, unit: Unit) -> int:
         """Return when the message of *unit* is due. One that the log does not have is, to be passed over."""
         tags_code = unit[2]
         if unit[1] == PRE_BLANK_SIZE:
@@ -495,7 +496,7 @@ class ScheduleService:
         if tags_code > HASH_MAX:
             return tags_code
         try:
-            record = self.reader.record_at(unit[0])
+            record = self.reader.store.record_at(unit[0])
         except OffsetOutOfRange:
             return 0
         if record is None:
@@ -503,7 +504,7 @@ class ScheduleService:
         level = record.properties.get("DELAY", "")
         return self.writer.delay_history.at(unit[0]).deliver_timestamp(level, record.store_timestamp) or 0
 
-    def records(self, queue: QueueReader, units: list[Waiting]) -> list[Record]:
+    def records(self, queue: ConsumeQueueReader, units: list[Waiting]) -> list[Record]:
         """Return the records of *units*; those that the log does not have any more are missing."""
         data = queue.read([(queue_offset, unit) for queue_offset, _, unit in units], [], [])
         found = list(map(decode_record, data))

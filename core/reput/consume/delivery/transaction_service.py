@@ -425,8 +425,8 @@ class TransactionService:
             record = self.writer.peek(commit_log_offset)
             if record is None:
                 # The segment may be younger than the last look.
-                self.reader.log()
-                record = self.reader.record_at(commit_log_offset)
+                self.reader.store.log()
+                record = self.reader.store.record_at(commit_log_offset)
         except (DamagedStore, OffsetOutOfRange):
             record = None
         if (

@@ -30,7 +30,7 @@ from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange, ReputError
 from reput.filter import SqlFilter, TagFilter
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.disk.shortages import do_all
-from reput.store.reader.message_reader import GetMessageStatus, Records
+from reput.store.reader.results import GetMessageStatus, Records
 from reput.store.record.multi_dispatch import LMQ_PREFIX
 from reput_hooks import Record
 

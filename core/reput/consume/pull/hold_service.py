@@ -36,7 +36,7 @@ from reput.consume.pull.pull_service import PullRequest, PullResult, PullService
 from reput.consume.registry.response_code import ResponseCode
 from reput.errors import DispatcherError, ReputError, StoreClosed, StoreError, WaitTimeout
 from reput.store.disk.files import Clock
-from reput.store.reader.message_reader import GetMessageResult, GetMessageStatus
+from reput.store.reader.results import GetMessageResult, GetMessageStatus
 from reput.store.service.threads import Threads, thread_death
 
 __all__ = ["GrowingStore", "HoldService", "Watch"]

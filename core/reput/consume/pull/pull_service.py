@@ -35,7 +35,8 @@ from reput.settings import Settings
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.config.topic_config_manager import PERM_READ
 from reput.store.disk.shortages import store_error
-from reput.store.reader.message_reader import GetMessageResult, GetMessageStatus, MessageReader, Records, TransferLimits
+from reput.store.reader.message_reader import MessageReader
+from reput.store.reader.results import GetMessageResult, GetMessageStatus, Records, TransferLimits
 
 __all__ = ["PullRequest", "PullResult", "PullService", "ReadableStore"]
 

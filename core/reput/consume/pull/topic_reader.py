@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from reput.errors import ConfigError, DamagedStore
 from reput.filter import SqlFilter, TagFilter
-from reput.store.reader.message_reader import GetMessageResult
+from reput.store.reader.results import GetMessageResult
 from reput.store.record.properties import filled_properties
 from reput_hooks import Record
 

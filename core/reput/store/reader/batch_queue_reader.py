@@ -15,14 +15,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.filter import MessageFilter
 from reput.filter.string_hash import string_hash
 from reput.store.disk.file_name import parse_file_name
 from reput.store.queue.batch_consume_queue import BATCH_UNIT_SIZE, BatchUnit, decode_batch_unit
-from reput.store.reader.message_reader import (
+from reput.store.reader.readable_store import ReadableStore
+from reput.store.reader.results import (
     BoundaryType,
     GetMessageResult,
     GetMessageStatus,
@@ -35,9 +35,6 @@ from reput.store.record.properties import filled_properties
 from reput.store.record.record import decode_record
 from reput_hooks import Record
 
-if TYPE_CHECKING:
-    from reput.store.reader.message_reader import MessageReader
-
 __all__ = ["BatchQueueReader"]
 
 # What a record may have besides a body of max_message_size.
@@ -45,16 +42,16 @@ RECORD_OVERHEAD_MAX = 65536
 
 
 class BatchQueueReader:
-    """One batch consume queue of a `MessageReader`'s store, as its files are when it is made."""
+    """One batch consume queue of a store, as its files are when it is made."""
 
-    def __init__(self, reader: MessageReader, topic: str, queue_id: int) -> None:
-        self.reader = reader
+    def __init__(self, store: ReadableStore, topic: str, queue_id: int) -> None:
+        self.store = store
         self.topic = topic
         self.queue_id = queue_id
-        self.log_min = reader.log().offset_min
-        self.progress = reader.progress("consume_queue")
-        self.deleted_at = reader.deletions().get(topic, -1)
-        self.paths = queue_paths(reader.directory / "batchconsumequeue" / topic / str(queue_id))
+        self.log_min = store.log().offset_min
+        self.progress = store.progress("consume_queue")
+        self.deleted_at = store.deletions().get(topic, -1)
+        self.paths = queue_paths(store.directory / "batchconsumequeue" / topic / str(queue_id))
         self.file_units = self.paths[0].stat().st_size // BATCH_UNIT_SIZE if self.paths else 0
         unit_count = len(self.paths) * self.file_units
         # Units of one queue ascend in every number, and behind the last one there are zeros, or what a crash left.
@@ -65,7 +62,7 @@ class BatchQueueReader:
     def usable(self, number: int) -> BatchUnit | None:
         """Return a unit by its number among all that the files have, None behind the last one."""
         path = self.paths[number // self.file_units]
-        data = self.reader.files.read(path, BATCH_UNIT_SIZE, number % self.file_units * BATCH_UNIT_SIZE)
+        data = self.store.files.read(path, BATCH_UNIT_SIZE, number % self.file_units * BATCH_UNIT_SIZE)
         unit = decode_batch_unit(data) if len(data) == BATCH_UNIT_SIZE else None
         return unit if unit is not None and unit.commit_log_offset + unit.record_size <= self.progress else None
 
@@ -76,7 +73,7 @@ class BatchQueueReader:
             DamagedStore: it is none, or larger than any record.
         """
         unit = self.usable(number)
-        if unit is None or unit.record_size > self.reader.settings.max_message_size + RECORD_OVERHEAD_MAX:
+        if unit is None or unit.record_size > self.store.settings.max_message_size + RECORD_OVERHEAD_MAX:
             raise DamagedStore(
                 f"the batch consume queue is damaged: topic={self.topic} queue_id={self.queue_id} unit={number}",
                 "reput does not build these queues: have RocketMQ build it again, from the log.",
@@ -145,11 +142,11 @@ class BatchQueueReader:
             DamagedStore: the bytes are not what the unit says.
         """
         try:
-            data = self.reader.read_log(unit.commit_log_offset, unit.record_size)
+            data = self.store.read_log(unit.commit_log_offset, unit.record_size)
         except OffsetOutOfRange:
             return None
         record = decode_record(data)
-        if not self.reader.has_whole_body(record):
+        if not self.store.has_whole_body(record):
             return None
         messages = messages_of(record) if is_inner_batch(record) else [data]
         place = record.topic, record.queue_id, record.queue_offset, len(messages)

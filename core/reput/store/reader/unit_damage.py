@@ -9,15 +9,12 @@ Two files disagree, the queue's and the log's. Who is told of it wants to know w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from reput.errors import DamagedStore, OffsetOutOfRange
 from reput.store.queue.consume_queue import NO_UNIT, Unit, is_garbage
+from reput.store.reader.consume_queue_bounds import ConsumeQueueBounds
+from reput.store.reader.readable_store import ReadableStore
 from reput.store.record.layout import MESSAGE_MAGIC_CODES, SIZE_MAGIC_AND_OFFSET
 from reput.store.record.record import decode_record
-
-if TYPE_CHECKING:
-    from reput.store.reader.message_reader import MessageReader, QueueReader
 
 __all__ = ["begins_no_record", "damage_of_unit", "log_damage", "require_reason"]
 
@@ -25,7 +22,7 @@ __all__ = ["begins_no_record", "damage_of_unit", "log_damage", "require_reason"]
 WALK_SIZE_MAX = 64 << 20
 
 
-def damage_of_unit(queue: QueueReader, queue_offset: int, unit: Unit) -> DamagedStore:
+def damage_of_unit(queue: ConsumeQueueBounds, queue_offset: int, unit: Unit) -> DamagedStore:
     """Return the error that says why *unit*, which stands at *queue_offset*, leads to no record of *queue*."""
     commit_log_offset, size, tags_code = unit
     stands = f"commit_log_offset={commit_log_offset} record_size={size}"
@@ -39,17 +36,17 @@ def damage_of_unit(queue: QueueReader, queue_offset: int, unit: Unit) -> Damaged
             queue_offset, f"the unit points before the queue's first message, those before it do not: {stands}"
         )
     try:
-        head = queue.reader.read_log(commit_log_offset, SIZE_MAGIC_AND_OFFSET.size)
+        head = queue.store.read_log(commit_log_offset, SIZE_MAGIC_AND_OFFSET.size)
         own_size, magic_code, own_offset = SIZE_MAGIC_AND_OFFSET.unpack(head)
     except OffsetOutOfRange:
         own_size, magic_code, own_offset = 0, 0, -1
     if magic_code not in MESSAGE_MAGIC_CODES or own_offset != commit_log_offset:
         before = record_before(queue, queue_offset, commit_log_offset)
-        if begins_no_record(queue.reader, before, commit_log_offset):
+        if begins_no_record(queue.store, before, commit_log_offset):
             return queue.garbled(queue_offset, f"the unit points into the middle of a record: {stands}")
         return log_damage(queue, "the log has no record where the queue says", queue_offset, commit_log_offset, size)
     try:
-        record = decode_record(queue.reader.read_log(commit_log_offset, own_size))
+        record = decode_record(queue.store.read_log(commit_log_offset, own_size))
     except (DamagedStore, OffsetOutOfRange):
         return log_damage(queue, "the log has no whole record there", queue_offset, commit_log_offset, size)
     if own_size != size:
@@ -61,7 +58,7 @@ def damage_of_unit(queue: QueueReader, queue_offset: int, unit: Unit) -> Damaged
     )
 
 
-def require_reason(queue: QueueReader, missing: list[tuple[int, Unit]]) -> bool:
+def require_reason(queue: ConsumeQueueBounds, missing: list[tuple[int, Unit]]) -> bool:
     """Refuse units that were within the queue's bounds and lead to no record of it, unless there is a reason.
 
     There is one where an operator has accepted that the log is damaged there, and where retention, the deletion of the
@@ -74,7 +71,7 @@ def require_reason(queue: QueueReader, missing: list[tuple[int, Unit]]) -> bool:
     queue.forget()
     low, high = queue.range()
     for queue_offset, unit in missing:
-        if not low <= queue_offset < high or queue.reader.is_accepted(unit[0]):
+        if not low <= queue_offset < high or queue.store.is_accepted(unit[0]):
             continue
         now = queue.units.unit(queue_offset)
         if now is not None and now != unit:
@@ -84,7 +81,7 @@ def require_reason(queue: QueueReader, missing: list[tuple[int, Unit]]) -> bool:
 
 
 def log_damage(
-    queue: QueueReader, what: str, queue_offset: int, commit_log_offset: int, record_size: int
+    queue: ConsumeQueueBounds, what: str, queue_offset: int, commit_log_offset: int, record_size: int
 ) -> DamagedStore:
     """Return the error that names a place of the log."""
     return DamagedStore.at(
@@ -96,9 +93,9 @@ def log_damage(
     )
 
 
-def record_before(queue: QueueReader, queue_offset: int, commit_log_offset: int) -> int:
+def record_before(queue: ConsumeQueueBounds, queue_offset: int, commit_log_offset: int) -> int:
     """Return where a record begins that lies before this offset in its segment; of the queue's last unit if it can."""
-    segment = queue.reader.log().find(commit_log_offset)
+    segment = queue.store.log().find(commit_log_offset)
     begin = commit_log_offset if segment is None else segment.begin
     before = queue.units.unit(queue_offset - 1) if queue_offset else None
     if before is not None and begin <= before[0] < commit_log_offset and queue.agrees(queue_offset - 1, before):
@@ -106,8 +103,8 @@ def record_before(queue: QueueReader, queue_offset: int, commit_log_offset: int)
     return begin
 
 
-def begins_no_record(reader: MessageReader, begin: int, commit_log_offset: int) -> bool:
+def begins_no_record(store: ReadableStore, begin: int, commit_log_offset: int) -> bool:
     """Tell whether the chain of records from *begin* on shows that none begins at this offset."""
     if commit_log_offset - begin > WALK_SIZE_MAX:
         return False
-    return not reader.proof.is_begin_of_record(commit_log_offset, begin)
+    return not store.proof.is_begin_of_record(commit_log_offset, begin)

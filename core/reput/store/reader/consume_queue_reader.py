@@ -1,0 +1,261 @@
+"""ConsumeQueueReader: the records that the units of one consume queue lead to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from struct import error as StructError
+
+from isal.isal_zlib import crc32
+
+from reput.errors import OffsetOutOfRange
+from reput.filter import MessageFilter
+from reput.store.disk.file_name import file_name
+from reput.store.ext.consume_queue_ext import ConsumeQueueExt, is_address
+from reput.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE, Unit, is_garbage
+from reput.store.queue.nearest_offset import QueueFile
+from reput.store.reader.consume_queue_bounds import RUN_SIZE_MAX, ConsumeQueueBounds
+from reput.store.reader.readable_store import NOT_ITS_CRC, ReadableStore
+from reput.store.reader.results import Place
+from reput.store.reader.unit_damage import log_damage, require_reason
+from reput.store.record.layout import (
+    BODY_AT,
+    BODY_CRC_AND_SYS_FLAG,
+    BODY_SIZE,
+    BORN_HOST_V6_FLAG,
+    HOST_FLAGS_MASK,
+    HOST_FLAGS_SHIFT,
+    MESSAGE_MAGIC_CODE,
+    PROPERTIES_SIZE,
+    QUEUE_PLACE,
+    QUEUE_PLACE_V4,
+    STORE_HOST_V6_FLAG,
+)
+
+__all__ = ["ConsumeQueueReader"]
+
+# A commit-log offset that no unit has, whatever is in it.
+NOWHERE = -(1 << 64)
+HOSTS_V6_FLAGS = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
+
+
+class ConsumeQueueReader(ConsumeQueueBounds):
+    """Reads one consume queue."""
+
+    def __init__(self, store: ReadableStore, topic: str, queue_id: int) -> None:
+        file_size, ext_file_size = store.queue_file_sizes()
+        super().__init__(store, topic, queue_id, file_size)
+        ext_directory = store.directory / "consumequeue_ext" / topic / str(queue_id)
+        self.ext = ConsumeQueueExt(ext_directory, ext_file_size, store.files)
+
+    def forget(self) -> None:
+        """Take nothing for granted that was read so far, in the middle of a read, too."""
+        super().forget()
+        _, self.ext.file_size = self.store.queue_file_sizes()
+
+    def passes_over_body(self, record: bytes) -> bool:
+        """Return False for a record whose body does not have its CRC, if an operator has accepted that.
+
+        Raises:
+            DamagedStore: nobody has.
+        """
+        _, _, _, queue_offset, commit_log_offset, _ = QUEUE_PLACE.unpack_from(record)
+        if self.store.is_accepted(commit_log_offset):
+            return False
+        raise log_damage(self, NOT_ITS_CRC, queue_offset, commit_log_offset, len(record))
+
+    def may_be_wanted(self, unit: Unit, message_filter: MessageFilter) -> bool:
+        """Ask a filter with what the queue knows of a message. What the ext files have lost counts as unknown."""
+        tags_code = unit[2]
+        if not is_address(tags_code):
+            return message_filter.is_matched_by_consume_queue(tags_code)
+        ext = self.ext.get(tags_code)
+        if ext is None:
+            return message_filter.is_matched_by_consume_queue(None)
+        return message_filter.is_matched_by_consume_queue(ext.tags_code, ext.store_timestamp, ext.filter_bit_map)
+
+    def read(self, chosen: Sequence[Place], places: list[Place], body_ends: list[int]) -> list[bytes]:
+        """Return the bytes of the records of units.
+
+        Neighbours are read at once. Records that the log no longer has are missing.
+
+        Args:
+            places, body_ends: of neighbours that were all checked as a whole and have hosts of IPv4, the places, and
+                where in each one's bytes its body ends, are appended to them.
+
+        Raises:
+            DamagedStore: one of *chosen* leads to no record of this queue, and neither retention, nor the deletion of
+                the topic, nor an operator has accounted for that.
+        """
+        records: list[bytes] = []
+        missing: list[Place] = []
+        checked = len(places)
+        log_min = max(self.log_min, self.deleted_at)
+        run: list[Place] = []
+        begin = end = NOWHERE
+        for place in chosen:
+            offset, size, _ = place[1]
+            if offset != end or end + size - begin > RUN_SIZE_MAX:
+                if run:
+                    missing += self.read_run(run, begin, end, records, places, body_ends)
+                    run = []
+                # A pre-blank unit comes here for its size.
+                if offset < log_min or size == PRE_BLANK_SIZE:
+                    if size != PRE_BLANK_SIZE:
+                        missing.append(place)
+                    end = NOWHERE
+                    continue
+                begin = offset
+            run.append(place)
+            end = offset + size
+        if run:
+            missing += self.read_run(run, begin, end, records, places, body_ends)
+        if missing and require_reason(self, missing):
+            del places[checked:], body_ends[checked:]
+            low, high = self.range()
+            units = ((queue_offset, self.units.unit(queue_offset)) for queue_offset, _ in chosen)
+            there = [(place, unit) for place, unit in units if unit is not None and low <= place < high]
+            return self.read(there, places, body_ends)
+        return records
+
+    def read_run(
+        self, run: list[Place], begin: int, end: int, records: list[bytes], places: list[Place], body_ends: list[int]
+    ) -> list[Place]:
+        """Append the bytes of records that lie one behind the other in [begin, end), and what `read` promises.
+
+        Return the places that lead to none.
+        """
+        missing: list[Place] = []
+        agreed = self.store.agreed
+        try:
+            if agreed is not None and len(run) == 1 and agreed[:3] == (self, *run[0]):
+                # Who follows a queue wants the record by which its end was found.
+                data = agreed[3]
+            else:
+                data = self.record_bytes(begin, end - begin) if end > begin else b""
+        except OffsetOutOfRange:
+            # Two segments, or the log was trimmed just now.
+            if len(run) == 1:
+                return run
+            for place in run:
+                first, size, _ = place[1]
+                missing += self.read_run([place], first, first + size, records, places, body_ends)
+            return missing
+        unpack_head, unpack_tail = QUEUE_PLACE_V4.unpack_from, self.unpack_tail
+        own_queue_id, own_topic_field = self.queue_id, self.topic_fields[0]
+        head_size = QUEUE_PLACE_V4.size
+        # Of a record without body and properties.
+        least = head_size + len(own_topic_field) + PROPERTIES_SIZE.size
+        append = records.append
+        before = len(records)
+        ends: list[int] = []
+        at = 0
+        # Two unpacks and one copy per record.
+        for queue_offset, unit in run:
+            unit_offset, unit_size, _ = unit
+            following = at + unit_size
+            try:
+                size, magic_code, queue_id, own_queue_offset, offset, sys_flag, body_size = unpack_head(data, at)
+                if (
+                    own_queue_offset == queue_offset
+                    and offset == unit_offset
+                    and size == unit_size
+                    and magic_code == MESSAGE_MAGIC_CODE
+                    and queue_id == own_queue_id
+                    and body_size >= 0
+                    and not sys_flag & HOSTS_V6_FLAGS
+                ):
+                    body_end = head_size + body_size
+                    topic_field, properties_size = unpack_tail(data, at + body_end)
+                    if topic_field == own_topic_field and least + body_size + properties_size == size:
+                        append(data[at:following])
+                        ends.append(body_end)
+                        at = following
+                        continue
+            except StructError:
+                pass
+            # Of another kind, or another's.
+            if self.is_record(data, at, queue_offset, unit):
+                append(data[at:following])
+            else:
+                missing.append((queue_offset, unit))
+            at = following
+        if begin < self.store.own_from:
+            taken = records[before:]
+            records[before:] = [record for record in taken if body_fits(record) or self.passes_over_body(record)]
+        if len(ends) == len(run) == len(records) - before:
+            places += run
+            body_ends += ends
+        return missing
+
+    def refuse_cut_short(self, queue_offset: int) -> None:
+        """Look why there are no bytes where this unit should be.
+
+        Raises:
+            DamagedStore: its file is there, and was cut short.
+        """
+        reason = self.units.cut_short(queue_offset)
+        if reason is not None:
+            raise self.garbled(queue_offset, reason)
+
+    def refuse_missing_file(self, queue_offset: int) -> None:
+        """Look why there are no bytes where a unit within the queue's bounds should be.
+
+        Raises:
+            DamagedStore: its file was cut short, or is missing, and the queue has not lost it to retention.
+        """
+        self.refuse_cut_short(queue_offset)
+        self.forget()
+        low, high = self.range()
+        if low <= queue_offset < high and self.units.unit_file_size(queue_offset) is None:
+            raise self.garbled(queue_offset, f"its file is missing: path={self.units.unit_file(queue_offset)}")
+
+    def refuse_garbage(self, chosen: Sequence[tuple[int, Unit]]) -> None:
+        """Look among units whose records were not all found for one that was never written.
+
+        Raises:
+            DamagedStore: there is one.
+        """
+        for queue_offset, unit in chosen:
+            if is_garbage(unit):
+                raise self.garbled(queue_offset, f"no unit stands there: commit_log_offset={unit[0]} size={unit[1]}")
+
+    def written_files(self, end: int) -> list[QueueFile]:
+        """Return the files that hold units before *end*, and when each was written last."""
+        per_file = self.units.file_size // UNIT_SIZE
+        files = []
+        for begin in self.units.begins():
+            first = begin // UNIT_SIZE
+            if first < end:
+                # Retention, or the deletion of the topic, may take a file while it is looked at.
+                with contextlib.suppress(FileNotFoundError):
+                    changed_ns = os.stat(self.units.prefix + file_name(begin)).st_mtime_ns
+                    files.append(QueueFile(first, min(first + per_file, end), changed_ns // 1_000_000))
+        return files
+
+    def known_store_timestamp(self, queue_offset: int) -> int | None:
+        """Return the store time of a message in ms, None where the log has it no more."""
+        unit = self.units.unit(queue_offset)
+        if unit is None or unit[1] == PRE_BLANK_SIZE or unit[0] < self.log_min:
+            return None
+        record = self.store.record_at(unit[0])
+        return None if record is None else record.store_timestamp
+
+    def store_timestamp(self, queue_offset: int) -> int:
+        """Return the store time of a message in ms; of one that the log lacks, that of the one before it, or 0."""
+        while (unit := self.units.unit(queue_offset)) is not None and unit[1] == PRE_BLANK_SIZE and queue_offset:
+            queue_offset -= 1
+        if unit is None or unit[1] == PRE_BLANK_SIZE:
+            return 0
+        record = self.store.record_at(unit[0])
+        return 0 if record is None else record.store_timestamp
+
+
+def body_fits(record: bytes) -> bool:
+    """Tell whether the body of a whole record has the CRC that the record says; one without bytes has any."""
+    crc, sys_flag = BODY_CRC_AND_SYS_FLAG.unpack_from(record)
+    body_at = BODY_AT[sys_flag >> HOST_FLAGS_SHIFT & HOST_FLAGS_MASK]
+    (size,) = BODY_SIZE.unpack_from(record, body_at - BODY_SIZE.size)
+    found: int = crc32(memoryview(record)[body_at : body_at + size])
+    return bool(size == 0 or found & 0x7FFFFFFF == crc)

@@ -1,0 +1,243 @@
+"""ReadableStore: what the readers of one store share.
+
+That is: its segments and open files, how far its views are readable, and records by their place in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from reput.errors import DamagedStore, OffsetOutOfRange, StoreError
+from reput.settings import Settings
+from reput.store.disk.open_files import DirectoryStamp, OpenFiles
+from reput.store.log.segments import Segments
+from reput.store.queue.consume_queue import Unit
+from reput.store.queue.consume_queue_builder import shown_queue_file_size
+from reput.store.record.layout import MAGIC_CODE_AT, MESSAGE_MAGIC_CODES, SIZE, SIZE_AND_MAGIC
+from reput.store.record.record import body_crc, decode_message_id, decode_record
+from reput.store.recovery.queue_proof import QueueProof
+from reput.store.state.topic_deletions import LastDeletions
+from reput_hooks import Record
+
+__all__ = ["NOT_ITS_CRC", "ReadableStore"]
+
+NOT_ITS_CRC = "a message's body does not have its CRC"
+# Mostly a whole record.
+FIRST_READ_SIZE = 2048
+
+
+class ReadableStore:
+    """One store as its readers see it. Use it from one thread at a time."""
+
+    def __init__(
+        self,
+        store_directory: Path,
+        settings: Settings,
+        progress: Callable[[str], int],
+        generation: Callable[[str], int] = lambda view: 0,
+        log_begin: Callable[[], int] | None = None,
+        deletions: Callable[[], Mapping[str, int]] | None = None,
+        own_from: int = 1 << 63,
+        on_damage: Callable[[DamagedStore], None] = lambda error: None,
+        queue_end_at: Callable[[str, int, int], int] | None = None,
+        at_rest: bool = False,
+    ) -> None:
+        """Read the store in *store_directory*.
+
+        Args:
+            progress: gives the commit-log offset up to which the view of that name is readable now.
+            generation: gives a number that is raised whenever another view takes the place of the one of that name, or
+                files of it were removed that may be open here.
+            log_begin: gives the commit-log offset of the first byte that the log still has; beside the store's writer,
+                in whose process *generation* never lags behind. None: directories are asked instead, at each read.
+            deletions: gives where in the log each topic was deleted last; None: a file is asked instead.
+            own_from: commit-log offset from which on this very process has put all records. Bodies of others, which
+                have come from a disk, are compared with their CRC.
+            on_damage: is told of each error that names a damaged place of the log, before it is raised.
+            queue_end_at: gives where a queue (topic, queue id) ends that is built up to a commit-log offset, 0 where
+                that is not known; beside the store's writer, in whose process it is once all was built. None: the
+                view's cursor is asked instead.
+            at_rest: nobody builds the queues, so what stands behind the end of one is not there for a moment only.
+        """
+        self.directory = store_directory
+        self.settings = settings
+        self.view_progress = progress
+        self.view_generation = generation
+        self.generations: dict[str, int] = {}
+        self.files = OpenFiles()
+        self.log_begin = log_begin
+        self.own_from = own_from
+        self.on_damage = on_damage
+        self.queue_end_at = queue_end_at
+        self.at_rest = at_rest
+        self.proof = QueueProof(store_directory)
+        self.deletions = deletions or LastDeletions(store_directory)
+        # What `log_begin` said when the segments were listed.
+        self.known_log_begin = -1
+        self.segments: Segments | None = None
+        self.log_directory = str(store_directory / "commitlog")
+        self.log_stamp = DirectoryStamp(store_directory / "commitlog")
+        self.file_sizes: tuple[int, int] | None = None
+        # Queue, queue offset, unit and bytes of the newest record, if the present get has compared it with its unit.
+        self.agreed: tuple[object, int, Unit, bytes] | None = None
+        # Called by `forget`, for what readers keep of the files.
+        self.on_forget: list[Callable[[], None]] = []
+
+    def close(self) -> None:
+        """Close the files."""
+        self.files.close()
+
+    def progress(self, view: str) -> int:
+        """Return up to where *view* is readable; if it is another one than before, its files are opened anew.
+
+        The progress is read first: that of a new view is published after its generation was raised.
+        """
+        progress, generation = self.view_progress(view), self.view_generation(view)
+        if self.generations.setdefault(view, generation) != generation:
+            self.generations[view] = generation
+            self.forget()
+        return progress
+
+    def forget(self) -> None:
+        """Take nothing for granted that was read so far."""
+        self.files.forget()
+        self.file_sizes = None
+        for forget in self.on_forget:
+            forget()
+
+    def log(self) -> Segments:
+        """Return the segments, as the directory has them now."""
+        begin = -1
+        # A system call for each directory would be half of what a read costs.
+        if self.log_begin is None:
+            if self.segments is not None and not self.log_stamp.changed():
+                return self.segments
+        else:
+            begin = self.log_begin()
+            if self.segments is not None and begin == self.known_log_begin:
+                return self.segments
+        try:
+            self.segments = Segments(self.directory / "commitlog")
+        except StoreError:
+            # What was listed before must not pass for what is there now.
+            self.log_stamp.forget()
+            raise
+        # The writer says where the log begins before the file goes.
+        self.segments.leave_out_below(begin)
+        self.known_log_begin = begin
+        self.files.forget(self.log_directory)
+        return self.segments
+
+    def queue_file_sizes(self) -> tuple[int, int]:
+        """Return the size of the queues' files and of their ext files: as they show it, or else as configured."""
+        if self.file_sizes is None:
+            shown = shown_queue_file_size(self.directory / "consumequeue")
+            ext_shown = shown_queue_file_size(self.directory / "consumequeue_ext")
+            sizes = (
+                shown or self.settings.mapped_file_size_consume_queue,
+                ext_shown or self.settings.mapped_file_size_consume_queue_ext,
+            )
+            if shown is None:
+                return sizes
+            self.file_sizes = sizes
+        return self.file_sizes
+
+    def read_log(self, commit_log_offset: int, size: int) -> bytes:
+        """Return *size* bytes of one segment.
+
+        Raises:
+            OffsetOutOfRange: the log does not hold them all.
+        """
+        segments = self.segments or self.log()
+        segment = segments.find(commit_log_offset)
+        data = b""
+        if segment is not None:
+            try:
+                data = self.files.read(str(segment.path), size, commit_log_offset - segment.begin)
+            except FileNotFoundError:
+                # Retention removes a segment first and says so then.
+                segments.refresh()
+        if len(data) < size:
+            raise OffsetOutOfRange(
+                f"the log does not hold these bytes: commit_log_offset={commit_log_offset} size={size} "
+                f"offset_min={segments.offset_min}"
+            )
+        return data
+
+    def record_at(self, commit_log_offset: int) -> Record | None:
+        """Return the record that begins at this offset, None if it was before the log's first byte or is now.
+
+        Raises:
+            DamagedStore: the bytes there are no record.
+            OffsetOutOfRange: the log does not reach so far.
+        """
+        try:
+            try:
+                data = self.read_log(commit_log_offset, FIRST_READ_SIZE)
+            except OffsetOutOfRange:
+                # Near the end of its segment.
+                data = self.read_log(commit_log_offset, SIZE.size)
+            size = int.from_bytes(data[: SIZE.size], "big")
+            # Whoever has an id may ask for any place, and in the middle of a record a size may be that of a segment.
+            magic = data[MAGIC_CODE_AT : SIZE_AND_MAGIC.size]
+            if size > len(data) and (not magic or int.from_bytes(magic, "big") in MESSAGE_MAGIC_CODES):
+                data = self.read_log(commit_log_offset, size)
+        except OffsetOutOfRange:
+            # Retention may have taken it since somebody saw that the log has it.
+            if self.segments is not None and commit_log_offset < self.segments.offset_min:
+                return None
+            raise
+        return decode_record(data[:size])
+
+    def record_of_id(self, message_id: str) -> Record | None:
+        """Return the record that the store gave this id, None if the log has no such record.
+
+        Source: RocketMQ broker, QueryMessageProcessor.viewMessageById.
+        """
+        commit_log_offset = decode_message_id(message_id)
+        readable = max(self.progress("consume_queue"), self.progress("index"))
+        if commit_log_offset is None or not self.log().offset_min <= commit_log_offset < readable:
+            return None
+        try:
+            record = self.record_at(commit_log_offset)
+        except (DamagedStore, OffsetOutOfRange):
+            # An id that clients give looks like one, and names any byte.
+            return None
+        if record is None or record.message_id != message_id.upper() or not self.has_whole_body(record):
+            return None
+        return record
+
+    def has_whole_body(self, record: Record) -> bool:
+        """Tell whether the body of *record* has its CRC. It has not, if an operator has accepted that.
+
+        Raises:
+            DamagedStore: nobody has.
+        """
+        commit_log_offset = record.commit_log_offset
+        if commit_log_offset >= self.own_from or not record.body or body_crc(record.body) == record.body_crc:
+            return True
+        if self.is_accepted(commit_log_offset):
+            return False
+        raise self.told(
+            DamagedStore.at(
+                commit_log_offset,
+                record.record_size,
+                f"{NOT_ITS_CRC}: topic={record.topic} queue_id={record.queue_id} queue_offset={record.queue_offset} "
+                f"commit_log_offset={commit_log_offset}",
+                "See `reput check STORE`; other messages can be read.",
+            )
+        )
+
+    def is_accepted(self, commit_log_offset: int) -> bool:
+        """Tell whether an operator has accepted that the log is damaged there, so that nobody waits for that record."""
+        # Here, because hardly any log is damaged.
+        from reput.store.recovery.recovery import read_damage
+
+        accepted = read_damage(self.directory).accepted()
+        return any(begin <= commit_log_offset < until for begin, until in accepted)
+
+    def told(self, error: DamagedStore) -> DamagedStore:
+        """Return *error*, which somebody is told of."""
+        self.on_damage(error)
+        return error

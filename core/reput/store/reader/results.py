@@ -1,0 +1,197 @@
+"""What a read of messages returns: RocketMQ's statuses, the records, and how much is handed out at once."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from operator import itemgetter
+from typing import overload
+
+import msgspec
+
+from reput.settings import Settings
+from reput.store.queue.consume_queue import Unit
+from reput.store.record.layout import QUEUE_PLACE_V4
+from reput.store.record.record import checked_record, decode_record, store_timestamp_of
+from reput_hooks import Record
+
+__all__ = [
+    "BoundaryType",
+    "GetMessageResult",
+    "GetMessageStatus",
+    "Place",
+    "QueryMessageResult",
+    "Records",
+    "TransferLimits",
+    "empty_status",
+]
+
+# Queue offset, and the unit that stands there.
+Place = tuple[int, Unit]
+
+
+class GetMessageStatus(enum.Enum):
+    """What became of a get, in RocketMQ's words."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class BoundaryType(enum.Enum):
+    """Which of two messages around a time is meant."""
+
+    LOWER = "LOWER"
+    UPPER = "UPPER"
+    NEAREST = "NEAREST"
+
+
+class Records(Sequence[Record]):
+    """Records as they were read, each decoded when it is asked for.
+
+    Raises:
+        DamagedStore: where a record is asked for whose bytes are none.
+    """
+
+    __slots__ = ("_body_ends", "_data", "_places")
+
+    def __init__(self, data: list[bytes], places: list[Place] | None = None, body_ends: Sequence[int] = ()) -> None:
+        """Hold the bytes of each record in *data*.
+
+        Args:
+            places: where each lies, if all of them were checked as a whole and have hosts of IPv4.
+            body_ends: where in its bytes each one's body ends; goes with *places*.
+        """
+        self._data = data
+        self._places = places
+        self._body_ends = body_ends
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        if isinstance(index, slice):
+            return [decode_record(data) for data in self._data[index]]
+        return decode_record(self._data[index])
+
+    def __iter__(self) -> Iterator[Record]:
+        if self._places is None:
+            return map(decode_record, self._data)
+        return map(checked_record, self._data, self._places, repeat(QUEUE_PLACE_V4.size), self._body_ends)
+
+    def first_stored(self) -> tuple[int, int]:
+        """Return size and store time (ms) of the first record, which is not decoded for it."""
+        data = self._data[0]
+        store_timestamp = store_timestamp_of(data)
+        assert store_timestamp is not None
+        return len(data), store_timestamp
+
+    def with_queue_offsets(self) -> Iterator[tuple[int, Record]]:
+        """Yield each record behind the queue offset that it tells of itself."""
+        if self._places is None:
+            return ((record.queue_offset, record) for record in self)
+        return zip(map(itemgetter(0), self._places), self, strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+class GetMessageResult(msgspec.Struct, frozen=True):
+    """Messages of one queue, in its order: a sequence of them, with what else RocketMQ says.
+
+    Attributes:
+        next_queue_offset: where to go on.
+        queue_offset_min, queue_offset_max: the queue's first unit, and the one behind its last.
+    """
+
+    status: GetMessageStatus
+    next_queue_offset: int
+    queue_offset_min: int
+    queue_offset_max: int
+    records: Records = Records([])
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        return self.records[index]
+
+
+class QueryMessageResult(msgspec.Struct, frozen=True):
+    """Messages of one key in commit-log order, and how far the index goes (0, 0 when nothing was found)."""
+
+    records: list[Record]
+    index_last_update_timestamp: int
+    index_last_update_offset: int
+
+
+class TransferLimits(msgspec.Struct, frozen=True):
+    """How much RocketMQ hands out at once, apart from what was asked for. One message always fits."""
+
+    bytes_in_memory: int
+    count_in_memory: int
+    bytes_on_disk: int
+    count_on_disk: int
+    memory_size: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> TransferLimits:
+        """Return the limits that *settings* name."""
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return cls(
+            settings.max_transfer_bytes_on_message_in_memory,
+            settings.max_transfer_count_on_message_in_memory,
+            settings.max_transfer_bytes_on_message_in_disk,
+            settings.max_transfer_count_on_message_in_disk,
+            memory * settings.access_message_in_memory_max_ratio // 100,
+        )
+
+    def reached(self, count: int, size: int, record_size: int, behind: int) -> bool:
+        """Whether a further record of *record_size* bytes, *behind* the log's end, is too much."""
+        if count == 0:
+            return False
+        on_disk = behind > self.memory_size
+        bytes_max, count_max = (
+            (self.bytes_on_disk, self.count_on_disk) if on_disk else (self.bytes_in_memory, self.count_in_memory)
+        )
+        return size + record_size > bytes_max or count > count_max - 1
+
+
+def empty_status(queue_offset: int, low: int, high: int) -> GetMessageStatus | None:
+    """Return why there is nothing at *queue_offset*, None if there is something."""
+    if high == 0:
+        return GetMessageStatus.NO_MESSAGE_IN_QUEUE
+    if queue_offset < low:
+        return GetMessageStatus.OFFSET_TOO_SMALL
+    if queue_offset == high:
+        return GetMessageStatus.OFFSET_OVERFLOW_ONE
+    if queue_offset > high:
+        return GetMessageStatus.OFFSET_OVERFLOW_BADLY
+    return None
