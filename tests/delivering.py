@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import reput
-from reput.opened_store import Store
+from reput.embedded.store import Store
 from reput.store.disk.sealed_file import seal
 from reput.store.record.message import PutMessageResult
 from reput.store.recovery.recovery import DamagedRange, DamageList

@@ -93,10 +93,10 @@ def test_a_wrong_argument_is_named_with_its_value(store, method, arguments, text
 def test_a_wrong_argument_of_a_task_is_named_with_its_value(store, arguments, text):
     """As that of a thread."""
     with pytest.raises(ConfigError) as caught:
-        asyncio.run(store.wait_for_async(*arguments))
+        asyncio.run(store.await_for(*arguments))
     assert text in str(caught.value)
     with pytest.raises(ConfigError, match="commit_log_offset is more than 9223372036854775807"):
-        asyncio.run(store.durable(1 << 70))
+        asyncio.run(store.await_durable(1 << 70))
 
 
 @pytest.mark.parametrize("take", ["acknowledge", "retry"])
@@ -167,7 +167,7 @@ def test_a_wrong_argument_of_a_transaction_is_named_with_its_value(store, call, 
 def test_a_wrong_argument_of_an_operator_is_named_with_its_value(store, call, text):
     """Whatever he asks, or wants to have changed."""
     with pytest.raises(ReputError) as caught:
-        call(store.services.administration)
+        call(store._engine.services.administration)
     assert text in str(caught.value)
 
 

@@ -22,7 +22,7 @@ def test_it(reput_store):
     pids = [row.pid for row in status.dispatchers]
     with open("facts", "w") as facts:
         print(reput_store.directory, *pids, file=facts)
-    assert reput_store.writer.segment_size == 65536
+    assert reput_store._engine.writer.segment_size == 65536
 """
 
 
@@ -52,7 +52,7 @@ def test_everything_is_gone_afterwards_and_options_can_be_others(tmp_path):
 def test_a_test_that_does_not_ask_pays_nothing():
     """The plugin is loaded in every run of pytest on the machine; it loads neither the store nor anything of it."""
     said = subprocess.run(
-        [sys.executable, "-c", "import sys, reput.testing; print('reput.opened_store' in sys.modules)"],
+        [sys.executable, "-c", "import sys, reput.testing; print('reput.embedded.store' in sys.modules)"],
         capture_output=True,
         text=True,
         check=True,

@@ -15,6 +15,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from reput.embedded.opening import open
+    from reput.embedded.read_only_store import ReadOnlyStore
+    from reput.embedded.store import Store
     from reput.errors import (
         ConfigError,
         DamagedStore,
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
         StoreError,
         StoreLocked,
     )
-    from reput.opened_store import ReadOnlyStore, Store, open
     from reput.process.owner.debugging import DebuggedDispatcher, debug
     from reput.settings import Settings
     from reput.store.reader.results import GetMessageResult, GetMessageStatus
@@ -47,15 +49,15 @@ HOMES = {
     "NotAStore": "reput.errors",
     "PutMessageResult": "reput.store.record.message",
     "PutMessageStatus": "reput.store.record.message",
-    "ReadOnlyStore": "reput.opened_store",
+    "ReadOnlyStore": "reput.embedded.read_only_store",
     "Record": "reput_hooks",
     "ReputError": "reput.errors",
     "Settings": "reput.settings",
-    "Store": "reput.opened_store",
+    "Store": "reput.embedded.store",
     "StoreError": "reput.errors",
     "StoreLocked": "reput.errors",
     "debug": "reput.process.owner.debugging",
-    "open": "reput.opened_store",
+    "open": "reput.embedded.opening",
 }
 
 __all__ = [

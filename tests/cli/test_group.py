@@ -90,13 +90,13 @@ def test_a_reset_beside_consumers_moves_them(store):
     """In the program that has the store open. A place that is none moves nobody."""
     with reput.open(store, mode="inline") as opened, opened.consumer("billing", "orders") as consumer:
         assert consumer.receive(20).queue_offset == 2
-        opened.services.administration.reset_offsets("billing", "orders", "earliest")
+        opened._engine.services.administration.reset_offsets("billing", "orders", "earliest")
         assert consumer.receive(20).queue_offset == 0
-        opened.services.keep()
+        opened._engine.services.keep()
         for wrong in ("erliest", None, True, -1):
             with pytest.raises(ConfigError, match="to="):
-                opened.services.administration.reset_offsets("billing", "orders", wrong)
-        assert opened.services.managers.offsets.query_offset("billing", "orders", 0) == 0
+                opened._engine.services.administration.reset_offsets("billing", "orders", wrong)
+        assert opened._engine.services.managers.offsets.query_offset("billing", "orders", 0) == 0
 
 
 def test_a_group_is_made_changed_and_deleted(group, store):
@@ -118,7 +118,7 @@ def test_a_group_whose_messages_are_gone_is_cleaned(group, store):
     path = store / "config" / "consumerOffset.json"
     path.write_text(path.read_text().replace('"orders@billing":{0:2', '"orders@billing":{0:2\n\t\t},"gone@dead":{0:-1'))
     with reput.open(store, mode="inline") as opened, opened.consumer("dead", "gone"):
-        assert opened.services.administration.clean_offsets() == []
+        assert opened._engine.services.administration.clean_offsets() == []
     assert group("clean", store) == [{"group": "dead", "topic": "gone"}]
     assert {row["group"] for row in group("list", store) if row["topics"]} == {"billing"}
 

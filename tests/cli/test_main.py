@@ -121,7 +121,7 @@ def test_help_loads_nothing_heavy():
         "import sys\n"
         "from reput.cli import main\n"
         "assert main(['--help']) == 0\n"
-        "heavy = {'numpy', 'pyarrow', 'pyspark', 'rich', 'reput.store.message_store', 'reput.opened_store'}\n"
+        "heavy = {'numpy', 'pyarrow', 'pyspark', 'rich', 'reput.store.message_store', 'reput.embedded.store'}\n"
         "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -43,7 +43,7 @@ def stores(tmp_path_factory) -> dict[int, Path]:
                 store.put(reput.Message(f"topic-{number}", b"x"))
             store.put(reput.Message("topic-3", b"late", delay_level=18))
             for number in range(count):
-                store.services.managers.offsets.commit_offset(f"g{number}", f"topic-{number}", 0, 0)
+                store._engine.services.managers.offsets.commit_offset(f"g{number}", f"topic-{number}", 0, 0)
     return made
 
 

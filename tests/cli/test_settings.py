@@ -110,7 +110,7 @@ def test_a_program_changes_a_setting_by_name(delayed):
         delayed, mode="inline", message_delay_level="1s", change_settings=["message_delay_level"]
     ) as opened:
         assert opened.status().settings["message_delay_level"] == "1s"
-        assert opened.waiting_delays() == {3: 1}
+        assert opened._engine.waiting_delays() == {3: 1}
 
 
 def test_a_broker_s_own_file_is_recorded_at_the_first_writing(golden, broker_properties, tmp_path, capsys):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import reput.opened_store
+import reput.embedded.opening
 from reput.settings import LoadedSettings
 from reput.store.state.recorded_settings import load_store_settings, read_recorded
 
@@ -50,5 +50,5 @@ def flush_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         return load_store_settings(directory, config, **{**small, **FLUSH_MODES[name], **settings})
 
     if name != "ASYNC_FLUSH":
-        monkeypatch.setattr(reput.opened_store, "load_store_settings", load)
+        monkeypatch.setattr(reput.embedded.opening, "load_store_settings", load)
     return name

@@ -20,8 +20,8 @@ import msgspec
 
 import reput
 from faults.system_calls import Ending, Marks, TracingRefused, kill_at
+from reput.embedded.views import Mode
 from reput.errors import DispatcherError
-from reput.opened_store import Mode
 from reput.settings import Settings
 from reput.store.check.check import check_store
 from reput.store.state.store_lock import StoreLock
@@ -103,7 +103,7 @@ def killed_store(directory: Path, marks: Marks) -> None:
     def begin(marks: Marks) -> None:
         store = opened(directory)
         put(store, marks, 14)
-        memory, at = store.writer.commit_log.memory, store.appended - store.writer.commit_log.begin
+        memory, at = store._engine.writer.commit_log.memory, store.appended - store._engine.writer.commit_log.begin
         memory[at + 4 : at + 40] = b"\xda\xa3\x20\xa7" + b"torn" * 8
         marks.counting = True
         store.flush()
@@ -152,7 +152,7 @@ def remove_segments(directory: Path, marks: Marks) -> None:
     store = opened(directory)
     marks.counting = True
     for path in sorted((directory / "commitlog").iterdir())[:2]:
-        store.writer.trim(path, int(path.name) + SIZES["mapped_file_size_commit_log"])
+        store._engine.writer.trim(path, int(path.name) + SIZES["mapped_file_size_commit_log"])
     put(store, marks, 2)
     await_views(store)
 

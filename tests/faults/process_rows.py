@@ -245,7 +245,7 @@ def crash_in_a_loop(scene: ProcessScene) -> int:
             store.wait_for("probe", end, TIMEOUT)
         await_all(store, end)
         go.touch()
-        store.group.request("resume", "probe")
+        store._engine.group.request("resume", "probe")
         await_all(store, end, "probe")
     scene.settle("probe")
     return 1
@@ -329,8 +329,8 @@ def tear_frames(scene: ProcessScene) -> int:
     with scene.open("probe", dispatcher_backoff_min=1) as store:
         for number, frame in enumerate(frames, 1):
             await_all(store, put(store), "probe")
-            assert store.ring is not None
-            store.ring.writer.publish(frame, store.appended, store.writer.ordinal)
+            assert store._engine.views.ring is not None
+            store._engine.views.ring.writer.publish(frame, store.appended, store._engine.writer.ordinal)
             for name in (*VIEWS, "probe"):
                 wait_until(lambda name=name, number=number: row_of(store, name).restart_count == number, store)
     scene.settle("probe")
@@ -432,7 +432,7 @@ def trim_past_a_cursor(scene: ProcessScene) -> int:
         await_all(store, end)
         store.flush()
         for number in range(2):
-            store.writer.trim(scene.path / "commitlog" / f"{number * size:020d}", (number + 1) * size)
+            store._engine.writer.trim(scene.path / "commitlog" / f"{number * size:020d}", (number + 1) * size)
         strike(pid, signal.SIGCONT)
         await_all(store, end, "probe")
         wait_until(lambda: row_of(store, "probe").gap_bytes == 2 * size - cursor, store)

@@ -22,8 +22,8 @@ from reput.consume.delivery.transaction_service import TransactionService, Trans
 from reput.consume.pull.hold_service import HoldService
 from reput.consume.pull.pull_service import PullRequest
 from reput.consume.services import ConsumeServices
+from reput.embedded.store import Store
 from reput.errors import DispatcherError, ReputError, StoreError, StoreReadOnly
-from reput.opened_store import Store
 from reput.process.frames.release_service import ReleaseService
 from reput.process.owner.inline_group import InlineGroup
 from reput.process.owner.process_group import ProcessGroup
@@ -62,7 +62,7 @@ class Victim:
         """Have *method* raise, which the thread alone calls, and return when it is dead."""
         with patch.object(owner, method, side_effect=RuntimeError("planted")):
             trigger()
-            wait_until(lambda: self.thread in self.store.threads.deaths)
+            wait_until(lambda: self.thread in self.store._engine.threads.deaths)
 
     @contextmanager
     def told(self, kind: type[ReputError] = StoreError) -> Iterator[None]:
@@ -138,7 +138,7 @@ def committer(victim: Victim) -> None:
 @death("reput-segments")
 def helper(victim: Victim) -> None:
     """Puts do its work themselves, in the next segments, too."""
-    victim.dies(CommitLog, "prepare", victim.store.writer.commit_log.work.set)
+    victim.dies(CommitLog, "prepare", victim.store._engine.writer.commit_log.work.set)
     for _ in range(40):
         victim.put(properties={"large": "x" * 4000})
     assert len(list((victim.store.directory / "commitlog").iterdir())) > 2
@@ -147,7 +147,7 @@ def helper(victim: Victim) -> None:
 @death("reput-retention")
 def retention(victim: Victim) -> None:
     """Whoever asks for room is refused."""
-    victim.dies(Retention, "do_work", victim.store.writer.retention.wake.set)
+    victim.dies(Retention, "do_work", victim.store._engine.writer.retention.wake.set)
     with victim.told():
         victim.store.clean()
 
@@ -175,7 +175,7 @@ def waiting_consumers(victim: Victim) -> Iterator[None]:
 def holder(victim: Victim) -> None:
     """Consumers and pulls that wait are told; what is there already is still given."""
     victim.put()
-    services = victim.store.services
+    services = victim.store._engine.services
     answers: list[object] = []
     with victim.store.consumer("audit", "orders") as consumer, waiting_consumers(victim):
         subscription = consumer.subscriptions["orders"]
@@ -210,7 +210,7 @@ def keeper_of_delays(victim: Victim) -> None:
     """Deliveries go on, and the close keeps them."""
     victim.dies(DelayOffsets, "keep", lambda: victim.put(delay_level=1))
     victim.put(delay_level=1)
-    schedule = victim.store.schedule
+    schedule = victim.store._engine.schedule
     assert schedule is not None
     wait_until(lambda: not schedule.has_waiting)
 
@@ -220,7 +220,7 @@ def deliverer(victim: Victim) -> None:
     """What is delayed waits for the next opening, and is delivered then."""
     victim.dies(ScheduleService, "deliver_due", lambda: victim.put(delay_level=1))
     victim.put(delay_level=1)
-    assert victim.store.waiting_delays() is not None
+    assert victim.store._engine.waiting_delays() is not None
 
 
 @death("reput-transactions")
@@ -264,7 +264,7 @@ def group_watcher(victim: Victim) -> None:
 @death("reput-release", mode="processes")
 def releaser(victim: Victim) -> None:
     """Nothing is held back any more: whoever waits has it."""
-    service = victim.store.ring and victim.store.ring.release_service
+    service = victim.store._engine.views.ring and victim.store._engine.views.ring.release_service
     assert service is not None
     victim.dies(ReleaseService, "look", service.wake)
     for _ in range(50):
@@ -283,7 +283,7 @@ def threads_die(root: Path) -> int:
         directory = root / str(number)
         victim = die_in(directory, case)
         with reput.open(directory, mode="inline", dispatchers=["consume_queue"]) as store:
-            schedule = store.schedule
+            schedule = store._engine.schedule
             assert schedule is not None
             wait_until(lambda schedule=schedule: not schedule.has_waiting)
             found = [record.body for record in all_records(store) if record.topic == "orders"]
@@ -303,5 +303,5 @@ def die_in(directory: Path, case: Death) -> Victim:
         assert reason is not None
         assert f"thread={case.thread} " in reason
         assert "planted" in reason
-        assert list(store.threads.deaths) == [case.thread]
+        assert list(store._engine.threads.deaths) == [case.thread]
     return victim

@@ -145,16 +145,16 @@ def change_unit_beside_writer(root: Path) -> int:
         store.wait_for("consume_queue", store.appended, timeout=60)
         for change in every_change(PLACES, (0x01, 0x80)):
             with changed(store.directory, *change):
-                store.reader.store.forget()
+                store._engine.reader.store.forget()
                 require_told(store, count, change[:1])
             times += 1
-        store.reader.store.forget()
+        store._engine.reader.store.forget()
         for byte in range(UNIT_SIZE):
             # A reader that follows the queue meets it, and so does one that begins anew.
             last = count - 1
             with changed(store.directory, last, byte, 0x80):
                 if byte % 2:
-                    store.reader.store.forget()
+                    store._engine.reader.store.forget()
                 require_told(store, count, [last])
                 put(store, count)
                 count += 1

@@ -47,5 +47,5 @@ def test_offset_by_time_answers_as_the_real_store(golden_read_only, golden_queri
     with reput.open(golden_read_only(name) / "store", read_only=True, config=broker_properties(name)) as store:
         for line in golden_queries(name, "offsetByTime"):
             boundary = BoundaryType(line["boundary"]) if line["boundary"] else unnamed
-            found = store.reader.offset_by_time(line["topic"], line["queueId"], line["time"], boundary)
+            found = store._engine.reader.offset_by_time(line["topic"], line["queueId"], line["time"], boundary)
             assert found == line["offset"], line

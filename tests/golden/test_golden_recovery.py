@@ -70,7 +70,7 @@ def asked(root: Path, kind: str) -> Iterator[dict[str, Any]]:
 def differences(store: reput.Store, root: Path, is_4: bool) -> Iterator[tuple[dict[str, Any], Any]]:
     """Yield each question that is answered otherwise, with reput's answer."""
     for line in asked(root, "commitLog"):
-        bounds = (store.writer.commit_log_offset_min, store.appended)
+        bounds = (store._engine.writer.commit_log_offset_min, store.appended)
         if bounds != (line["minOffset"], line["maxOffset"]):
             yield line, bounds
     for line in asked(root, "queue"):
@@ -91,7 +91,7 @@ def differences(store: reput.Store, root: Path, is_4: bool) -> Iterator[tuple[di
     # RocketMQ 4 goes by the times at which the queues' files were written last, and that is now.
     for line in () if is_4 else asked(root, "offsetByTime"):
         boundary = BoundaryType(line["boundary"]) if line["boundary"] else BoundaryType.LOWER
-        offset = store.reader.offset_by_time(line["topic"], line["queueId"], line["time"], boundary)
+        offset = store._engine.reader.offset_by_time(line["topic"], line["queueId"], line["time"], boundary)
         if offset != line["offset"]:
             yield line, offset
 

@@ -32,7 +32,7 @@ ONE_QUEUE_FILE = {**FILE_SIZES, **IPV6, "mapped_file_size_consume_queue": 20_000
 
 def epoch_starts(store: reput.Store) -> list[int]:
     """Return where the epochs of the log begin."""
-    return [epoch.start_offset for epoch in store.writer.epochs.history]
+    return [epoch.start_offset for epoch in store._engine.writer.epochs.history]
 
 
 @pytest.mark.parametrize(

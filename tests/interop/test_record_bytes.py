@@ -19,7 +19,7 @@ import pytest
 from interop.java_program import OLDER_VERSIONS, enters_tags
 from interop.put_questions import batch_question, put_question
 from interop.rocketmq_store import RocketMQStore
-from reput.opened_store import Store
+from reput.embedded.store import Store
 from reput.settings import Settings
 from reput.store.message_store import MessageStore
 from reput.store.record.delay_level import SCHEDULE_TOPIC

@@ -149,4 +149,4 @@ def test_what_has_no_hook_is_refused(tmp_path, hooks):
 def test_a_store_without_hooks_knows_of_none(tmp_path):
     """A put pays nothing for what nobody asked for."""
     with open_hooked(tmp_path) as store:
-        assert type(store.writer) is MessageStore
+        assert type(store._engine.writer) is MessageStore

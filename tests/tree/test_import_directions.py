@@ -6,7 +6,7 @@ import pytest
 
 from source_tree import OURS, ROOT, Module, modules
 
-# reput_hooks, errors < settings, filter < store, ring < process, consume, table < the public API < cli.
+# reput_hooks, errors < settings, filter < store, ring < process, consume, table < embedded < the public API < cli.
 FOUNDATION = {"reput.errors", "reput_hooks"}
 BELOW_STORE = {*FOUNDATION, "reput.filter", "reput.settings"}
 BELOW_PROCESS = {*BELOW_STORE, "reput.store"}
@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reput.arguments": BELOW_PROCESS,
     "reput.process": {*BELOW_PROCESS, "reput.ring", "reput.arguments"},
     "reput.consume": {*BELOW_PROCESS, "reput.ring", "reput.arguments"},
+    "reput.embedded": {*BELOW_PROCESS, "reput.ring", "reput.arguments", "reput.process", "reput.consume"},
     "reput.table": BELOW_PROCESS,
     "reput_plugins": {*BELOW_PROCESS, "reput.table"},
     "pyspark_reput": {*BELOW_PROCESS, "reput.table"},

@@ -16,7 +16,7 @@ from typing import Any
 import reput
 from reput.bench.machine import group_memory, machine_facts, percentiles
 from reput.bench.scratch import scratch_directory
-from reput.opened_store import Store
+from reput.embedded.store import Store
 
 __all__ = ["measure_append"]
 

@@ -138,7 +138,7 @@ def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[f
         bytes that each takes; how long the first put of each queue took to wake each of them, for which the queue's
         files are made; how long *count* further puts took to.
     """
-    services = store.services
+    services = store._engine.services
     services.topics.create_or_update(
         TopicConfig(topic_name="held", read_queue_nums=WAITING_QUEUES, write_queue_nums=WAITING_QUEUES)
     )

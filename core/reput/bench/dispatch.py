@@ -28,7 +28,7 @@ from reput.bench.append import put_to_readable
 from reput.bench.machine import anonymous_memory, machine_facts, percentiles, processor_time
 from reput.bench.misbehaviour import KINDS, measure_misbehaviour, plugin_source
 from reput.bench.scratch import scratch_directory
-from reput.opened_store import Store
+from reput.embedded.store import Store
 from reput.process.owner.process_group import ProcessGroup
 
 __all__ = ["measure_dispatch"]
@@ -164,8 +164,8 @@ def put_past_paused(scratch: Path, names: list[str], count: int, body: bytes) ->
 
 def group_of(store: Store) -> ProcessGroup:
     """Return the processes of a store that was opened with some."""
-    assert isinstance(store.group, ProcessGroup)
-    return store.group
+    assert isinstance(store._engine.group, ProcessGroup)
+    return store._engine.group
 
 
 def pause(store: Store, name: str) -> None:

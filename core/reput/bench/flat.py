@@ -22,7 +22,7 @@ from typing import Any
 import reput
 from reput.bench.machine import machine_facts
 from reput.bench.scratch import scratch_directory
-from reput.opened_store import Store
+from reput.embedded.store import Store
 
 __all__ = ["measure_flat"]
 

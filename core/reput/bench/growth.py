@@ -37,8 +37,9 @@ from reput.bench.scratch import scratch_directory
 from reput.bench.turns import REPUT, user_environment
 from reput.consume.pull.pull_service import PullRequest
 from reput.consume.registry.subscription import subscribe
+from reput.embedded.opened_store import TIMESTAMP_MAX
+from reput.embedded.store import Store
 from reput.errors import ConfigError
-from reput.opened_store import TIMESTAMP_MAX, Store
 from reput.store.config.topic_config_manager import TopicConfig
 
 __all__ = ["GROWTH_COLUMNS", "Law", "growth_rows", "measure_growth", "sizes_up_to"]
@@ -367,7 +368,7 @@ class Side:
 
     def hold(self) -> None:
         """Let each group wait for the next message of the first topic."""
-        services = self.opened.services
+        services = self.opened._engine.services
         topic = self.topics[0]
         services.topics.create_or_update(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
         subscription = subscribe(topic)

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import reput
 from reput.bench.machine import percentiles, processor_time
-from reput.opened_store import Store
+from reput.embedded.store import Store
 from reput.process.owner.process_group import ProcessGroup
 
 __all__ = ["KINDS", "measure_misbehaviour", "plugin_source"]
@@ -221,7 +221,7 @@ def sleep_until(moment: float) -> None:
 
 def group_cpu_s(store: Store) -> float:
     """Return the processor time of supervisor and dispatchers so far, of those that have ended too."""
-    group = store.group
+    group = store._engine.group
     assert isinstance(group, ProcessGroup)
     assert group.process is not None
     supervisor = group.process.pid
@@ -253,7 +253,7 @@ def begin_misbehaving(store: Store, kind: str) -> Callable[[], None] | None:
 
 def send(store: Store, name: str, number: signal.Signals) -> None:
     """Send a signal to the process of a dispatcher, if it has one just now."""
-    group = store.group
+    group = store._engine.group
     assert isinstance(group, ProcessGroup)
     pid = group.cell(name).pid
     if pid is not None:
@@ -263,7 +263,7 @@ def send(store: Store, name: str, number: signal.Signals) -> None:
 
 def end_process(store: Store, name: str) -> None:
     """Have a dispatcher that would not drain not be waited for."""
-    group = store.group
+    group = store._engine.group
     assert isinstance(group, ProcessGroup)
     group.request("pause", name)
     send(store, name, signal.SIGKILL)

@@ -18,7 +18,7 @@ import reput
 from reput.bench.append import scratch_store
 from reput.bench.machine import machine_facts, percentiles
 from reput.bench.scratch import scratch_directory
-from reput.opened_store import Store
+from reput.embedded.store import Store
 
 __all__ = ["measure_sync"]
 

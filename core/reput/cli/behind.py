@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from reput.opened_store import ReadOnlyStore
+from reput.embedded.read_only_engine import ReadOnlyEngine
 
 __all__ = ["note_if_behind"]
 
 
-def note_if_behind(opened: ReadOnlyStore, view: str) -> None:
+def note_if_behind(engine: ReadOnlyEngine, view: str) -> None:
     """Say so if what was put last may not be in *view* yet, so that "there is none" is not taken for an answer."""
-    progress = opened.view_behind(view)
+    progress = engine.view_behind(view)
     if progress is not None:
         print(
             f"reput: the view is behind the log, messages put last may not be found yet: view={view} "
-            f"progress={progress} log_end={opened.log_end()}",
+            f"progress={progress} log_end={engine.log_end()}",
             file=sys.stderr,
         )

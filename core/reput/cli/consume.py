@@ -67,8 +67,9 @@ def consume(
     """
     from reput.consume import GroupReading, TopicReader, first_queue_offset, subscribe
     from reput.consume.registry.topics import may_be_topic
+    from reput.embedded.read_only_engine import ReadOnlyEngine
+    from reput.embedded.read_only_store import ReadOnlyStore
     from reput.filter import parse, parse_plain_tags
-    from reput.opened_store import ReadOnlyStore
 
     refuse_address(store)
     if not may_be_topic(topic):
@@ -84,18 +85,18 @@ def consume(
     sql_filter = parse(sql) if sql is not None else None
     settings = settings_of(store, config, assignments).settings
     with ExitStack() as stack:
-        opened = stack.enter_context(ReadOnlyStore(store, settings))
+        engine = stack.enter_context(ReadOnlyEngine(store, settings))
         offsets: GroupReading | None = None
         if group is not None:
             subscription = subscribe(topic, sql_filter or tag_filter)
-            offsets = stack.enter_context(GroupReading(store, opened, group, subscription))
+            offsets = stack.enter_context(GroupReading(store, engine, group, subscription))
 
         def begin(source: MessageSource, queue_id: int) -> int:
             committed = offsets.next_queue_offset(queue_id) if offsets else None
             return first_queue_offset(source, topic, queue_id, beginning) if committed is None else committed
 
         reader = TopicReader(topic, begin, tag_filter=tag_filter, sql_filter=sql_filter)
-        records = followed(store, settings, reader) if follow else reader.records(offsets or opened)
+        records = followed(store, settings, reader) if follow else reader.records(offsets or ReadOnlyStore(engine))
         output = Output(reader, offsets, settings.flush_consumer_offset_interval / 1000)
         found = output.print(records, RecordPrinter(output_format, body), count)
     return 0 if found else ANSWER_IS_NO
@@ -118,16 +119,17 @@ def parse_beginning(text: str, option: str = "--from") -> Beginning:
 
 def followed(store: Path, settings: Settings, reader: TopicReader) -> Iterator[Record]:
     """Yield what is there, and then what comes, whoever writes the store by then. It never ends."""
-    from reput.opened_store import ReadOnlyStore
+    from reput.embedded.read_only_engine import ReadOnlyEngine
+    from reput.embedded.read_only_store import ReadOnlyStore
 
     waiting = threading.Event()
     while True:
-        with ReadOnlyStore(store, settings) as opened:
+        with ReadOnlyEngine(store, settings) as engine:
             while True:
-                readable = opened.readable_up_to(CONSUME_QUEUE)
-                yield from reader.records(opened)
+                readable = engine.readable_up_to(CONSUME_QUEUE)
+                yield from reader.records(ReadOnlyStore(engine))
                 sys.stdout.flush()
-                if not opened.wait_for_growth(readable):
+                if not engine.wait_for_growth(readable):
                     break
                 # The log has grown; its queues take a moment longer.
                 waiting.wait(VIEW_WAIT_S)

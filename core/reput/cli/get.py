@@ -24,7 +24,7 @@ from reput.cli.output import RecordPrinter
 from reput.errors import DamagedStore
 
 if TYPE_CHECKING:
-    from reput.opened_store import ReadOnlyStore
+    from reput.embedded.read_only_store import ReadOnlyStore
     from reput_hooks import Record
 
 __all__ = ["EXAMPLE", "get"]
@@ -52,16 +52,17 @@ def get(
     Exit code 1: there is none. Where one of them is damaged, those before it are printed, and the exit code is 3.
     """
     from reput.cli.behind import note_if_behind
-    from reput.opened_store import ReadOnlyStore
+    from reput.embedded.read_only_engine import ReadOnlyEngine
+    from reput.embedded.read_only_store import ReadOnlyStore
 
     printer = RecordPrinter(output_format, body)
     is_found = False
-    with ReadOnlyStore(store, settings_of(store, config, assignments).settings) as opened:
-        for record in messages(opened, topic, queue_id, queue_offset, count):
+    with ReadOnlyEngine(store, settings_of(store, config, assignments).settings) as engine:
+        for record in messages(ReadOnlyStore(engine), topic, queue_id, queue_offset, count):
             printer.record(record)
             is_found = True
         if not is_found:
-            note_if_behind(opened, "consume_queue")
+            note_if_behind(engine, "consume_queue")
     return 0 if is_found else ANSWER_IS_NO
 
 

@@ -82,7 +82,7 @@ def list_groups(
 
     Of a store that a program has open, also what they were given by it since.
     """
-    from reput.opened_store import owners_statistics
+    from reput.embedded.store_status import owners_statistics
 
     statistics = owners_statistics(store)
     counted = rows_by_group(statistics)

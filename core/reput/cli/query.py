@@ -57,7 +57,8 @@ def query(
     since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there is none.
     """
     from reput.cli.behind import note_if_behind
-    from reput.opened_store import ReadOnlyStore
+    from reput.embedded.read_only_engine import ReadOnlyEngine
+    from reput.embedded.read_only_store import ReadOnlyStore
 
     if key is None and tags is None:
         # The store's own id of a message says where it lies.
@@ -65,8 +66,8 @@ def query(
     if (key is None) == (tags is None):
         raise typer.BadParameter(f"give either KEY or --tags: KEY={key} --tags={tags}")
     settings = settings_of(store, config, assignments).settings
-    with ReadOnlyStore(store, settings) as opened:
-        found = opened.query(
+    with ReadOnlyEngine(store, settings) as engine:
+        found = ReadOnlyStore(engine).query(
             topic,
             key,
             count or settings.default_query_max_num,
@@ -74,7 +75,7 @@ def query(
             begin=begin or 0,
             end=TIMESTAMP_MAX if end is None else end,
         )
-        note_if_behind(opened, "index")
+        note_if_behind(engine, "index")
     printer = RecordPrinter(output_format, body)
     for record in found:
         printer.record(record)

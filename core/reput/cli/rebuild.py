@@ -113,7 +113,7 @@ def rebuild_store(
         return rebuild_in_place(store, views, force=force, on_progress=on_progress)
     import msgspec
 
-    from reput.opened_store import Store
+    from reput.embedded.store_engine import StoreEngine
     from reput.process.plugin.catalogue import select_dispatchers
     from reput.process.plugin.external_views import described, refuse_elsewhere
 
@@ -121,7 +121,7 @@ def rebuild_store(
     entries = select_dispatchers(views, settings.dispatcher_plugins)
     refuse_elsewhere(described(entries, settings), force=force)
     enabled = tuple(dict.fromkeys((*settings.dispatchers, *views)))
-    with Store(store, msgspec.structs.replace(settings, dispatchers=enabled), "processes"):
+    with StoreEngine(store, msgspec.structs.replace(settings, dispatchers=enabled), "processes"):
         return rebuild_in_place(store, views, force=force, on_progress=on_progress)
 
 

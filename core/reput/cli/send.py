@@ -104,8 +104,8 @@ def send(
     Text says how many went where; JSON has one row per message. Ctrl-C, SIGTERM and SIGHUP end it between two messages,
     and close the store; the exit code is 128 and the signal's number.
     """
+    from reput.embedded.store_engine import StoreEngine
     from reput.errors import MessageIllegal
-    from reput.opened_store import Store
     from reput.store.record.delay_level import DelayLevels
     from reput.store.record.message import Message, check_topic, message_properties
 
@@ -131,9 +131,9 @@ def send(
     bodies = stdin_lines() if count is None else generated_bodies(count, size)
     printer = Printer(output_format, str)
     sent = Sent()
-    with Interrupts() as interrupts, Store(store, settings, "processes") as opened:
+    with Interrupts() as interrupts, StoreEngine(store, settings, "processes") as engine:
         for body in until_interrupted(paced(bodies, rate), interrupts):
-            result = opened.put(msgspec.structs.replace(template, body=body))
+            result = engine.put(msgspec.structs.replace(template, body=body))
             sent.add(result)
             if printer.is_json:
                 printer.row(result_row(topic, result))
@@ -142,7 +142,7 @@ def send(
                     sys.stdout.flush()
         # Here the store waits for dispatchers that are behind. They go on at the next opening, too.
         with contextlib.suppress(Interrupted), interrupts.ending():
-            opened.close()
+            engine.close()
     if not printer.is_json:
         write_line(sent.summary(store, topic) + delay_text(level, delay_level))
     return interrupts.exit_code

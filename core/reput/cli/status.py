@@ -76,7 +76,7 @@ def status(
     as another user's, shows the state UNKNOWN and why. Exit code 1: the store takes no writes, a dispatcher is down or
     its state is unknown, or the log has known damage that nobody has accepted.
     """
-    from reput.opened_store import ReadOnlyStore
+    from reput.embedded.read_only_engine import ReadOnlyEngine
     from reput.process.owner.stopped_status import as_run_last
 
     refuse_address(store)
@@ -84,7 +84,7 @@ def status(
     printer = Printer(output_format, terminal_text)
     waiting = threading.Event()
     while True:
-        with ReadOnlyStore(store, as_run_last(store, loaded)) as opened:
+        with ReadOnlyEngine(store, as_run_last(store, loaded)) as opened:
             row = to_builtins(opened.status())
         if watch and not printer.is_json and sys.stdout.isatty():
             sys.stdout.write(CLEAR_SCREEN)

@@ -22,11 +22,11 @@ def look(store: Path, config: Path | None, assignments: list[str] | None) -> Ite
     from reput.consume.registry.config_managers import ConfigManagers
     from reput.consume.registry.subscription_groups import SubscriptionGroups
     from reput.consume.registry.topics import Topics
-    from reput.opened_store import ReadOnlyStore
+    from reput.embedded.read_only_engine import ReadOnlyEngine
 
     refuse_address(store)
     settings = settings_of(store, config, assignments).settings
-    with ReadOnlyStore(store, settings) as opened:
+    with ReadOnlyEngine(store, settings) as opened:
         managers = ConfigManagers(store, settings)
         topics = Topics(managers.topics, settings, opened.queue_ids, persist=False)
         yield Administration(opened, managers, topics, SubscriptionGroups(managers.groups, settings, persist=False))
@@ -36,9 +36,9 @@ def look(store: Path, config: Path | None, assignments: list[str] | None) -> Ite
 def administrate(store: Path, config: Path | None, assignments: list[str] | None) -> Iterator[Administration]:
     """Give the configuration of a store that nobody has open, to be changed."""
     from reput.consume.administration.administration import StoppedStore
-    from reput.opened_store import ReadOnlyStore
+    from reput.embedded.read_only_engine import ReadOnlyEngine
 
     refuse_address(store)
     settings = settings_of(store, config, assignments).settings
-    with ReadOnlyStore(store, settings) as opened, StoppedStore(store, opened) as stopped:
+    with ReadOnlyEngine(store, settings) as opened, StoppedStore(store, opened) as stopped:
         yield stopped.administration

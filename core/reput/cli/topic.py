@@ -65,7 +65,7 @@ def list_topics(
 
     Of a store that a program has open, also what was put since.
     """
-    from reput.opened_store import owners_statistics
+    from reput.embedded.store_status import owners_statistics
 
     with look(store, config, assignments) as administration:
         found = [administration.topics.find(name) for name in administration.topic_names()]
@@ -166,10 +166,10 @@ def delete_topic(
         if not has_messages:
             administration.delete_topic(topic)
     if has_messages:
-        from reput.opened_store import Store
+        from reput.embedded.store_engine import StoreEngine
 
         # Its queues go with the dispatcher that builds them.
-        with Store(store, settings_of(store, config, assignments).settings, "processes") as opened:
+        with StoreEngine(store, settings_of(store, config, assignments).settings, "processes") as opened:
             opened.delete_topic(topic)
     write_line(f"deleted: {topic}")
 

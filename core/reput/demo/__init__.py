@@ -25,9 +25,9 @@ from typing import Protocol
 import msgspec
 
 import reput
+from reput.embedded.store import Store
 from reput.errors import WaitTimeout
 from reput.exports import DELTA, find_export
-from reput.opened_store import Store
 from reput.process.control.dispatcher_row import DispatcherRow
 from reput.process.owner.offline_rebuild import rebuild
 from reput.settings import load_settings

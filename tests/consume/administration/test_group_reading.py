@@ -11,8 +11,8 @@ import pytest
 from reput.consume import GroupReading, subscribe
 from reput.consume.administration.administration import StoppedStore
 from reput.consume.registry.response_code import ResponseCode
+from reput.embedded.read_only_engine import ReadOnlyEngine
 from reput.errors import DamagedStore, RequestRefused, StoreLocked
-from reput.opened_store import ReadOnlyStore
 from reput.settings import Settings
 from reput.store.config.config_json import parse_config
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
@@ -22,7 +22,7 @@ from reput.store.state.store_lock import StoreLock
 @contextmanager
 def reading(directory, group, topic, settings):
     """Read *topic* for *group*."""
-    with ReadOnlyStore(directory, settings) as store, GroupReading(directory, store, group, subscribe(topic)) as found:
+    with ReadOnlyEngine(directory, settings) as store, GroupReading(directory, store, group, subscribe(topic)) as found:
         yield found
 
 
@@ -94,7 +94,7 @@ def test_torn_offsets_leave_no_lock_behind(store):
 
 def test_a_group_that_may_not_consume_reads_nothing(store):
     """Nor one that is not there and may not be made; no lock is left behind."""
-    with ReadOnlyStore(store, Settings()) as opened, StoppedStore(store, opened) as stopped:
+    with ReadOnlyEngine(store, Settings()) as opened, StoppedStore(store, opened) as stopped:
         stopped.administration.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, consume_enable=False))
     with reading(store, GROUP, TOPIC, Settings()) as found, pytest.raises(RequestRefused) as refused:
         found.get(TOPIC)

@@ -17,9 +17,9 @@ from delivering import LIMIT_S, SMALL, accept, all_records, open_inline, wait_un
 from reput.consume.delivery import schedule_service
 from reput.consume.delivery.delivery_search import is_copy_of
 from reput.consume.delivery.schedule_service import PAUSE_MS
+from reput.embedded.store import Store
 from reput.errors import StoreFull
 from reput.filter.string_hash import string_hash
-from reput.opened_store import Store
 from reput.store.check.check import check_store
 from reput.store.config.delay_offset_manager import DelayOffsetManager
 from reput.store.disk.files import Clock
@@ -35,8 +35,8 @@ TAGS_CODE_AT = 12
 
 
 def wait_delivered(store: Store) -> None:
-    assert store.schedule is not None
-    schedule = store.schedule
+    assert store._engine.schedule is not None
+    schedule = store._engine.schedule
     wait_until(lambda: not schedule.has_waiting)
 
 
@@ -50,23 +50,23 @@ def _patient_service(monkeypatch: pytest.MonkeyPatch) -> None:
 def store(tmp_path: Path) -> Iterator[Store]:
     """A store whose first level has no delay and whose second has one of an hour, under a clock that is set by hand."""
     with open_inline(tmp_path / "store", message_delay_level="0s 1h 2s") as opened:
-        opened.writer.clock = ManualClock()
+        opened._engine.writer.clock = ManualClock()
         yield opened
 
 
 def advance(store: Store, ms: int) -> None:
     """Set the clock on, and have the service notice."""
-    assert isinstance(store.writer.clock, ManualClock)
-    assert store.schedule is not None
-    store.writer.clock.ms += ms
-    with store.schedule.changed:
-        store.schedule.changed.notify_all()
+    assert isinstance(store._engine.writer.clock, ManualClock)
+    assert store._engine.schedule is not None
+    store._engine.writer.clock.ms += ms
+    with store._engine.schedule.changed:
+        store._engine.schedule.changed.notify_all()
 
 
 def is_postponed(store: Store) -> bool:
     """Whether the first level was tried, in vain, and is to be tried again."""
-    due = store.schedule.levels[1].due
-    return due is not None and due > store.writer.clock.ms
+    due = store._engine.schedule.levels[1].due
+    return due is not None and due > store._engine.writer.clock.ms
 
 
 def delivered(store: Store) -> list[Record]:
@@ -129,7 +129,7 @@ def test_what_was_delivered_is_kept_at_close_and_waits_at_the_next_opening(tmp_p
     manager.load()
     assert manager.offset_table == {1: 1}
     with open_inline(path, message_delay_level="0s 1h") as store:
-        store.writer.clock = ManualClock(Clock().now_ms() + 3_600_000)
+        store._engine.writer.clock = ManualClock(Clock().now_ms() + 3_600_000)
         advance(store, 0)
         wait_delivered(store)
         assert [record.body for record in delivered(store)] == [b"first", b"second"]
@@ -144,7 +144,7 @@ def test_a_unit_that_has_the_hash_of_a_tag_makes_no_message_due_before_its_time(
         queue.seek(TAGS_CODE_AT)
         queue.write(string_hash("paid").to_bytes(8, "big"))
     with open_inline(path, message_delay_level="0s 1h") as store:
-        store.writer.clock = ManualClock(put_at + 3_599_999)
+        store._engine.writer.clock = ManualClock(put_at + 3_599_999)
         advance(store, 0)
         store.put(reput.Message("orders", b"at once", delay_level=1))
         wait_until(lambda: [row.deliver_timestamp for row in store.delays()] == [None, put_at + 3_600_000])
@@ -155,8 +155,8 @@ def test_a_unit_that_has_the_hash_of_a_tag_makes_no_message_due_before_its_time(
 
 
 def wait_delivered_of(store: Store, level: int) -> None:
-    assert store.schedule is not None
-    schedule = store.schedule
+    assert store._engine.schedule is not None
+    schedule = store._engine.schedule
     wait_until(lambda: schedule.levels[level].queue_offset == schedule.end_of(level))
 
 
@@ -166,7 +166,7 @@ def test_a_clock_that_was_far_ahead_delays_nothing_by_that(store, has_looked):
     store.put(reput.Message("orders", b"x", delay_level=2))
     if has_looked:
         # It begins with a look at whatever waits.
-        wait_until(lambda: store.schedule.begun and store.schedule.levels[2].due)
+        wait_until(lambda: store._engine.schedule.begun and store._engine.schedule.levels[2].due)
     advance(store, -1_000_000_000)
     wait_delivered(store)
     assert len(delivered(store)) == 1
@@ -208,8 +208,10 @@ def test_a_clock_that_is_set_back_a_little_shifts_deliveries_by_as_much(store):
     store.put(reput.Message("orders", b"x", delay_level=2))
     advance(store, -1000)
     store.put(reput.Message("orders", b"at once", delay_level=1))
-    wait_until(lambda: store.schedule.levels[1].queue_offset == 1 or store.schedule.levels[1].due is not None)
-    assert store.schedule.levels[2].queue_offset == 0
+    wait_until(
+        lambda: store._engine.schedule.levels[1].queue_offset == 1 or store._engine.schedule.levels[1].due is not None
+    )
+    assert store._engine.schedule.levels[2].queue_offset == 0
     advance(store, 3_601_000)
     wait_delivered(store)
 
@@ -226,17 +228,17 @@ def test_a_message_that_names_no_real_queue_keeps_nobody_waiting(store, caplog):
     store.put(reput.Message("orders", b"x", delay_level=1))
     wait_delivered(store)
     assert [record.body for record in delivered(store) if record.topic == "orders"] == [b"x"]
-    assert store.schedule.refused_count == 4
+    assert store._engine.schedule.refused_count == 4
     assert sum("cannot be delivered" in record.message for record in caplog.records) == 4
 
 
 def test_a_full_disk_delays_and_doubles_nothing(tmp_path):
     """It takes some of what is due and refuses the rest, which follows when there is room."""
     with open_inline(tmp_path / "store", message_delay_level="1h", mapped_file_size_commit_log=4096) as store:
-        store.writer.clock = ManualClock()
+        store._engine.writer.clock = ManualClock()
         bodies = [str(number).encode() * 50 for number in range(40)]
         store.put_batch([reput.Message("orders", body, delay_level=1) for body in bodies])
-        room = store.writer.commit_log.room
+        room = store._engine.writer.commit_log.room
         end = store.appended + 4096
 
         def bounded_room(record_size: int) -> int:
@@ -244,11 +246,11 @@ def test_a_full_disk_delays_and_doubles_nothing(tmp_path):
                 raise StoreFull("no room")
             return room(record_size)
 
-        store.writer.commit_log.room = bounded_room
+        store._engine.writer.commit_log.room = bounded_room
         advance(store, 3_600_000)
         wait_until(lambda: is_postponed(store))
         assert 0 < len(delivered(store)) < 40
-        store.writer.commit_log.room = room
+        store._engine.writer.commit_log.room = room
         advance(store, PAUSE_MS)
         wait_delivered(store)
         assert [record.body for record in delivered(store)] == bodies
@@ -257,7 +259,7 @@ def test_a_full_disk_delays_and_doubles_nothing(tmp_path):
 def test_a_record_that_is_damaged_holds_up_its_level_alone(tmp_path, caplog):
     """What lies before it is delivered, other levels go on, and it is reported once, until somebody accepts it."""
     with open_inline(tmp_path / "store", message_delay_level="1h 2h 1h") as store:
-        store.writer.clock = ManualClock()
+        store._engine.writer.clock = ManualClock()
         levels = [1, 1, 1, 2, 3]
         results = store.put_batch([reput.Message("orders", b"%d" % at, delay_level=n) for at, n in enumerate(levels)])
         store.flush()
@@ -331,7 +333,7 @@ def test_a_store_of_rocketmq_is_carried_on(golden):
     manager.load()
     assert manager.offset_table == {1: 22, 2: 5, 3: 1, 17: 4, 18: 9}
     with reput.open(path, mode="inline") as store:
-        assert not store.schedule.has_waiting
+        assert not store._engine.schedule.has_waiting
 
 
 def test_deliveries_of_a_rocketmq_that_was_killed_are_found_in_the_log(golden):
@@ -357,10 +359,10 @@ def test_somebody_who_puts_the_properties_of_a_delivered_message_again_hides_non
         store.put(reput.Message("orders", b"first", delay_level=1))
         wait_delivered(store)
         (copy,) = delivered(store)
-        store.schedule.stop()
+        store._engine.schedule.stop()
         store.put(reput.Message("orders", b"second", delay_level=1))
         store.put(MessageExtBrokerInner("orders", copy.body, properties=copy.properties))
-        store.schedule.known = False
+        store._engine.schedule.known = False
     # As a kill would have left it: nothing kept.
     assert not (path / "reput" / "delay_offsets").exists()
     with open_inline(path, message_delay_level="0s 1h") as store:

@@ -13,8 +13,8 @@ import reput
 from delivering import all_records
 from reput.consume.delivery.send_back import dead_letter_when_exhausted, send_back
 from reput.consume.registry.response_code import ResponseCode
+from reput.embedded.store import Store
 from reput.errors import RequestRefused
-from reput.opened_store import Store
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.config.topic_config_manager import TopicConfig, TopicConfigManager
 from reput.store.record.delay_level import SCHEDULE_TOPIC
@@ -91,7 +91,7 @@ def test_the_dead_letters_take_what_came_often_enough(store, reconsume_times, de
 
 def test_topics_and_group_are_made_when_they_are_needed(store):
     """With the queues that the group says and read and write permission; the configuration files have them."""
-    store.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=3))
+    store._engine.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=3))
     record = put_one(store)
     queues = set()
     for _ in range(40):
@@ -108,14 +108,14 @@ def test_what_comes_again_comes_to_a_queue_that_is_read(store):
     """Also if the group was given more retry queues after its retry topic was made."""
     record = put_one(store)
     send_back(store, GROUP, record)
-    store.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=64))
+    store._engine.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=64))
     for _ in range(8):
         assert sent_back(store, record).properties["REAL_QID"] == "0"
 
 
 def test_a_group_without_retry_queues_gets_nothing_again(store):
     """As in RocketMQ: the request succeeds and stores nothing."""
-    store.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=0))
+    store._engine.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=0))
     record = put_one(store)
     end = store.appended
     assert send_back(store, GROUP, record) is None
@@ -129,7 +129,7 @@ def test_what_is_not_permitted_is_refused_with_rocketmqs_code(store):
     with pytest.raises(RequestRefused) as refused:
         send_back(store, "no group", record)
     assert refused.value.response_code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    store.services.topics.create_or_update(TopicConfig(topic_name="%RETRY%billing", perm=4))
+    store._engine.services.topics.create_or_update(TopicConfig(topic_name="%RETRY%billing", perm=4))
     with pytest.raises(RequestRefused) as refused:
         send_back(store, GROUP, record)
     assert refused.value.response_code == ResponseCode.NO_PERMISSION
@@ -177,7 +177,7 @@ def test_the_statistics_count_what_comes_back(store):
     record = put_one(store)
     send_back(store, GROUP, record)
     send_back(store, GROUP, record, -1)
-    counted = store.services.statistics.of_group(GROUP, "orders")
+    counted = store._engine.services.statistics.of_group(GROUP, "orders")
     assert (counted.send_back_nums, counted.dead_letter_nums) == (2, 1)
 
 

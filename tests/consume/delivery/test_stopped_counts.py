@@ -75,8 +75,8 @@ def test_a_search_that_a_close_has_cut_short_leaves_it_unknown(tmp_path):
     path = tmp_path / "store"
     with open_inline(path) as store:
         store.put(reput.Message("orders", b"late", delay_level=18))
-        store.schedule.stop()
-        store.schedule.known = False
+        store._engine.schedule.stop()
+        store._engine.schedule.known = False
     assert waiting(path) == (None, 0)
     with open_inline(path) as store:
         wait_until(lambda: store.statistics().waiting_delays == {18: 1})

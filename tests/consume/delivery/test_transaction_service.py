@@ -20,8 +20,8 @@ from reput.consume.delivery import schedule_service
 from reput.consume.delivery.half_messages import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, done_offsets
 from reput.consume.delivery.transaction_service import HalfMessage, TransactionState, half_message
 from reput.consume.registry.response_code import ResponseCode
+from reput.embedded.store import Store
 from reput.errors import ConfigError, MessageIllegal, RequestRefused, StoreFull
-from reput.opened_store import Store
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.config.topic_config_manager import TopicConfig, TopicConfigManager
 from reput.store.disk.files import Clock
@@ -44,8 +44,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def set_clock(store: Store, clock: ManualClock) -> None:
     """Have the store see that clock from now on."""
-    store.writer.clock = clock
-    store.writer.log_clock = LogClock(clock, 0)
+    store._engine.writer.clock = clock
+    store._engine.writer.log_clock = LogClock(clock, 0)
 
 
 class RunningClock(ManualClock):
@@ -57,8 +57,8 @@ class RunningClock(ManualClock):
 
 def set_clock_after_idle(store: Store, clock: ManualClock) -> None:
     """Have the store see that clock from now on, as if its last message were twelve hours old."""
-    store.writer.clock = clock
-    store.writer.log_clock = LogClock(clock, clock.ms - 12 * 3_600_000)
+    store._engine.writer.clock = clock
+    store._engine.writer.log_clock = LogClock(clock, clock.ms - 12 * 3_600_000)
 
 
 def put_half(store: Store, body: bytes = b"body", **fields: object) -> HalfMessage:
@@ -74,8 +74,8 @@ def put_clients_half(store: Store, body: bytes = b"body", **properties: str) -> 
 
 def advance(store: Store, ms: int) -> None:
     """Set the clock on, and have the service notice."""
-    assert isinstance(store.writer.clock, ManualClock)
-    clock, log_clock = store.writer.clock, store.writer.log_clock
+    assert isinstance(store._engine.writer.clock, ManualClock)
+    clock, log_clock = store._engine.writer.clock, store._engine.writer.log_clock
     while ms > 0:
         # A clock that jumps is not believed.
         clock.ms += min(ms, PARTED_MS // 2)
@@ -127,7 +127,9 @@ def test_a_committed_message_is_delivered_once(store):
 
 def test_a_transactions_queue_is_chosen_when_it_begins(store):
     """The half message keeps its number, as for any other message: in turn, or by its sharding key."""
-    store.services.topics.create_or_update(TopicConfig(topic_name="orders", read_queue_nums=3, write_queue_nums=3))
+    store._engine.services.topics.create_or_update(
+        TopicConfig(topic_name="orders", read_queue_nums=3, write_queue_nums=3)
+    )
     for fields in ({}, {}, {"sharding_key": "c"}):
         half = store.transactions.put_half(GROUP, reput.Message("orders", b"", **fields))
         store.transactions.commit(half)
@@ -148,9 +150,9 @@ def test_with_sync_flush_a_transaction_is_on_disk_when_that_is_said(tmp_path, an
     """Begun or settled: what its sender was told no power cut takes back."""
     with open_inline(tmp_path / "store", flush_disk_type="SYNC_FLUSH") as store:
         half = put_half(store)
-        assert store.writer.durable == store.appended
+        assert store._engine.writer.durable == store.appended
         (store.transactions.commit if answer == COMMIT else store.transactions.rollback)(half)
-        assert store.writer.durable == store.appended
+        assert store._engine.writer.durable == store.appended
 
 
 def test_a_transaction_for_which_the_disk_is_slow_is_there_all_the_same(tmp_path, monkeypatch):
@@ -158,8 +160,8 @@ def test_a_transaction_for_which_the_disk_is_slow_is_there_all_the_same(tmp_path
     with open_inline(tmp_path / "store", flush_disk_type="SYNC_FLUSH") as store:
         assert store.transactions.status() == 0
         with monkeypatch.context() as patched:
-            patched.setattr(store.writer, "wait_durable", lambda end: False)
-            patched.setattr(store.writer.commit_log, "flush", lambda: store.writer.durable)
+            patched.setattr(store._engine.writer, "wait_durable", lambda end: False)
+            patched.setattr(store._engine.writer.commit_log, "flush", lambda: store._engine.writer.durable)
             half = put_half(store)
             result = store.transactions.commit(half)
         assert half.result.status == result.status == PutMessageStatus.FLUSH_DISK_TIMEOUT
@@ -415,7 +417,7 @@ def has_room(store: Store, size: int) -> bool:
     """Whether a half message with a property of *size* can be put."""
     message = reput.Message("orders", b"", tags="paid", keys=["k1"], properties={"large": "x" * size})
     try:
-        store.writer.prepare(half_message(message, GROUP, store.writer))
+        store._engine.writer.prepare(half_message(message, GROUP, store._engine.writer))
     except MessageIllegal:
         return False
     return True
@@ -437,9 +439,9 @@ def test_a_delay_that_a_client_left_on_its_message_counts_from_the_commit(store,
     store.transactions.commit(half)
     (waiting,) = of_topic(store, "SCHEDULE_TOPIC_XXXX")
     assert (waiting.sys_flag, waiting.prepared_transaction_offset) == (8, half.commit_log_offset)
-    store.writer.clock.ms += 1_000
-    with store.schedule.changed:
-        store.schedule.changed.notify_all()
+    store._engine.writer.clock.ms += 1_000
+    with store._engine.schedule.changed:
+        store._engine.schedule.changed.notify_all()
     wait_until(lambda: len(of_topic(store, "orders")) == 1)
     assert of_topic(store, "orders")[0].queue_id == 2
 
@@ -462,17 +464,17 @@ def test_a_clock_that_runs_ahead_for_a_moment_gives_up_no_transaction(store, cap
     store.transactions.on_check(GROUP, asked.append)
     advance(store, 6_000)
     wait_until(lambda: len(asked) == 1)
-    assert isinstance(store.writer.clock, ManualClock)
-    store.writer.clock.ms += 100 * 3_600_000
+    assert isinstance(store._engine.writer.clock, ManualClock)
+    store._engine.writer.clock.ms += 100 * 3_600_000
     advance(store, 59_000)
-    assert "have parted" in (store.writer.notice or "")
+    assert "have parted" in (store._engine.writer.notice or "")
     assert "the clock was set" in caplog.text
-    store.writer.clock.ms -= 100 * 3_600_000
+    store._engine.writer.clock.ms -= 100 * 3_600_000
     advance(store, 2_000)
     wait_until(lambda: len(asked) == 2)
     assert store.transactions.status() == 1
     assert of_topic(store, DISCARDED_TOPIC) == []
-    assert store.writer.notice is None
+    assert store._engine.writer.notice is None
 
 
 def test_a_sender_is_asked_in_time_after_the_store_has_lain_idle(store):
@@ -536,7 +538,7 @@ def test_a_transaction_that_a_full_disk_cuts_is_settled_once(tmp_path, monkeypat
     path = tmp_path / "store"
     with open_inline(path) as store:
         half = put_half(store, b"x" * 1000)
-        append_batch = store.writer.append_batch
+        append_batch = store._engine.writer.append_batch
 
         def append_first(messages: list[reput.Message]) -> None:
             append_batch(messages[:1])
@@ -545,7 +547,7 @@ def test_a_transaction_that_a_full_disk_cuts_is_settled_once(tmp_path, monkeypat
             raise error
 
         with monkeypatch.context() as patched:
-            patched.setattr(store.writer, "append_batch", append_first)
+            patched.setattr(store._engine.writer, "append_batch", append_first)
             with pytest.raises(StoreFull):
                 store.transactions.commit(half)
         assert store.transactions.status() == 0
@@ -568,7 +570,7 @@ def test_a_transaction_for_which_the_disk_has_no_room_waits(tmp_path, monkeypatc
             raise StoreFull("no room for a further segment")
 
         with monkeypatch.context() as patched:
-            patched.setattr(store.writer.commit_log, "room", no_room)
+            patched.setattr(store._engine.writer.commit_log, "room", no_room)
             with pytest.raises(StoreFull):
                 store.transactions.commit(half)
         assert (store.transactions.status(), of_topic(store, "orders")) == (1, [])

@@ -71,11 +71,11 @@ def main() -> None:
         print("ready", flush=True)
         if mode != "drain":
             threading.Event().wait()
-        administration = store.services.administration
+        administration = store._engine.services.administration
         store.wait_for("consume_queue", store.appended, 60)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            store.services.keep()
+            store._engine.services.keep()
             rows = [row for group in GROUPS for row in administration.group_progress(group) if row.topic == TOPIC]
             if len(rows) == QUEUES * len(GROUPS) and not any(row.lag for row in rows):
                 break

@@ -56,8 +56,8 @@ def test_every_consumer_of_the_group_is_given_every_message(store):
         assert bodies_of(latter, 1) == "b"
         former.commit()
     assert asyncio.run(both()) == (b"d", b"e")
-    assert "caches" not in store.services.managers.offsets.groups()
-    assert store.services.statistics.of_group("caches", "orders").get_nums == 6
+    assert "caches" not in store._engine.services.managers.offsets.groups()
+    assert store._engine.services.statistics.of_group("caches", "orders").get_nums == 6
 
 
 def test_a_consumer_goes_on_where_its_file_says(store, tmp_path):
@@ -100,7 +100,7 @@ def test_what_fails_is_dropped(store, caplog):
         assert "a broadcast message that failed is dropped" in caplog.text
         assert bodies_of(consumer, 2) == "bc"
         assert consumer.receive(timeout=0) is None
-    assert store.services.statistics.of_group("caches", "orders").send_back_nums == 0
+    assert store._engine.services.statistics.of_group("caches", "orders").send_back_nums == 0
     assert set(store.topics()) == {"orders"}
 
 
@@ -117,7 +117,7 @@ def test_the_consumers_of_a_group_broadcast_or_share(store, tmp_path):
     ):
         store.consumer("caches", "orders", broadcast=True)
     with store.consumer("caches", "orders", broadcast=True) as consumer:
-        assert store.services.consumer_manager.find("caches").message_model == "BROADCASTING"
+        assert store._engine.services.consumer_manager.find("caches").message_model == "BROADCASTING"
         assert bodies_of(consumer, 3) == "abc"
     with pytest.raises(ConfigError, match="the offsets of a group are in the store"):
         store.consumer("caches", "orders", offset_store=tmp_path / "offsets.json")
@@ -125,7 +125,9 @@ def test_the_consumers_of_a_group_broadcast_or_share(store, tmp_path):
 
 def test_a_group_may_be_forbidden_to_broadcast(store):
     """By its configuration, as at a broker."""
-    store.services.groups.create_or_update(SubscriptionGroupConfig(group_name="caches", consume_broadcast_enable=False))
+    store._engine.services.groups.create_or_update(
+        SubscriptionGroupConfig(group_name="caches", consume_broadcast_enable=False)
+    )
     with pytest.raises(RequestRefused, match="may not consume by broadcasting") as refused:
         store.consumer("caches", "orders", broadcast=True)
     assert refused.value.response_code == 16

@@ -17,9 +17,9 @@ from reput.consume.groups.consumer_group import ConsumerGroup
 from reput.consume.pull import loop_arrivals
 from reput.consume.pull.pull_service import PullRequest
 from reput.consume.registry.subscription import subscribe
+from reput.embedded.topic_deletion import GoneDirectory
 from reput.errors import ConfigError, OffsetOutOfRange, RequestRefused, StoreClosed
 from reput.filter import FilterSyntaxError, parse, parse_tags
-from reput.opened_store import GoneDirectory
 from reput.store.config.config_json import parse_config
 from reput.store.config.topic_config_manager import TopicConfig
 
@@ -97,7 +97,7 @@ def all_were_told(store, group: str, topic: str) -> None:
     nothing = PullRequest(group=group, topic=topic, queue_id=0, queue_offset=end, subscription=subscribe(topic))
     # The first is given up behind what had been taken up before it, the second behind all that came before the first.
     for _ in range(2):
-        store.services.hold_service.pull_and_wait(nothing, 0)
+        store._engine.services.hold_service.pull_and_wait(nothing, 0)
 
 
 def test_a_consumer_that_nobody_refers_to_any_more_is_gone(directory):
@@ -117,10 +117,10 @@ def test_a_consumer_that_nobody_refers_to_any_more_is_gone(directory):
                 del broadcasting
             put(store, "four")
             assert other.receive(0) is None
-            store.services.look_for_queues()
+            store._engine.services.look_for_queues()
             assert bodies_of(other, 3) == ["two", "three", "four"]
-            assert store.services.broadcasts == {}
-            assert list(store.services.consumer_manager.groups) == ["billing"]
+            assert store._engine.services.broadcasts == {}
+            assert list(store._engine.services.consumer_manager.groups) == ["billing"]
 
 
 def test_a_task_that_waits_keeps_its_consumer(store):
@@ -143,7 +143,7 @@ def test_a_task_that_waits_keeps_its_consumer(store):
         async with asyncio.timeout(WAIT_S):
             while b"last" not in bodies:
                 await asyncio.sleep(0.001)
-            assert store.services.consumer_groups["billing"].awaited == set()
+            assert store._engine.services.consumer_groups["billing"].awaited == set()
 
     asyncio.run(begin())
     assert bodies == [b"first", b"last"]
@@ -169,7 +169,7 @@ def test_a_consumer_waits_for_a_message(store):
         put(store, "late")
 
     with store.consumer("billing", "orders") as consumer:
-        group = store.services.consumer_groups["billing"]
+        group = store._engine.services.consumer_groups["billing"]
         thread = threading.Thread(target=put_when_it_waits)
         thread.start()
         assert bodies_of(consumer, 1) == ["late"]
@@ -311,7 +311,7 @@ def test_a_place_that_is_none_moves_nobody(store):
             with pytest.raises(ConfigError, match="to="):
                 consumer.rewind(to)
         consumer.commit()
-        assert store.services.managers.offsets.query_offset("billing", "orders", 0) == 1
+        assert store._engine.services.managers.offsets.query_offset("billing", "orders", 0) == 1
         consumer.seek("orders", 0, 3)
         put(store, "d")
         assert bodies_of(consumer, 1) == ["d"]
@@ -384,7 +384,7 @@ def test_a_loop_may_be_left_early(store):
         assert [record.body for record in records] == [b"a", b"b", b"c"]
         for record in reversed(records):
             consumer.acknowledge(record)
-    assert store.services.managers.offsets.query_offset("billing", "orders", 0) == 3
+    assert store._engine.services.managers.offsets.query_offset("billing", "orders", 0) == 3
 
 
 def test_whoever_waits_is_told_of_the_consumers_end(store):
@@ -468,7 +468,7 @@ def test_a_message_of_several_queues_is_given_from_each(directory):
             consumer.acknowledge(records[0])
         consumer.commit()
         for topic in ("orders", *light):
-            assert store.services.managers.offsets.query_offset("billing", topic, 0) == 2
+            assert store._engine.services.managers.offsets.query_offset("billing", topic, 0) == 2
 
 
 def test_a_forked_child_consumes_nothing(store, directory):
@@ -493,7 +493,11 @@ def test_a_forked_child_consumes_nothing(store, directory):
                 for refused in ask:
                     with pytest.raises(StoreClosed, match="its parent holds it"):
                         refused()
-                for refused in (consumer.commit, lambda: store.consumer("audit", "orders"), lambda: store.services):
+                for refused in (
+                    consumer.commit,
+                    lambda: store.consumer("audit", "orders"),
+                    lambda: store._engine.services,
+                ):
                     with pytest.raises(StoreClosed):
                         refused()
                 with pytest.raises(RequestRefused):
@@ -569,8 +573,8 @@ def test_a_wrong_request_is_refused(store, arguments, error):
     options = arguments[3] if len(arguments) > 3 else {}
     with pytest.raises(error):
         store.consumer(*arguments[:3], **options)
-    assert not store.services.managers.groups.entries
-    assert store.services.consumer_groups.keys() <= {arguments[0]}
+    assert not store._engine.services.managers.groups.entries
+    assert store._engine.services.consumer_groups.keys() <= {arguments[0]}
 
 
 def test_a_group_that_may_not_consume_is_refused(directory):
@@ -588,14 +592,14 @@ def test_statistics_count_what_a_group_was_given(store):
     put(store, "a", "b")
     with store.consumer("billing", "orders") as consumer:
         bodies_of(consumer, 2)
-        counts = store.services.statistics.of_group("billing", "orders")
+        counts = store._engine.services.statistics.of_group("billing", "orders")
         assert counts.get_nums == 2
         assert counts.get_size > 2 * 91
         assert counts.latency_ms is not None
-        assert store.services.statistics.of_group("audit", "orders").latency_ms is None
+        assert store._engine.services.statistics.of_group("audit", "orders").latency_ms is None
         put(store, "c")
-        assert store.services.statistics.put_nums("orders") == 3
-        assert store.services.statistics.put_nums("absent") is None
+        assert store._engine.services.statistics.put_nums("orders") == 3
+        assert store._engine.services.statistics.put_nums("absent") is None
 
 
 def test_a_retry_that_cannot_be_is_refused(store):
@@ -626,7 +630,7 @@ def test_what_is_sent_back_comes_again_later(directory):
             assert consumer.receive(timeout=0) is None
         with store.consumer("undertaker", "%DLQ%billing") as consumer:
             assert bodies_of(consumer, 1) == ["a"]
-        counts = store.services.statistics.of_group("billing", "orders")
+        counts = store._engine.services.statistics.of_group("billing", "orders")
         assert (counts.send_back_nums, counts.dead_letter_nums) == (2, 1)
 
 
@@ -659,13 +663,13 @@ def test_a_topic_that_is_deleted_begins_anew_for_its_consumers(store):
     with store.consumer("billing", "orders") as consumer:
         assert bodies_of(consumer, 2) == ["a", "b"]
         in_flight = consumer.receive(WAIT_S)
-        store.services.administration.delete_topic("orders")
+        store._engine.services.administration.delete_topic("orders")
         with pytest.raises(RequestRefused):
             consumer.acknowledge(in_flight)
         put(store, "new")
         assert bodies_of(consumer, 1) == ["new"]
         consumer.commit()
-    assert store.services.managers.offsets.query_offset("billing", "orders", 0) == 1
+    assert store._engine.services.managers.offsets.query_offset("billing", "orders", 0) == 1
 
 
 def test_what_a_deleted_topic_had_is_not_given_while_its_queues_go(store, monkeypatch):
@@ -691,7 +695,7 @@ def test_what_a_deleted_topic_had_is_not_given_while_its_queues_go(store, monkey
 
 def test_a_view_that_goes_back_before_it_is_read_keeps_no_consumer_waiting(store, monkeypatch):
     """Its builder was killed when it had just shown the message; the next one shows it again."""
-    service = store.services.pull_service
+    service = store._engine.services.pull_service
     pull, results = service.pull, []
 
     def note(request):
@@ -775,7 +779,9 @@ def test_a_loop_whose_tasks_alone_wait_needs_no_thread(directory, monkeypatch):
 def test_messages_are_spread_over_the_queues_that_a_topic_is_described_with(store, directory, caplog):
     """From the moment of its description on; a deletion ends that. More consumers than queues are warned of once."""
     store.put(reput.Message("orders", b"before"))
-    store.services.topics.create_or_update(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    store._engine.services.topics.create_or_update(
+        TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2)
+    )
     assert {store.put(reput.Message("orders", b"")).queue_id for _ in range(4)} == {0, 1}
     consumers = [store.consumer("billing", "orders") for _ in range(4)]
     told = [record.getMessage() for record in caplog.records if "more consumers than" in record.getMessage()]

@@ -24,7 +24,7 @@ def store(tmp_path):
 
 def describe(store, queue_nums: int) -> None:
     """Have the topic be read in so many queues."""
-    store.services.topics.create_or_update(
+    store._engine.services.topics.create_or_update(
         TopicConfig(topic_name="orders", read_queue_nums=queue_nums, write_queue_nums=4)
     )
 
@@ -50,12 +50,12 @@ def test_a_topic_is_read_in_fewer_queues_or_more(store):
         describe(store, 1)
         store.put(reput.Message("orders", b"late", queue_id=2))
         wait_until(lambda: received(second) == received(first) == [] and ("orders", 2) not in first.shared.queues)
-        store.services.look_for_queues()
+        store._engine.services.look_for_queues()
         assert first.shared.queues.keys() == {("orders", 0)}
         describe(store, 4)
-        store.services.look_for_queues()
+        store._engine.services.look_for_queues()
         assert sorted(received(first) + received(second)) == [b"3", b"late"]
-    offsets = store.services.managers.offsets
+    offsets = store._engine.services.managers.offsets
     assert [offsets.query_offset("billing", "orders", queue_id) for queue_id in range(4)] == [1, 1, 2, 1]
 
 
@@ -65,10 +65,10 @@ def test_one_put_to_a_far_queue_makes_no_queue_between(store):
     store.put(reput.Message("orders", b"far", queue_id=far))
     store.put(reput.Message("orders", b"near", queue_id=2))
     store.wait_for("consume_queue", store.appended, WAIT_S)
-    administration = store.services.administration
+    administration = store._engine.services.administration
     with store.consumer("billing", "orders") as consumer:
         assert consumer.shared.queues.keys() == {("orders", 2), ("orders", far)}
-        store.services.look_for_queues()
+        store._engine.services.look_for_queues()
         assert received(consumer) == [b"far", b"near"]
         store.put(reput.Message("orders", b"new", queue_id=7))
         consumer.acknowledge(consumer.receive(WAIT_S))
@@ -89,7 +89,7 @@ def test_what_is_done_while_an_offset_is_reset_is_done(store, monkeypatch):
     for number in range(3):
         store.put(reput.Message("orders", b"%d" % number))
     store.wait_for("consume_queue", store.appended, WAIT_S)
-    offsets = store.services.managers.offsets
+    offsets = store._engine.services.managers.offsets
     with store.consumer("billing", "orders") as consumer:
         assert received(consumer) == [b"0", b"1", b"2"]
         consumer.commit()
@@ -109,16 +109,16 @@ def test_what_is_done_while_an_offset_is_reset_is_done(store, monkeypatch):
 
         with monkeypatch.context() as patched:
             patched.setattr(offsets, "commit_offset", commit_meanwhile)
-            store.services.administration.reset_offsets("billing", "orders", "earliest")
+            store._engine.services.administration.reset_offsets("billing", "orders", "earliest")
         thread.join(WAIT_S)
         consumer.commit()
         assert offsets.query_offset("billing", "orders", 0) == 1
-    store.services.administration.reset_offsets("billing", "orders", "earliest")
+    store._engine.services.administration.reset_offsets("billing", "orders", "earliest")
     assert offsets.query_offset("billing", "orders", 0) == 0
     with store.consumer("billing", "orders") as consumer:
         assert received(consumer) == [b"0", b"1", b"2"]
-    store.services.administration.reset_offsets("billing", "orders", "earliest")
-    store.services.administration.reset_offsets("billing", "orders", "latest", queue_id=0)
+    store._engine.services.administration.reset_offsets("billing", "orders", "earliest")
+    store._engine.services.administration.reset_offsets("billing", "orders", "latest", queue_id=0)
     assert offsets.query_offset("billing", "orders", 0) == 3
 
 
@@ -148,6 +148,6 @@ def test_a_record_that_is_damaged_holds_up_its_queue_alone(store):
         assert [record.body for record in others] == [b"other"]
         consumer.acknowledge(others[0])
         consumer.commit()
-        assert store.services.managers.offsets.query_offset("billing", "orders", 0) == 19
+        assert store._engine.services.managers.offsets.query_offset("billing", "orders", 0) == 19
         accept(store, results[19])
         assert received(consumer) == [b"%d" % number for number in range(20, 40)]

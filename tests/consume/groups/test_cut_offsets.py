@@ -79,7 +79,7 @@ def test_committed_offsets_are_compared_with_the_log_only_where_it_may_have_lost
         managers.append(consumer_offset_manager(*arguments))
         return managers[-1]
 
-    monkeypatch.setattr("reput.opened_store.consumer_offset_manager", counted)
+    monkeypatch.setattr("reput.embedded.store_engine.consumer_offset_manager", counted)
     for _ in range(2):
         with open_inline(tmp_path / "store") as store:
             assert managers == []
@@ -154,14 +154,14 @@ def test_a_queue_that_has_lost_a_file_says_so_to_whoever_looks_for_a_place_in_it
     with open_inline(tmp_path / "store", mapped_file_size_consume_queue=200) as store:
         put(store, *(b"%d" % number for number in range(50)))
         # Nobody has the file open any more, to write it or to force it.
-        wait_until(lambda: store.durable_cursors()["consume_queue"] == store.appended)
+        wait_until(lambda: store._engine.views.durable_cursors()["consume_queue"] == store.appended)
         lost = tmp_path / "store" / "consumequeue" / "orders" / "0" / f"{25 * 20 // 200 * 200:020d}"
         if cut is None:
             lost.unlink()
         else:
             os.truncate(lost, cut)
         with pytest.raises(DamagedStore, match="topic=orders queue_id=0 queue_offset=25"):
-            store.queue_offset_from("orders", 0, store.appended)
+            store._engine.queue_offset_from("orders", 0, store.appended)
 
 
 def test_a_queue_that_cannot_be_read_keeps_no_other_from_being_told_of(tmp_path, monkeypatch):

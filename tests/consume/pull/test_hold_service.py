@@ -29,14 +29,16 @@ WAIT_S = 60.0
 def store(tmp_path):
     """A store whose dispatchers run on a thread of the test."""
     with reput.open(tmp_path / "store", mode="inline") as opened:
-        opened.services.topics.create_or_update(TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4))
+        opened._engine.services.topics.create_or_update(
+            TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4)
+        )
         yield opened
 
 
 @pytest.fixture
 def hold_service(store):
     """What holds its pulls."""
-    return store.services.hold_service
+    return store._engine.services.hold_service
 
 
 def request(queue_id: int = 0, queue_offset: int = 0, wanted: object = None, topic: str = "orders") -> PullRequest:
@@ -236,7 +238,7 @@ def test_whoever_waits_is_refused_once_he_may_not_read_any_more(store, hold_serv
     """All checks are made again."""
     answer = Answer()
     hold_service.pull(request(), WAIT_S, answer)
-    store.services.topics.create_or_update(TopicConfig(topic_name="orders", perm=2))
+    store._engine.services.topics.create_or_update(TopicConfig(topic_name="orders", perm=2))
     store.put(reput.Message("orders", b"a", queue_id=0))
     with pytest.raises(RequestRefused) as refused:
         answer.wait()
@@ -246,8 +248,8 @@ def test_whoever_waits_is_refused_once_he_may_not_read_any_more(store, hold_serv
 def test_a_store_that_closes_answers_all_who_wait(tmp_path):
     """Threads and callbacks; afterwards nobody can wait."""
     with reput.open(tmp_path / "store", mode="inline") as store:
-        store.services.topics.create_or_update(TopicConfig(topic_name="orders"))
-        hold_service = store.services.hold_service
+        store._engine.services.topics.create_or_update(TopicConfig(topic_name="orders"))
+        hold_service = store._engine.services.hold_service
         answer = Answer()
         hold_service.pull(request(), WAIT_S, answer)
     with pytest.raises(StoreClosed):
@@ -268,8 +270,8 @@ def test_tasks_and_threads_wait_for_dispatchers_in_processes(tmp_path):
         return [result.records[0].body for result in await wait]
 
     with reput.open(tmp_path / "store") as store:
-        store.services.topics.create_or_update(TopicConfig(topic_name="orders"))
-        hold_service = store.services.hold_service
+        store._engine.services.topics.create_or_update(TopicConfig(topic_name="orders"))
+        hold_service = store._engine.services.hold_service
         assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == [b"0", b"1", b"2", b"3"]
         with pytest.raises(RequestRefused):
             asyncio.run(hold_service.pull_async(request(99), WAIT_S))
@@ -279,7 +281,7 @@ def test_ten_thousand_wait_on_a_thousand_queues(tmp_path):
     """Each takes less than 2 KiB, a put wakes its own ten, and no thread is there but the one that wakes."""
     queue_count, waiters_each = 1000, 10
     with reput.open(tmp_path / "store", mode="inline") as store:
-        services = store.services
+        services = store._engine.services
         services.topics.create_or_update(TopicConfig(topic_name="orders", read_queue_nums=queue_count))
         hold_service = services.hold_service
         # What is kept of each queue whether somebody waits for it or not.
@@ -322,8 +324,8 @@ def test_a_broker_without_long_polling_holds_for_a_short_time(tmp_path):
     """However long the consumer would wait."""
     polling = {"long_polling_enable": False, "short_polling_time_mills": 20}
     with reput.open(tmp_path / "store", mode="inline", **polling) as store:
-        store.services.topics.create_or_update(TopicConfig(topic_name="orders"))
-        assert store.services.hold_service.pull_and_wait(request(), 3600.0).code == ResponseCode.PULL_NOT_FOUND
+        store._engine.services.topics.create_or_update(TopicConfig(topic_name="orders"))
+        assert store._engine.services.hold_service.pull_and_wait(request(), 3600.0).code == ResponseCode.PULL_NOT_FOUND
 
 
 def test_an_answer_that_fails_keeps_nobody_waiting(store, hold_service, caplog):
@@ -349,7 +351,7 @@ def test_a_disk_that_fails_is_told_to_whoever_waits(store, hold_service, monkeyp
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(store.reader, "get_message", fail)
+        broken.setattr(store._engine.reader, "get_message", fail)
         store.put(reput.Message("orders", b"a", queue_id=0))
         with pytest.raises(StoreError, match="Input/output"):
             answer.wait()

@@ -18,9 +18,9 @@ from reput.consume.registry.response_code import ResponseCode
 from reput.consume.registry.subscription import subscribe
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.consume.registry.topics import Topics
+from reput.embedded.read_only_engine import ReadOnlyEngine
 from reput.errors import RequestRefused
 from reput.filter import FilterSyntaxError, parse
-from reput.opened_store import ReadOnlyStore
 from reput.settings import Settings, load_settings
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 
@@ -32,7 +32,7 @@ AGED_PARTS = ("head-before", "head-after", "rebuilt-before", "rebuilt-after")
 def pulling(directory: Path, config: Path | None = None, **settings: object):
     """Answer pulls on a store that is only read."""
     held = load_settings(config, **settings).settings
-    with ReadOnlyStore(directory, held) as store:
+    with ReadOnlyEngine(directory, held) as store:
         managers = ConfigManagers(directory, held)
         filters = ConsumerFilters(managers.filters, managers.bloom_filter, directory, bit_maps_are_made=True)
         yield PullService(
@@ -112,7 +112,7 @@ def test_pulls_after_a_recovery_are_those_of_the_real_store(
     records = golden_listing(part)
     with reput.open(golden(name) / folder / "store", mode="inline", config=broker_properties(name)) as store:
         store.wait_for("consume_queue", store.appended, 60)
-        service = store.services.pull_service
+        service = store._engine.services.pull_service
         for line in golden_queries(part, "getMessage"):
             given = answer(service, line, subscription=subscribe(line["topic"], line["tags"]))
             if (line["topic"], line["queueId"]) != EXCUSED.get(part):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from reput.consume import TopicReader, first_queue_offset
+from reput.embedded.read_only_engine import ReadOnlyEngine
 from reput.filter import parse, parse_tags
-from reput.opened_store import ReadOnlyStore
 from reput.settings import Settings
 from reput.store.reader.results import GetMessageResult, GetMessageStatus
 
@@ -16,7 +16,7 @@ TOPIC = "Meadow_orders-12"
 @pytest.fixture
 def source(golden_read_only):
     """A store that RocketMQ wrote, with several queues in the topic."""
-    with ReadOnlyStore(golden_read_only("basic-5.3") / "store", Settings()) as store:
+    with ReadOnlyEngine(golden_read_only("basic-5.3") / "store", Settings()) as store:
         yield store
 
 

@@ -26,7 +26,7 @@ def put(store, price: int) -> None:
 
 def stored(store) -> ConsumerFilterManager:
     """Return what the file holds."""
-    manager = ConsumerFilterManager(store.directory, store.services.managers.bloom_filter, 1 << 40)
+    manager = ConsumerFilterManager(store.directory, store._engine.services.managers.bloom_filter, 1 << 40)
     manager.path = store.directory / "config" / "consumerFilter.json"
     manager.load()
     return manager
@@ -34,7 +34,7 @@ def stored(store) -> ConsumerFilterManager:
 
 def born_time(store, group: str = "billing") -> int:
     """Return the birth of a group's filter as readers of the queue see it."""
-    found = store.services.filters.consumer_filter(group, TOPIC)
+    found = store._engine.services.filters.consumer_filter(group, TOPIC)
     assert found is not None
     return found.born_time
 
@@ -105,7 +105,7 @@ def test_no_message_is_lost_to_a_filter_that_comes_while_messages_come(store):
 
 def test_nobody_trusts_the_file_before(store):
     """A program that ends then leaves a filter without a birth; the next one registers it anew."""
-    store.services.filters.register("billing", subscribe(TOPIC, parse("price > 1"), sub_version=1))
+    store._engine.services.filters.register("billing", subscribe(TOPIC, parse("price > 1"), sub_version=1))
     assert stored(store).table[TOPIC]["billing"].born_time == NOT_BORN
 
 
@@ -124,12 +124,12 @@ def test_a_filter_that_was_born_stays_so_through_a_new_start(directory):
         store.consumer("billing", TOPIC, parse("price > 10")),
     ):
         assert born_time(store) == born
-        assert not store.services.filters.find("billing", TOPIC).is_dead
+        assert not store._engine.services.filters.find("billing", TOPIC).is_dead
 
 
 def test_another_expression_is_another_filter(store):
     """It has to be acknowledged; an older subscription changes nothing."""
-    filters = store.services.filters
+    filters = store._engine.services.filters
     filters.register("billing", subscribe(TOPIC, parse("price > 1"), sub_version=5))
     filters.register("billing", subscribe(TOPIC, parse("price > 2"), sub_version=4))
     assert filters.find("billing", TOPIC).expression == "price > 1"
@@ -145,5 +145,5 @@ def test_a_filter_dies_with_its_last_consumer(directory):
             assert born_time(store) != NOT_BORN
             with store.consumer("billing", TOPIC, parse("price > 10")):
                 pass
-            assert not store.services.filters.find("billing", TOPIC).is_dead
-        assert store.services.filters.find("billing", TOPIC).is_dead
+            assert not store._engine.services.filters.find("billing", TOPIC).is_dead
+        assert store._engine.services.filters.find("billing", TOPIC).is_dead

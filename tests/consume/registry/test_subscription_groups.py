@@ -24,11 +24,11 @@ def test_many_new_groups_are_written_together(tmp_path):
         with patch.object(SubscriptionGroupManager, "persist", lambda self: (written.append(1), persist(self))):
             consumers = [store.consumer(name, "orders") for name in sorted(names)]
             assert written == []
-            store.services.keep()
-            store.services.keep()
+            store._engine.services.keep()
+            store._engine.services.keep()
             assert written == [1]
         assert names <= kept(tmp_path / "store")
         for consumer in consumers:
             consumer.close()
-        store.services.groups.require("last")
+        store._engine.services.groups.require("last")
     assert names | {"last"} <= kept(tmp_path / "store")

@@ -528,16 +528,16 @@ def test_an_upgrade_and_its_new_options_come_with_one_sighup(plugins, tmp_path):
         plugins.version = "2.0"
         plugins.add("probe", source=source)
         config.write_text('[dispatchers]\nenabled = ["probe"]\n[dispatchers.probe]\nsize = 2\n')
-        os.kill(store.group.process.pid, signal.SIGHUP)
+        os.kill(store._engine.group.process.pid, signal.SIGHUP)
         pause = threading.Event()
         for _ in range(int(TIMEOUT / 0.01)):
-            (row,) = store.group.status()
-            if row.version == "2.0" and store.group.members["probe"].options == {"size": 2}:
+            (row,) = store._engine.group.status()
+            if row.version == "2.0" and store._engine.group.members["probe"].options == {"size": 2}:
                 break
             pause.wait(0.01)
-        assert (row.version, store.group.members["probe"].options) == ("2.0", {"size": 2})
+        assert (row.version, store._engine.group.members["probe"].options) == ("2.0", {"size": 2})
         store.wait_for("probe", store.put(reput.Message("orders", b"two")).next_commit_log_offset, TIMEOUT)
-        assert store.group.restart_count == 0
+        assert store._engine.group.restart_count == 0
 
 
 def test_a_successor_waits_parked_for_its_predecessor(log, plugins, context, processes, events):
@@ -796,32 +796,37 @@ def test_sighup_takes_up_what_was_installed_and_configured_since(plugins, tmp_pa
             raise AssertionError(f"{store.status()} {log.read_text()}")
 
         def hang_up_until(holds):
-            os.kill(store.group.process.pid, signal.SIGHUP)
+            os.kill(store._engine.group.process.pid, signal.SIGHUP)
             wait_until(holds)
 
         end = store.put(reput.Message("orders", b"one")).next_commit_log_offset
         store.wait_for("probe", end, TIMEOUT)
-        before = store.group.status()[0].pid
+        before = store._engine.group.status()[0].pid
         plugins.add("late")
         configure(["probe", "late", "second"], 1)
-        hang_up_until(lambda: {"late", "second"} <= store.group.members.keys())
+        hang_up_until(lambda: {"late", "second"} <= store._engine.group.members.keys())
         for name in ("late", "second"):
             store.wait_for(name, end, TIMEOUT)
-        assert store.group.status()[0].pid == before
+        assert store._engine.group.status()[0].pid == before
         configure(["probe", "late"], "'many'")
         hang_up_until(lambda: "the changed options are not used" in log.read_text())
-        assert store.group.status()[0].pid == before
+        assert store._engine.group.status()[0].pid == before
         configure(["probe"], 2)
         hang_up_until(
-            lambda: "late" not in store.group.members and store.group.members["probe"].options == {"limit": 2}
+            lambda: (
+                "late" not in store._engine.group.members
+                and store._engine.group.members["probe"].options == {"limit": 2}
+            )
         )
-        wait_until(lambda: store.group.status()[0].pid not in (None, before))
+        wait_until(lambda: store._engine.group.status()[0].pid not in (None, before))
         config.write_text("nonsense = 1")
         hang_up_until(lambda: "the configuration is not taken up" in log.read_text())
-        before = store.group.status()[0].pid
-        os.kill(store.group.process.pid, signal.SIGKILL)
-        wait_until(lambda: store.group.restart_count == 1 and store.group.status()[0].pid not in (None, before))
-        assert store.group.members["probe"].options == {"limit": 2}
+        before = store._engine.group.status()[0].pid
+        os.kill(store._engine.group.process.pid, signal.SIGKILL)
+        wait_until(
+            lambda: store._engine.group.restart_count == 1 and store._engine.group.status()[0].pid not in (None, before)
+        )
+        assert store._engine.group.members["probe"].options == {"limit": 2}
         store.wait_for("probe", store.put(reput.Message("orders", b"two")).next_commit_log_offset, TIMEOUT)
 
 
@@ -842,7 +847,7 @@ def test_a_store_closes_after_a_view_has_left_the_group(tmp_path):
     with reput.open(tmp_path / "store") as store:
         request(tmp_path / "store", "detach", "index")
         pause = threading.Event()
-        while "index" in store.group.members:
+        while "index" in store._engine.group.members:
             pause.wait(0.01)
         store.put(reput.Message("orders", b"one"))
     assert (tmp_path / "store" / "abort").exists()
@@ -856,7 +861,7 @@ def test_a_store_closes_cleanly_whenever_its_supervisor_is_killed(tmp_path):
     path = tmp_path / "store"
     for killed_during_close in (False, True):
         store = reput.open(path)
-        group = store.group
+        group = store._engine.group
         store.put_batch([reput.Message("orders", bytes(100), keys="k", queue_id=number % 5) for number in range(500)])
         first = group.process
         os.kill(first.pid, signal.SIGKILL)

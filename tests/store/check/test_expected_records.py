@@ -35,7 +35,7 @@ def store(tmp_path: Path):
         put(opened, "orders", 150)
         put(opened, "bills", 50)
         opened.flush()
-        wait_until(lambda: opened.durable_cursors() == dict.fromkeys(VIEWS, opened.appended))
+        wait_until(lambda: opened._engine.views.durable_cursors() == dict.fromkeys(VIEWS, opened.appended))
         yield opened
 
 

@@ -270,7 +270,7 @@ def test_readers_and_views_see_what_is_committed(tmp_path):
         assert store.status().writer.appended == 0
         assert list(store.records()) == []
         assert store.get("orders", 0, 0).status != "FOUND"
-        store.writer.commit_service.commit()
+        store._engine.writer.commit_service.commit()
         store.wait_for("consume_queue", result.next_commit_log_offset, 60.0)
         assert [record.body for record in store.records()] == [b"one"]
         assert [record.body for record in store.get("orders", 0, 0)] == [b"one"]
@@ -286,7 +286,7 @@ def test_a_process_that_is_killed_keeps_what_it_had_committed(tmp_path):
         "store = reput.open(sys.argv[1], transient_store_pool_enable=True, mode='inline')\n"
         "end = store.put(reput.Message('orders', b'one')).next_commit_log_offset\n"
         "store.wait_for('consume_queue', end, 60.0)\n"
-        "store.writer.commit_service.commit = lambda: None\n"
+        "store._engine.writer.commit_service.commit = lambda: None\n"
         "store.put(reput.Message('orders', b'two'))\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -309,10 +309,10 @@ def test_a_commit_that_the_disk_refuses_leaves_nobody_waiting(tmp_path, monkeypa
             patched.setattr(Mapping, "write", refuse)
             store.put(Message("orders", b"lost"))
             # What the thread that looks after the group does whenever dispatchers have come or gone.
-            store.attach_publisher()
-            wait_until(lambda: store.writer.read_only_reason)
+            store._engine.attach_publisher()
+            wait_until(lambda: store._engine.writer.read_only_reason)
         assert [view.view for view in store.rebuild("consume_queue")] == ["consume_queue"]
-        assert store.threads.deaths == {}
+        assert store._engine.threads.deaths == {}
         with pytest.raises(StoreReadOnly, match="Input/output error"):
             store.put(Message("orders", b"refused"))
     with pytest.raises(StoreClosed):

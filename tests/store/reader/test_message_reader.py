@@ -32,7 +32,7 @@ def test_an_expression_does_not_see_a_property_without_a_value(tmp_path):
             result = store.put(reput.Message("orders", value.encode(), properties={"a": value, "b": "2"}))
         store.wait_for("consume_queue", result.next_commit_log_offset, timeout=60)
         message_filter = ExpressionMessageFilter(wanted, BloomFilter(20, 32))
-        found = store.reader.get_message("orders", 0, 0, message_filter=message_filter)
+        found = store._engine.reader.get_message("orders", 0, 0, message_filter=message_filter)
         assert [record.properties for record in found] == [{"a": "", "b": "2"}]
 
 
@@ -56,7 +56,7 @@ def test_a_reader_in_the_writers_process_asks_no_directory(tmp_path, monkeypatch
         first, second, *_ = fill_segments(store)
         assert store.get("orders", 0, 0, 1).status is GetMessageStatus.FOUND
         monkeypatch.delattr(DirectoryStamp, "changed")
-        store.writer.trim(first, int(second.name))
+        store._engine.writer.trim(first, int(second.name))
         found = store.get("orders", 0, 0, 1)
         assert found.status is GetMessageStatus.OFFSET_TOO_SMALL
         low, high = store.queue_range("orders")
@@ -83,7 +83,7 @@ def test_readers_know_that_a_segment_goes_before_it_does(tmp_path, monkeypatch):
             assert store.query("orders", f"k{low - 1}") == []
             seen.append(low)
 
-        remove = store.writer.files.remove
+        remove = store._engine.writer.files.remove
 
         def remove_looked_at(path: Path) -> None:
             look()
@@ -91,8 +91,8 @@ def test_readers_know_that_a_segment_goes_before_it_does(tmp_path, monkeypatch):
             look()
 
         with monkeypatch.context() as patch:
-            patch.setattr(store.writer.files, "remove", remove_looked_at)
-            store.writer.trim(first, int(second.name))
+            patch.setattr(store._engine.writer.files, "remove", remove_looked_at)
+            store._engine.writer.trim(first, int(second.name))
         look()
         assert seen[0] > 0
         assert len(set(seen)) == 1
@@ -105,14 +105,14 @@ def test_a_segment_that_somebody_else_removes_leaves_no_hole(tmp_path, is_open):
         first, second, *_ = fill_segments(store)
         store.get("orders", 0, 0, 1)
         if not is_open:
-            store.reader.store.files.forget()
+            store._engine.reader.store.files.forget()
         first.unlink()
         found = store.get("orders", 0, 0, 10)
         if is_open:
             assert [record.queue_offset for record in found.records] == list(range(10))
         else:
             assert found.status is GetMessageStatus.OFFSET_TOO_SMALL
-        store.writer.commit_log_offset_min = int(second.name)
+        store._engine.writer.commit_log_offset_min = int(second.name)
         assert store.get("orders", 0, 0, 1).status is GetMessageStatus.OFFSET_TOO_SMALL
 
 
@@ -126,12 +126,12 @@ def test_a_segment_that_goes_in_the_middle_of_a_query_takes_its_messages_along(t
             store.wait_for(view, last.next_commit_log_offset, timeout=60)
         first, second, *_ = sorted((store.directory / "commitlog").iterdir())
         # Whoever looks before he reads has looked by now.
-        assert store.reader.store.log().offset_min == 0
+        assert store._engine.reader.store.log().offset_min == 0
         first.unlink()
         if asked == "key":
             assert store.query("orders", "k")[0].commit_log_offset == int(second.name)
         else:
-            assert store.reader.offset_by_time("orders", 0, 0) == 0
+            assert store._engine.reader.offset_by_time("orders", 0, 0) == 0
 
 
 @pytest.mark.parametrize("gone", [1, 2])
@@ -154,7 +154,9 @@ def test_a_queue_file_that_goes_while_files_are_looked_at_is_left_out(tmp_path, 
     with reput.open(path, read_only=True, mapped_file_size_consume_queue=40) as store:
         store.queue_range("orders")
         monkeypatch.setattr(ConsumeQueue, "begins", list_and_remove)
-        nearest = store.reader.offset_by_time("orders", 0, last.store_timestamp + 3_600_000, BoundaryType.NEAREST)
+        nearest = store._engine.reader.offset_by_time(
+            "orders", 0, last.store_timestamp + 3_600_000, BoundaryType.NEAREST
+        )
         assert nearest == 5
 
 
@@ -163,7 +165,7 @@ def test_a_log_that_could_not_be_listed_is_listed_again(tmp_path, monkeypatch):
     with open_small(tmp_path) as store:
         first, second, *_ = fill_segments(store)
     with reput.open(tmp_path / "store", read_only=True) as opened:
-        assert opened.reader.store.log().offset_min == 0
+        assert opened._engine.reader.store.log().offset_min == 0
         first.unlink()
         # Long enough ago for the directory's time to be taken at its word.
         os.utime(first.parent, ns=(0, time.time_ns() - 10**10))
@@ -174,8 +176,8 @@ def test_a_log_that_could_not_be_listed_is_listed_again(tmp_path, monkeypatch):
         with monkeypatch.context() as refused:
             refused.setattr(os, "scandir", no_more_files)
             with pytest.raises(NotAStore, match="Too many open files"):
-                opened.reader.store.log()
-        assert opened.reader.store.log().offset_min == int(second.name)
+                opened._engine.reader.store.log()
+        assert opened._engine.reader.store.log().offset_min == int(second.name)
 
 
 def test_an_id_that_names_no_record_costs_no_more_than_one_that_does(tmp_path, monkeypatch):

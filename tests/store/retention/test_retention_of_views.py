@@ -67,7 +67,7 @@ def test_readers_and_views_follow_the_log(tmp_path, mode):
         for view in VIEWS:
             store.wait_for(view, store.appended, TIMEOUT)
         assert store.get("orders", 0, 0, 1).status is GetMessageStatus.FOUND
-        wait_until(lambda: store.durable_cursors() == dict.fromkeys(VIEWS, store.appended))
+        wait_until(lambda: store._engine.views.durable_cursors() == dict.fromkeys(VIEWS, store.appended))
         begin = trim(store)
         assert begin > store.appended - 2 * SEGMENT_SIZE
         low, high = store.queue_range("orders")
@@ -94,7 +94,7 @@ def test_another_process_s_reader_follows_the_log(tmp_path):
         store.wait_for("consume_queue", store.appended, TIMEOUT)
         with reput.open(path, read_only=True, **SETTINGS) as reader:
             assert reader.get("orders", 0, 0, 1).status is GetMessageStatus.FOUND
-            wait_until(lambda: store.durable_cursors() == dict.fromkeys(VIEWS, store.appended))
+            wait_until(lambda: store._engine.views.durable_cursors() == dict.fromkeys(VIEWS, store.appended))
             trim(store)
             low, _ = reader.queue_range("orders")
             assert low > 0
@@ -109,7 +109,7 @@ def test_a_segment_stays_until_every_enabled_dispatcher_has_it(tmp_path):
         fill(store, 200)
     with open_store(path, mode="inline") as store:
         let_segments_age(store)
-        wait_until(lambda: store.durable_cursors()["index"] == store.appended)
+        wait_until(lambda: store._engine.views.durable_cursors()["index"] == store.appended)
         assert trim(store) > 0
         assert {row.name: row.gap_bytes for row in store.status().dispatchers} == {"consume_queue": 0, "index": 0}
 
@@ -122,7 +122,7 @@ def test_what_a_dispatcher_lost_to_retention_is_a_gap_for_ever(tmp_path):
         had = store.appended
     with open_store(path, mode="inline", dispatchers=["consume_queue"]) as store:
         fill(store, 200)
-        wait_until(lambda: store.durable_cursors()["consume_queue"] == store.appended)
+        wait_until(lambda: store._engine.views.durable_cursors()["consume_queue"] == store.appended)
         begin = trim(store)
     for _ in range(2):
         with open_store(path, mode="inline") as store:
@@ -142,7 +142,7 @@ def test_whoever_walks_the_log_is_told_that_it_was_trimmed(tmp_path):
         fill(store, 300)
         walk = store.records()
         assert next(walk).queue_offset == 0
-        wait_until(lambda: store.durable_cursors() == dict.fromkeys(VIEWS, store.appended))
+        wait_until(lambda: store._engine.views.durable_cursors() == dict.fromkeys(VIEWS, store.appended))
         trim(store)
         with pytest.raises(OffsetOutOfRange, match="offset_min"):
             list(walk)

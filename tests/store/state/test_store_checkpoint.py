@@ -118,10 +118,10 @@ def test_views_say_up_to_when_they_are_on_disk(tmp_path):
     with reput.open(tmp_path, mode="inline", max_hash_slot_num=100, max_index_num=400) as store:
         result = store.put(reput.Message("orders", b"x", keys=["k"]))
         end = time.monotonic() + LIMIT_S
-        while store.durable_views() != (result.store_timestamp, result.next_commit_log_offset):
+        while store._engine.views.durable_views() != (result.store_timestamp, result.next_commit_log_offset):
             assert time.monotonic() < end
     with reput.open(tmp_path, mode="inline", dispatchers=["index"]) as store:
-        assert store.durable_views() == (0, 0)
+        assert store._engine.views.durable_views() == (0, 0)
 
 
 class Told(NobodyListens):

@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from reput.durable_waits import DurableWaits
+from reput.embedded.durable_waits import DurableWaits
 from reput.store.message_store import MessageStore, Prepared
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import reput
-from reput.durable_waits import DurableWaits
+from reput.embedded.durable_waits import DurableWaits
 from reput.errors import StoreClosed, StoreError
 
 LIMIT_S = 60.0
@@ -141,7 +141,7 @@ def test_a_thousand_puts_in_flight_are_on_disk_when_they_return(tmp_path):
 
             async def put(number):
                 result = await store.aput(reput.Message("orders", str(number).encode()))
-                assert store.writer.durable >= result.next_commit_log_offset
+                assert store._engine.writer.durable >= result.next_commit_log_offset
                 return result.queue_offset
 
             offsets = await asyncio.wait_for(asyncio.gather(*(put(number) for number in range(1000))), LIMIT_S)
@@ -164,6 +164,6 @@ def test_a_store_that_is_closed_lets_nobody_wait(tmp_path):
         with pytest.raises(StoreClosed):
             await store.aput(reput.Message("orders", b"x"))
         with pytest.raises(StoreError):
-            await asyncio.wait_for(store.durable(store.writer.appended + 1), LIMIT_S)
+            await asyncio.wait_for(store.await_durable(store._engine.writer.appended + 1), LIMIT_S)
 
     asyncio.run(main())

@@ -351,8 +351,8 @@ def test_a_close_that_the_disk_refuses_gives_everything_back(tmp_path, mode, mon
     def refuse() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "consumerOffset.json")
 
-    monkeypatch.setattr(store.services.managers.offsets, "persist", refuse)
-    supervisor = getattr(store.group, "process", None)
+    monkeypatch.setattr(store._engine.services.managers.offsets, "persist", refuse)
+    supervisor = getattr(store._engine.group, "process", None)
     with pytest.raises(StoreFull, match=r"could not be closed cleanly.*path=consumerOffset.json"):
         store.close()
     assert supervisor is None or supervisor.poll() is not None
@@ -382,8 +382,8 @@ def test_a_close_takes_no_longer_than_it_is_given(tmp_path, monkeypatch):
     given = []
     for settings, timeout in (({}, 2.5), ({"dispatcher_drain_time_max": 7_000}, None)):
         store = open_tiny(tmp_path / "store", mode="inline", **settings)
-        drain_and_stop = store.group.drain_and_stop
-        monkeypatch.setattr(store.group, "drain_and_stop", given.append)
+        drain_and_stop = store._engine.group.drain_and_stop
+        monkeypatch.setattr(store._engine.group, "drain_and_stop", given.append)
         with pytest.raises(ConfigError, match="timeout is not a number"):
             store.close(timeout="soon")
         store.close(timeout=timeout)
@@ -430,7 +430,7 @@ def test_a_forked_child_does_not_wait_for_the_disk(tmp_path):
         pid = os.fork()
         if pid == 0:
             try:
-                asyncio.run(asyncio.wait_for(store.durable(result.next_commit_log_offset + 1), TIMEOUT))
+                asyncio.run(asyncio.wait_for(store.await_durable(result.next_commit_log_offset + 1), TIMEOUT))
             except StoreClosed:
                 os._exit(7)
             except BaseException:

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import reput
+from reput.embedded.grouped_puts import FORCED_GROUPS_MAX, GROUP_COUNT_MAX
 from reput.errors import MessageIllegal, StoreFull, StoreReadOnly
-from reput.grouped_puts import FORCED_GROUPS_MAX, GROUP_COUNT_MAX
 from reput_hooks import hookimpl
 
 LIMIT_S = 60.0
@@ -47,7 +47,7 @@ def test_a_turn_of_the_loop_is_stored_in_the_order_of_its_puts(store):
 
     async def put(number):
         result = await store.aput(message(number))
-        assert result.next_commit_log_offset <= store.writer.durable
+        assert result.next_commit_log_offset <= store._engine.writer.durable
         return result
 
     async def main():
@@ -65,8 +65,8 @@ def test_a_turn_of_the_loop_is_stored_in_the_order_of_its_puts(store):
 def test_a_long_turn_is_forced_while_the_next_one_puts(store):
     """The flusher begins before the loop goes on; a short turn costs the loop no such wait."""
     begun = []
-    begin_flush = store.writer.begin_flush
-    store.writer.begin_flush = lambda patience: begun.append(store.appended) or begin_flush(patience)
+    begin_flush = store._engine.writer.begin_flush
+    store._engine.writer.begin_flush = lambda patience: begun.append(store.appended) or begin_flush(patience)
 
     async def main(count):
         return await asyncio.gather(*(store.aput(message(number)) for number in range(count)))
@@ -80,8 +80,8 @@ def test_a_long_turn_is_forced_while_the_next_one_puts(store):
 def test_large_messages_make_small_groups(store):
     """A group is bounded in bytes, too: other threads put in between."""
     locks = []
-    append_each = store.writer.append_each
-    store.writer.append_each = lambda messages, batch: locks.append(len(batch)) or append_each(messages, batch)
+    append_each = store._engine.writer.append_each
+    store._engine.writer.append_each = lambda messages, batch: locks.append(len(batch)) or append_each(messages, batch)
 
     async def main():
         await asyncio.gather(*(store.aput(reput.Message("orders", bytes(600_000))) for _ in range(5)))
@@ -111,14 +111,14 @@ def test_a_message_that_is_refused_refuses_only_itself(store):
 
 def test_a_message_without_room_refuses_only_itself(store):
     """What does not fit all together is stored as far as it fits one by one."""
-    room = store.writer.commit_log.room
+    room = store._engine.writer.commit_log.room
 
     def small_room(size):
         if size > 1000:
             raise StoreFull("no room")
         return room(size)
 
-    store.writer.commit_log.room = small_room
+    store._engine.writer.commit_log.room = small_room
     large = reput.Message("orders", bytes(2000))
 
     async def main():
@@ -137,7 +137,7 @@ def test_who_is_cancelled_in_the_same_turn_stores_nothing(store):
     async def main():
         early, late, other = (asyncio.ensure_future(store.aput(message(number))) for number in range(3))
         asyncio.get_running_loop().call_soon(early.cancel)
-        while store.writer.appended == 0:
+        while store._engine.writer.appended == 0:
             await asyncio.sleep(0)
         late.cancel()
         result = await other
@@ -177,7 +177,7 @@ def test_one_thread_may_run_one_loop_after_the_other(store):
 def test_a_loop_that_ends_with_puts_in_flight_harms_nobody(store):
     """The disk answers when the loop is gone."""
     answer = threading.Event()
-    mapping = store.writer.commit_log.current.mapping
+    mapping = store._engine.writer.commit_log.current.mapping
     force = mapping.force
 
     def slow():
@@ -188,7 +188,7 @@ def test_a_loop_that_ends_with_puts_in_flight_harms_nobody(store):
 
     async def main():
         task = asyncio.ensure_future(store.aput(message(0)))
-        while store.writer.appended == 0:
+        while store._engine.writer.appended == 0:
             await asyncio.sleep(0)
         task.cancel()
 
@@ -204,7 +204,7 @@ def test_a_disk_that_does_not_answer_in_time_is_told(tmp_path):
     with reput.open(
         tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20
     ) as store:
-        mapping = store.writer.commit_log.current.mapping
+        mapping = store._engine.writer.commit_log.current.mapping
         write_forced = mapping.write_forced
 
         def slow(data, at):
@@ -230,7 +230,7 @@ def test_a_failed_force_refuses_everybody_in_flight(tmp_path):
     def refuse(data, at):
         raise OSError(5, "Input/output error")
 
-    store.writer.commit_log.current.mapping.write_forced = refuse
+    store._engine.writer.commit_log.current.mapping.write_forced = refuse
 
     async def main():
         return [
@@ -240,7 +240,7 @@ def test_a_failed_force_refuses_everybody_in_flight(tmp_path):
 
     first, second = run(main())
     assert [type(outcome) for outcome in first + second] == [StoreReadOnly] * 6
-    assert store.writer.durable == 0
+    assert store._engine.writer.durable == 0
     store.close()
 
 
@@ -250,7 +250,7 @@ def test_a_publication_that_fails_is_told_to_those_who_put(store):
     def refuse(*_):
         raise RuntimeError("a defect")
 
-    store.writer.publisher.publish = refuse
+    store._engine.writer.publisher.publish = refuse
 
     async def main():
         puts = (store.aput(message(number)) for number in range(3))

@@ -1,0 +1,116 @@
+"""open: check what a program asks for, read the settings from every source, and open the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from functools import partial
+from types import NoneType
+from typing import Any, Literal, overload
+
+from reput.arguments import require_path, require_seconds
+from reput.embedded.read_only_engine import ReadOnlyEngine
+from reput.embedded.read_only_store import ReadOnlyStore
+from reput.embedded.store import Store
+from reput.embedded.store_engine import StoreEngine
+from reput.embedded.views import Mode
+from reput.errors import ConfigError
+from reput.process.control.configuration import Configuration
+from reput.store.disk.shortages import tell_read_error, tell_store_error
+from reput.store.state.recorded_settings import changed_settings, load_store_settings
+
+__all__ = ["open"]
+
+
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    dispatchers: Sequence[str] | None = None,
+    mode: Mode = "processes",
+    read_only: Literal[False] = False,
+    config: str | os.PathLike[str] | None = None,
+    hooks: Sequence[object] = (),
+    change_settings: Sequence[str] = (),
+    lock_timeout: float | None = 0.0,
+    **settings: Any,
+) -> Store: ...
+
+
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    dispatchers: Sequence[str] | None = None,
+    mode: Mode = "processes",
+    read_only: Literal[True],
+    config: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> ReadOnlyStore: ...
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    dispatchers: Sequence[str] | None = None,
+    mode: Mode = "processes",
+    read_only: bool = False,
+    config: str | os.PathLike[str] | None = None,
+    hooks: Sequence[object] = (),
+    change_settings: Sequence[str] = (),
+    lock_timeout: float | None = 0.0,
+    **settings: Any,
+) -> Store | ReadOnlyStore:
+    """Open the store in directory *path*. If the directory is absent or empty, a new store is made in it.
+
+    Args:
+        dispatchers: names of the dispatchers to run; None: as configured, by default ``consume_queue`` and ``index``.
+        mode: "processes": each dispatcher runs in a process of its own; "inline": all run on one thread of this one.
+        read_only: only read the store, beside a running writer or without one. Not a byte of it changes.
+        config: a TOML file, or a broker's own ``.properties`` file.
+        hooks: modules or objects with ``reput_before_put`` or ``reput_after_put``; every put calls them.
+        change_settings: names of settings that are recorded with the store and that shall change. From the next put on
+            the values given here hold. Without its name here, a value other than the recorded one is refused.
+        lock_timeout: seconds to wait while another process writes the store, for a deployment that starts the new
+            process before the old one has ended; None: without limit.
+        settings: RocketMQ's settings in snake case. They win over *config*.
+
+    Raises:
+        ConfigError: a setting, a dispatcher or one of its options is wrong, or a setting differs from the recorded one.
+        NotAStore: the directory holds something else; with *read_only*, or nothing.
+        StoreLocked: another process writes the store, and still did after *lock_timeout*.
+        StoreFull: the disk has no room for the store's own files.
+        DamagedStore: the log is damaged, and the damage was not accepted yet: see `reput repair`.
+        StoreError: the system refuses something else: a file cannot be read, or descriptors, threads or memory are
+            short.
+    """
+    directory = require_path("path", path)
+    if not os.fspath(path):
+        raise ConfigError("path is empty: path=''", "Name the store's directory; the current one is called '.'.")
+    if mode not in ("processes", "inline"):
+        raise ConfigError(f"mode is unknown: mode={mode!r} known=processes,inline", "Give one of the known ones.")
+    if isinstance(dispatchers, str) or not isinstance(dispatchers, (Iterable, NoneType)):
+        raise ConfigError(f"dispatchers are a list of names: dispatchers={dispatchers!r}")
+    config_path = None if config is None else require_path("config", config)
+    require_seconds("lock_timeout", lock_timeout)
+    if not isinstance(hooks, Iterable):
+        raise ConfigError(f"hooks are a list of modules or objects: hooks={hooks!r}")
+    if dispatchers is not None:
+        settings["dispatchers"] = tuple(dispatchers)
+    changes = changed_settings(change_settings)
+    if read_only and changes:
+        raise ConfigError(
+            f"a store that is only read keeps its settings: change_settings={','.join(changes)}",
+            "Leave change_settings out, or open the store for writing.",
+        )
+    read = partial(load_store_settings, directory, config_path, changes=changes, **settings)
+    with tell_read_error(f"the store cannot be opened: store={directory}"):
+        loaded = read()
+    if read_only:
+        from reput.process.owner.stopped_status import as_run_last
+
+        with tell_read_error(f"the store cannot be opened: store={directory}"):
+            return ReadOnlyStore(ReadOnlyEngine(directory, as_run_last(directory, loaded)))
+    configuration = Configuration(loaded.settings, lambda: read().settings)
+    with tell_store_error(f"the store cannot be opened: store={directory}"):
+        return Store(StoreEngine(directory, loaded.settings, mode, configuration, hooks, changes, lock_timeout))

@@ -1,0 +1,138 @@
+"""ReadOnlyEngine: reads a store that another process writes, that RocketMQ left, or that is not open anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+
+import msgspec
+
+from reput.embedded.reading_engine import ReadingEngine
+from reput.embedded.store_status import owners_statistics, with_statistics
+from reput.errors import ReputError
+from reput.process.control.control_messages import GroupStatus
+from reput.process.control.control_socket import connect_observer
+from reput.settings import Settings
+from reput.store.disk.shortages import tell_read_error
+from reput.store.reader.message_reader import MessageReader
+from reput.store.reader.readable_store import ReadableStore
+from reput.store.state.identity import require_store
+
+__all__ = ["ReadOnlyEngine"]
+
+# How often a follower looks at a live writer's position. The writer cannot wake it: a reader of the store may not
+# write to the ring's memory, not even to say that it waits.
+LOOK_S = 0.1
+
+
+class ReadOnlyEngine(ReadingEngine):
+    """Reads files, and beside a live writer the progress that its dispatchers publish.
+
+    Without a live writer every view is taken to reach up to the end of the log.
+    """
+
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        """Open the files, and connect to the writer if there is one.
+
+        Raises:
+            NotAStore: the directory holds no store.
+            StoreError: a file cannot be read.
+        """
+        require_store(directory)
+        self.directory = directory
+        self.settings = settings
+        self.read_lock = threading.Lock()
+        self.end = 0
+        with tell_read_error(f"the store cannot be opened: store={directory}"):
+            self.observed = connect_observer(directory)
+            if self.observed is None:
+                from reput.store.log.segments import Segments
+                from reput.store.recovery.log_end import find_log_end
+
+                self.end = find_log_end(directory, Segments(directory / "commitlog"))
+        store = ReadableStore(directory, settings, self.readable_up_to, self.generation, at_rest=self.observed is None)
+        self.reader = MessageReader(store)
+        self.closing = threading.Event()
+        self.closed = False
+
+    def readable_up_to(self, view: str) -> int:
+        """Return the progress of a view."""
+        if self.observed is None:
+            return self.end
+        return self.observed.progress(view) or 0
+
+    def generation(self, view: str) -> int:
+        """Return the generation number of a view, which rises when a rebuilt view takes its place."""
+        return 0 if self.observed is None else self.observed.generation(view)
+
+    def log_end(self) -> int:
+        """Return the commit-log offset up to which records can be read."""
+        return self.end if self.observed is None else self.observed.memory.header.appended or 0
+
+    def wait_for_growth(self, end: int) -> bool:
+        """Wait until a live writer has appended past *end*; return False if there is none, or it has gone."""
+        while (grown := self.has_grown(end)) is None:
+            self.closing.wait(LOOK_S)
+        return grown
+
+    async def await_growth(self, end: int) -> bool:
+        """As `wait_for_growth`, for a task."""
+        import asyncio
+
+        while (grown := self.has_grown(end)) is None:
+            await asyncio.sleep(LOOK_S)
+        return grown
+
+    def has_grown(self, end: int) -> bool | None:
+        """Tell whether the log goes past *end*; False if it never will, None if it does not yet."""
+        if self.closed or self.observed is None:
+            return False
+        if self.log_end() > end:
+            return True
+        return False if self.observed.memory.header.closed else None
+
+    def status(self) -> GroupStatus:
+        """Return what is known of the store and of the process that writes it.
+
+        Raises:
+            StoreError: a file that holds a part of it cannot be read.
+        """
+        with tell_read_error(f"the status cannot be read: store={self.directory}"):
+            status = self.group_status()
+        if status.started is not None:
+            statistics = owners_statistics(self.directory)
+            return status if statistics is None else with_statistics(status, statistics)
+        if status.writer.state != "STOPPED" or self.observed is not None:
+            return status
+        from reput.consume.delivery.stopped_counts import count_stopped
+
+        with self.read_lock, contextlib.suppress(ReputError, OSError):
+            # The status shows what can be read. A configuration file that is wrong is reported by what needs that
+            # file: `reput group list`, and the next opening.
+            counts = count_stopped(self.directory, self.settings, self.reader, self.end)
+            return msgspec.structs.replace(status, **msgspec.structs.asdict(counts))
+        return status
+
+    def group_status(self) -> GroupStatus:
+        """Return what is known of the store's group."""
+        from reput.process.owner.stopped_status import stopped_status
+
+        return stopped_status(self.directory, self.settings)
+
+    def view_behind(self, view: str) -> int | None:
+        """Return the commit-log offset that *view* has reached if it is known to be behind the log; else None."""
+        row = next((row for row in self.group_status().dispatchers if row.name == view), None)
+        if row is None or not row.lag_bytes:
+            return None
+        return row.durable_cursor if row.progress is None else row.progress
+
+    def close(self) -> None:
+        """Close the files."""
+        if self.closed:
+            return
+        self.closed = True
+        self.closing.set()
+        self.reader.close()
+        if self.observed is not None:
+            self.observed.memory.close()

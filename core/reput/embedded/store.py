@@ -1,0 +1,401 @@
+"""Store: what `reput.open` returns for a store that this process writes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from reput.arguments import OFFSET_MAX, require_messages, require_path, require_seconds, require_text, require_whole
+from reput.consume.delivery.schedule_service import DelayLevelRow
+from reput.embedded.in_thread import in_thread
+from reput.embedded.opened_store import OpenedStore
+from reput.embedded.store_engine import StoreEngine
+from reput.errors import MessageIllegal
+from reput.process.control.control_messages import RebuiltView
+from reput.store.record.message import Message, PutMessageResult
+from reput.store.retention.retention_plan import SegmentFate
+
+if TYPE_CHECKING:
+    from reput.consume import Beginning, Consumer, Filter
+    from reput.consume.administration.administration import Administration
+    from reput.consume.delivery.transaction_service import TransactionService
+    from reput.consume.registry.statistics import StoreStatistics
+
+__all__ = ["Store"]
+
+
+class Store(OpenedStore[StoreEngine]):
+    """A store that this process writes. Any number of threads and tasks may use it. Open it with `reput.open`.
+
+    Close it with `close`, or use ``with``. At the end of a program that closes nothing, the store is closed with a
+    ResourceWarning. A program that is killed loses nothing that a put has promised: the next opening recovers.
+    """
+
+    def __init__(self, engine: StoreEngine) -> None:
+        """Take over *engine*. Programs call `reput.open` instead."""
+        super().__init__(engine)
+        # A put is called a hundred thousand times a second: it has one attribute less to look up.
+        self._writer = engine.writer
+
+    # Writing.
+
+    def put(self, message: Message) -> PutMessageResult:
+        """Store one message and return where it lies. With SYNC_FLUSH this returns once the message is on disk.
+
+        Raises:
+            MessageIllegal: the message breaks one of RocketMQ's limits.
+            StoreFull: the disk has no room.
+            StoreBusy: the disk is so slow that an earlier put is stuck.
+            StoreReadOnly: the disk refused to force the log, now or before. Only now was the message stored; with
+                every other error nothing was.
+            StoreClosed: the store was closed, or this is a forked child of its writer.
+        """
+        try:
+            return self._writer.put(message)
+        except (AttributeError, TypeError):
+            # Looked at only now: a put that succeeds pays nothing for it.
+            require_messages([message])
+            raise
+
+    async def aput(self, message: Message) -> PutMessageResult:
+        """As `put`, for a task.
+
+        With SYNC_FLUSH the message is stored at the end of the loop's turn, together with all others of that turn, and
+        they share one force of the disk. A task that is cancelled in the same turn stores nothing; one that is
+        cancelled later gives up waiting, and its message is stored.
+        """
+        writer = self._writer
+        try:
+            if not writer.sync_flush:
+                return writer.append(message)
+            message, prepared = writer.admit(message)
+        except (AttributeError, TypeError):
+            require_messages([message])
+            raise
+        return await self._engine.grouped_puts().put(message, prepared)
+
+    def put_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
+        """Store *messages* one after the other, under one lock and with one publication. Return a result for each.
+
+        All messages are checked before the first is stored. If the disk refuses midway, the error's ``stored_count``
+        says how many were stored.
+
+        Raises:
+            As `put`.
+        """
+        if not isinstance(messages, Iterable):
+            raise MessageIllegal(
+                f"messages are not iterable: type={type(messages).__name__}", "Give a list of reput.Message."
+            )
+        batch = list(messages)
+        try:
+            return self._writer.put_batch(batch)
+        except (AttributeError, TypeError):
+            require_messages(batch)
+            raise
+
+    async def aput_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
+        """As `put_batch`, for a task. A batch that is cancelled is stored all the same."""
+        return await in_thread(self.put_batch, messages)
+
+    def flush(self) -> int:
+        """Force to disk what was put so far, and return the commit-log offset up to which the log is durable.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        self._engine.require_open()
+        return self._writer.flush()
+
+    async def aflush(self) -> int:
+        """As `flush`, for a task. Tasks that flush at the same time share one force."""
+        self._engine.require_open()
+        end = self._writer.appended
+        if self._writer.durable < end:
+            await self._engine.grouped_puts().waits.wait(end)
+            if self._writer.durable < end:
+                raise self._writer.refusal()
+        return self._writer.durable
+
+    @property
+    def appended(self) -> int:
+        """The commit-log offset up to which messages were put."""
+        return self._writer.appended
+
+    @property
+    def durable(self) -> int:
+        """The commit-log offset up to which the log is forced to disk."""
+        return self._writer.durable
+
+    @property
+    def commit_log_offset_min(self) -> int:
+        """The commit-log offset of the first byte that retention has left."""
+        return self._writer.commit_log_offset_min
+
+    def wait_durable(self, commit_log_offset: int) -> None:
+        """Force the log, and wait until it is on disk up to *commit_log_offset*.
+
+        Raises:
+            StoreError: the disk refused, or the store was closed first.
+        """
+        if self._is_durable(commit_log_offset):
+            return
+        forced = threading.Event()
+        self._writer.call_when_durable(commit_log_offset, forced.set)
+        forced.wait()
+        if self._writer.durable < commit_log_offset:
+            raise self._writer.refusal()
+
+    async def await_durable(self, commit_log_offset: int) -> None:
+        """As `wait_durable`, for a task. Tasks that wait at the same time share one force."""
+        if self._is_durable(commit_log_offset):
+            return
+        await self._engine.grouped_puts().waits.wait(commit_log_offset)
+        if self._writer.durable < commit_log_offset:
+            raise self._writer.refusal()
+
+    def delete_topic(self, topic: str, timeout: float | None = 5.0) -> int:
+        """Delete *topic* and return the commit-log offset of the deletion.
+
+        Its consume queues go, and so do its entry in ``topics.json`` and the offsets that groups have committed for it.
+        Its records stay in the log until retention removes them, and until then are found by key. Messages put to it
+        from now on belong to a new topic, whose queue offsets start at 0. No rebuild of a view brings the old one back.
+
+        Args:
+            timeout: seconds to wait for the queues to go. They go later if their dispatcher does not run.
+
+        Raises:
+            ConfigError: the topic is one of RocketMQ's own.
+            MessageIllegal: *topic* is no legal name of a topic.
+            StoreError: the deletion cannot be written.
+        """
+        self._engine.require_open()
+        require_text("topic", topic)
+        require_seconds("timeout", timeout)
+        return self._engine.delete_topic(topic, timeout)
+
+    async def adelete_topic(self, topic: str, timeout: float | None = 5.0) -> int:
+        """As `delete_topic`, for a task."""
+        return await in_thread(self.delete_topic, topic, timeout)
+
+    def clean(self) -> list[SegmentFate]:
+        """Remove the segments that retention would remove, without waiting for the hour of ``delete_when``.
+
+        The result says for each segment of the log what becomes of it, and why. Segments are removed one after the
+        other, as always.
+        """
+        self._engine.require_open()
+        return self._writer.retention.clean()
+
+    async def aclean(self) -> list[SegmentFate]:
+        """As `clean`, for a task."""
+        return await in_thread(self.clean)
+
+    # Views.
+
+    def progress(self, dispatcher: str) -> int | None:
+        """Return the commit-log offset up to which a view is readable; None if that is not known yet.
+
+        Raises:
+            DispatcherError: the dispatcher is not enabled.
+        """
+        self._engine.require_open()
+        require_text("dispatcher", dispatcher)
+        return self._engine.group.progress(dispatcher)
+
+    def wait_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
+        """Wait until the view of *dispatcher* is readable up to *commit_log_offset*.
+
+        Args:
+            commit_log_offset: usually the ``next_commit_log_offset`` of a put.
+            timeout: seconds; None: without limit.
+
+        Raises:
+            WaitTimeout: *timeout* seconds were not enough.
+            DispatcherError: the dispatcher is not enabled, or it has stopped and will not start by itself.
+        """
+        self._engine.require_open()
+        require_wait(dispatcher, commit_log_offset, timeout)
+        self._engine.group.wait_for(dispatcher, commit_log_offset, timeout)
+
+    async def await_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
+        """As `wait_for`, for a task."""
+        require_wait(dispatcher, commit_log_offset, timeout)
+        await self._engine.wait_for_async(dispatcher, commit_log_offset, timeout)
+
+    def rebuild(self, *views: str, force: bool = False) -> list[RebuiltView]:
+        """Build views again from the log, swap them in, and return when that is done.
+
+        Readers use the old views until then, and puts go on. A view that is built from one of *views* is rebuilt, too.
+
+        Args:
+            force: also rebuild a view that lies outside the store, such as a server that would get the whole log again.
+
+        Raises:
+            ConfigError: a view lies outside the store, and *force* is not set.
+            DispatcherError: a view is not enabled, or could not be built. The old views stay.
+        """
+        self._engine.require_open()
+        for view in views:
+            require_text("view", view)
+        return self._engine.group.rebuild(views, force=force)
+
+    async def arebuild(self, *views: str, force: bool = False) -> list[RebuiltView]:
+        """As `rebuild`, for a task."""
+        return await in_thread(self.rebuild, *views, force=force)
+
+    def pids(self) -> list[int]:
+        """Return the processes of the store: this one, the supervisor, and those of the dispatchers."""
+        self._engine.require_open()
+        return self._engine.views.pids()
+
+    # Consuming.
+
+    def consumer(
+        self,
+        group: str,
+        topics: str | Iterable[str],
+        filter: Filter = None,
+        *,
+        begin: Beginning = "earliest",
+        in_flight_max: int = 1000,
+        broadcast: bool = False,
+        offset_store: str | os.PathLike[str] | None = None,
+    ) -> Consumer:
+        """Return a consumer of *group*, which shares the messages of *topics* with the group's other consumers.
+
+        Args:
+            filter: tags like ``a || b``, or an SQL92 expression from `reput.filter.parse`; None: all messages.
+            begin: where the group starts in queues that it never consumed: "earliest", "latest", or a store time in ms
+                since 1970.
+            in_flight_max: how many messages the consumer may hold that it has not acknowledged.
+            broadcast: the consumer shares with no other, and gets every message, as each consumer of the group does
+                (RocketMQ's MessageModel.BROADCASTING). Messages that fail are dropped, not sent back.
+            offset_store: the file that keeps the place of a broadcasting consumer. Without one the consumer keeps its
+                place in memory, and starts anew each time.
+
+        Raises:
+            RequestRefused: the group's name is illegal, or the group may not consume, or may not broadcast.
+            FilterSyntaxError: the filter does not parse.
+            ConfigError: the group's other consumers have another filter for a topic, or consume the other way; or
+                another consumer uses *offset_store*; or the dispatcher ``consume_queue`` is not enabled.
+            DamagedStore: neither *offset_store* nor its backup can be read.
+        """
+        path = None if offset_store is None else require_path("offset_store", offset_store)
+        return self._engine.services.consumer(
+            group,
+            topics,
+            filter,
+            begin=begin,
+            in_flight_max=in_flight_max,
+            broadcast=broadcast,
+            offset_store=path,
+        )
+
+    async def aconsumer(
+        self,
+        group: str,
+        topics: str | Iterable[str],
+        filter: Filter = None,
+        *,
+        begin: Beginning = "earliest",
+        in_flight_max: int = 1000,
+        broadcast: bool = False,
+        offset_store: str | os.PathLike[str] | None = None,
+    ) -> Consumer:
+        """As `consumer`, for a task."""
+        return await in_thread(
+            self.consumer,
+            group,
+            topics,
+            filter,
+            begin=begin,
+            in_flight_max=in_flight_max,
+            broadcast=broadcast,
+            offset_store=offset_store,
+        )
+
+    @property
+    def transactions(self) -> TransactionService:
+        """Messages that are delivered only when their sender says so. The first use reads the open transactions.
+
+        Raises:
+            DispatcherError: the consume queue is not built, or not up to the log's end.
+            DamagedStore: a half message, or a configuration file, cannot be read.
+        """
+        return self._engine.transactions
+
+    @property
+    def administration(self) -> Administration:
+        """Topics and consumer groups: what they have, how far they are, and changes. The first use reads their files.
+
+        Raises:
+            DamagedStore: a configuration file cannot be read, nor its backup.
+        """
+        return self._engine.services.administration
+
+    def delays(self) -> list[DelayLevelRow]:
+        """Return what waits in each delay level that ever had a message.
+
+        Only the dispatcher ``consume_queue`` delivers delayed messages; without it the list is empty.
+        """
+        self._engine.require_open()
+        schedule = self._engine.schedule
+        return [] if schedule is None else schedule.status()
+
+    def statistics(self) -> StoreStatistics:
+        """Return what was put and consumed since the store was opened; None is "not known"."""
+        self._engine.require_open()
+        return self._engine.statistics()
+
+    def next_queue_offset(self, topic: str, queue_id: int = 0) -> int:
+        """Return the queue offset that the next message of a queue gets."""
+        require_text("topic", topic)
+        require_whole("queue_id", queue_id)
+        return self._engine.next_queue_offset(topic, queue_id)
+
+    # Life.
+
+    def close(self, timeout: float | None = None) -> None:
+        """Drain the dispatchers, force everything to disk, and leave a store that RocketMQ opens as cleanly shut down.
+
+        Closing a closed store does nothing.
+
+        Args:
+            timeout: seconds that the dispatchers may take to catch up; `math.inf`: as long as they need; None: the
+                setting ``dispatcher_drain_time_max``. A warning every five seconds names the dispatchers that are
+                behind. What they have not taken in by then, they take in after the next opening: nothing is lost, but
+                RocketMQ recovers such a store as after a crash.
+
+        Raises:
+            ConfigError: *timeout* is no number of seconds.
+            StoreError: the disk refused. What was durable before is safe.
+        """
+        require_seconds("timeout", timeout)
+        self._engine.close(timeout)
+
+    async def aclose(self, timeout: float | None = None) -> None:
+        """As `close`, for a task."""
+        await in_thread(self.close, timeout)
+
+    def _is_durable(self, commit_log_offset: int) -> bool:
+        """Tell whether the log is forced to disk up to *commit_log_offset*.
+
+        Raises:
+            StoreClosed: it is not, and never will be by this process.
+        """
+        require_whole("commit_log_offset", commit_log_offset, 0, OFFSET_MAX)
+        if self._writer.durable >= commit_log_offset:
+            return True
+        # In a forked child nothing is ever forced.
+        self._engine.require_open()
+        return False
+
+
+def require_wait(dispatcher: str, commit_log_offset: int, timeout: float | None) -> None:
+    """Check the arguments of a wait for a dispatcher."""
+    require_text("dispatcher", dispatcher)
+    require_whole("commit_log_offset", commit_log_offset, 0, OFFSET_MAX)
+    require_seconds("timeout", timeout)

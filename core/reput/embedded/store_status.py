@@ -1,0 +1,38 @@
+"""What the process that has a store open counts, and how a status shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reput.process.control.control_messages import GroupStatus
+
+if TYPE_CHECKING:
+    from reput.consume.registry.statistics import StoreStatistics
+
+__all__ = ["owners_statistics", "with_statistics"]
+
+
+def owners_statistics(directory: Path) -> StoreStatistics | None:
+    """Return what the program counts that has the store open; None if no such program can be asked."""
+    from reput.process.control.control_socket import owner_statistics
+
+    answer = owner_statistics(directory)
+    if answer is None:
+        return None
+    from reput.consume.registry.statistics import StoreStatistics
+
+    return msgspec.json.decode(answer, type=StoreStatistics)
+
+
+def with_statistics(status: GroupStatus, statistics: StoreStatistics) -> GroupStatus:
+    """Return *status* with what the owner of the store counts."""
+    counts = msgspec.to_builtins(statistics)
+    return msgspec.structs.replace(
+        status,
+        waiting_delays=counts.pop("waiting_delays"),
+        half_messages=counts.pop("half_messages"),
+        statistics=counts,
+    )
