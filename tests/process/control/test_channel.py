@@ -83,3 +83,12 @@ def test_descriptors_come_with_a_line(ends, tmp_path):
     (descriptor,) = target.descriptors
     os.write(descriptor, b"content")
     assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_descriptors_for_an_end_that_has_gone_close_the_channel(ends, tmp_path):
+    """As with a line: the sender goes on."""
+    source, target = ends
+    target.close()
+    with (tmp_path / "file").open("w") as file:
+        source.send_descriptors(Line("a file"), [file.fileno()])
+    assert source.closed

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 
 import msgspec
@@ -96,6 +99,30 @@ def test_a_group_that_does_not_answer_is_no_group_that_does_not_run(directory):
         group_status(directory, timeout=0.01)
     assert connect_observer(directory, timeout=0.01) is None
     listening.close()
+
+
+LISTENER = """
+import sys
+from pathlib import Path
+from reput.process.control.control_socket import ControlSocket
+listening = ControlSocket(Path(sys.argv[1]))
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_stopped_supervisor_is_not_waited_for(directory):
+    """It cannot answer, so the client says at once which process is stopped, whatever its time limit."""
+    command = [sys.executable, "-c", LISTENER, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        supervisor.stdout.readline()
+        supervisor.send_signal(signal.SIGSTOP)
+        with pytest.raises(GroupUnreachable, match=f"its supervisor is stopped: supervisor_pid={supervisor.pid}"):
+            group_status(directory, timeout=3600)
+        assert connect_observer(directory, timeout=3600) is None
+        supervisor.send_signal(signal.SIGCONT)
+        supervisor.communicate(timeout=60)
 
 
 def test_no_client_waits_for_room_without_an_end(directory, monkeypatch):

@@ -51,7 +51,12 @@ class JsonChannel:
         assert not self.unsent
         line = msgspec.json.encode(message) + b"\n"
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
-        sent = self.connection.sendmsg([line], [rights])
+        try:
+            sent = self.connection.sendmsg([line], [rights], socket.MSG_NOSIGNAL)
+        except OSError:
+            # The other end has gone, or has left so much unread that the socket takes nothing.
+            self.closed = True
+            return
         self.unsent = line[sent:]
 
     def flush(self) -> None:

@@ -52,7 +52,12 @@ OWNER_TIMEOUT_S = 3.0
 # How long a client tries to connect where a group may be: a supervisor that died is replaced within this time.
 CONNECT_TIMEOUT_S = 1.0
 CONNECT_LOOK_S = 0.01
+# How long a client waits for an answer before it looks whether the supervisor runs at all.
+SILENCE_LOOK_S = 0.5
 BACKLOG = 64
+# In /proc: by a signal, by a debugger.
+STOPPED_STATES = frozenset({"T", "t"})
+STOPPED_ADVICE = "Let it go on with SIGCONT, and ask again."
 SILENCE_ADVICE = "See whether its supervisor is stopped, or the machine very busy, and ask again."
 
 
@@ -193,7 +198,8 @@ def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Repl
     """Send *wish* to the group of a store; return the reply, and the descriptors that came with it.
 
     Raises:
-        GroupUnreachable: a group runs, or may run, and does not answer within *timeout* seconds.
+        GroupUnreachable: a group runs, or may run, and does not answer within *timeout* seconds, or its supervisor is
+            stopped.
         DispatcherError: no group runs.
     """
     channel = connect(store_directory)
@@ -204,14 +210,33 @@ def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Repl
         deadline = time.monotonic() + timeout
         while not channel.closed:
             remaining = deadline - time.monotonic()
-            if remaining <= 0 or not poll.poll(remaining * 1000):
+            if remaining <= 0:
                 raise unreachable(store_directory, f"it does not answer in time: timeout={timeout:g}", SILENCE_ADVICE)
+            if not poll.poll(min(remaining, SILENCE_LOOK_S) * 1000):
+                refuse_stopped(store_directory, channel)
+                continue
             for line in channel.receive():
                 descriptors, channel.descriptors = channel.descriptors, []
                 return msgspec.json.decode(line, type=Reply), descriptors
         raise unreachable(store_directory, "it ended the connection without an answer", SILENCE_ADVICE)
     finally:
         channel.close()
+
+
+def refuse_stopped(store_directory: Path, channel: JsonChannel) -> None:
+    """Refuse to wait for a supervisor that cannot answer before somebody continues it.
+
+    Raises:
+        GroupUnreachable: a signal or a debugger has stopped it.
+    """
+    pid, _ = peer(channel.connection)
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        # It has ended, or is not visible from this container.
+        return
+    if state in STOPPED_STATES:
+        raise unreachable(store_directory, f"its supervisor is stopped: supervisor_pid={pid}", STOPPED_ADVICE)
 
 
 def request(store_directory: Path, verb: Verb, name: str = "", timeout: float = TIMEOUT_S) -> msgspec.Raw:
