@@ -237,7 +237,7 @@ def test_only_the_owner_waits_through_the_header(other: RingMemory):
 def test_a_wake_up_that_a_dispatcher_forgot_is_counted(waiter: ProgressWaiter, cell: Cell, memory: RingMemory):
     """A dispatcher that announces progress without waking is found out by the back-stop, by threads and by tasks."""
     cell.set_progress(0, 0)
-    # The new view has woken all who wait. Left there, that would end the first poll, which then finds what is forgotten.
+    # The new view has woken all who wait. That wake-up would end the first poll, which then finds the progress itself.
     os.eventfd_read(memory.progress_descriptors[1])
     cell._progress_descriptor = os.eventfd(0)
 
