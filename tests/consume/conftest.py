@@ -18,6 +18,7 @@ FLUSH_MODES: dict[str, dict[str, Any]] = {
 }
 # Modules whose stores are opened by this program and put to.
 DRIVING = (
+    "test_arrival_service",
     "test_broadcasting",
     "test_consumer",
     "test_consumer_filters",

@@ -19,8 +19,9 @@ from faults.rows import row
 from reput.consume.delivery.delay_offsets import DelayOffsets
 from reput.consume.delivery.schedule_service import ScheduleService
 from reput.consume.delivery.transaction_service import TransactionService, TransactionState
-from reput.consume.pull.hold_service import HoldService
+from reput.consume.pull.arrival_service import ArrivalService
 from reput.consume.pull.pull_service import PullRequest
+from reput.consume.registry.subscription import subscribe
 from reput.consume.services import ConsumeServices
 from reput.embedded.store import Store
 from reput.errors import DispatcherError, ReputError, StoreError, StoreReadOnly
@@ -156,13 +157,14 @@ def retention(victim: Victim) -> None:
 def waiting_consumers(victim: Victim) -> Iterator[None]:
     """A thread and a task wait for a message meanwhile; they are told, and so is whoever comes later."""
     consumer = victim.store.consumer("billing", "never")
+    group = victim.store._engine.services.consumer_groups["billing"]
 
     def receive_in_a_loop() -> None:
-        asyncio.run(consumer.receive_async(LIMIT_S))
+        asyncio.run(consumer.areceive(LIMIT_S))
 
     with ThreadPoolExecutor(2) as pool, consumer:
         waits = [pool.submit(consumer.receive), pool.submit(receive_in_a_loop)]
-        wait_until(lambda: consumer.shared.thread_count and consumer.tasks)
+        wait_until(lambda: group.thread_count and group.members[0].tasks)
         yield
         for wait in waits:
             with victim.told():
@@ -178,13 +180,12 @@ def holder(victim: Victim) -> None:
     services = victim.store._engine.services
     answers: list[object] = []
     with victim.store.consumer("audit", "orders") as consumer, waiting_consumers(victim):
-        subscription = consumer.subscriptions["orders"]
         victim.store.wait_for("consume_queue", victim.store.appended, LIMIT_S)
         request = PullRequest(
-            group="audit", topic="orders", queue_id=0, queue_offset=2, subscription=subscription, trusted=True
+            group="audit", topic="orders", queue_id=0, queue_offset=2, subscription=subscribe("orders")
         )
         assert services.hold_service.pull(request, LIMIT_S, answers.append) is None
-        victim.dies(HoldService, "take_arrivals", lambda: services.hold_service.arrivals.put(None))
+        victim.dies(ArrivalService, "take_arrivals", lambda: services.arrival_service.arrivals.put(None))
         (answer,) = answers
         assert isinstance(answer, StoreError)
         assert "thread=reput-hold" in str(answer)

@@ -113,7 +113,7 @@ async def put_to_received(store: reput.Store, body: bytes, count: int) -> tuple[
 
         async def receive() -> None:
             for _ in range(count):
-                record = await consumer.receive_async(WAIT_S)
+                record = await consumer.areceive(WAIT_S)
                 assert record is not None
                 received.append(time.perf_counter())
                 consumer.acknowledge(record)

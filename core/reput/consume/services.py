@@ -17,7 +17,9 @@ from reput.consume.groups.consumable_store import ConsumableStore
 from reput.consume.groups.consumer import Consumer
 from reput.consume.groups.consumer_group import ConsumerGroup
 from reput.consume.groups.local_offset_store import LocalFileOffsetStore
-from reput.consume.pull.hold_service import CONSUME_QUEUE, HoldService
+from reput.consume.pull.arrival_service import CONSUME_QUEUE, ArrivalService
+from reput.consume.pull.group_reader import GroupReader
+from reput.consume.pull.hold_service import HoldService
 from reput.consume.pull.pull_service import PullService
 from reput.consume.pull.topic_reader import Beginning
 from reput.consume.registry.config_managers import ConfigManagers
@@ -64,16 +66,12 @@ class ConsumeServices:
             bit_maps_are_made=CONSUME_QUEUE_EXT in settings.dispatchers and settings.enable_calc_filter_bit_map,
         )
         self.consumer_manager = ConsumerManager(self.filters)
-        self.pull_service = PullService(
-            store,
-            self.topics,
-            self.groups,
-            self.consumer_manager,
-            self.managers.offsets,
-            self.managers.bloom_filter,
-            store.next_queue_offset,
+        self.group_reader = GroupReader(
+            store, self.topics, self.groups, self.filters, self.managers.bloom_filter, store.next_queue_offset
         )
-        self.hold_service = HoldService(store, self.pull_service, store.threads)
+        self.arrival_service = ArrivalService(store, store.threads)
+        self.pull_service = PullService(self.group_reader, self.consumer_manager, self.managers.offsets)
+        self.hold_service = HoldService(self.arrival_service, self.pull_service)
         self.statistics = Statistics(store.put_nums)
         self.administration = Administration(
             store,
@@ -290,6 +288,7 @@ class ConsumeServices:
         self.closing = threading.Event()
         self.closing.set()
         self.lock = threading.Lock()
+        self.arrival_service.forget()
         self.hold_service.forget()
         for shared in self.all_groups():
             shared.forget()
@@ -305,7 +304,8 @@ class ConsumeServices:
         self.closing.set()
         do_all(
             *(shared.end for shared in self.all_groups()),
-            self.hold_service.close,
+            self.arrival_service.close,
+            self.hold_service.end,
             self.keeper.join,
             self.keep,
         )

@@ -223,7 +223,7 @@ class Store(OpenedStore[StoreEngine]):
     async def await_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
         """As `wait_for`, for a task."""
         require_wait(dispatcher, commit_log_offset, timeout)
-        await self._engine.wait_for_async(dispatcher, commit_log_offset, timeout)
+        await self._engine.await_for(dispatcher, commit_log_offset, timeout)
 
     def rebuild(self, *views: str, force: bool = False) -> list[RebuiltView]:
         """Build views again from the log, swap them in, and return when that is done.

@@ -158,7 +158,7 @@ class StoreEngine(ReadingEngine):
             if self.growth.follower_count:
                 publisher = ArrivalPublisher(publisher, self.growth.tell)
             if self.consuming is not None:
-                publisher = ArrivalPublisher(publisher, self.consuming.hold_service.arrived)
+                publisher = ArrivalPublisher(publisher, self.consuming.arrival_service.arrived)
             self.writer.attach(
                 publisher,
                 needs_properties=self.group.needs_properties,
@@ -347,10 +347,10 @@ class StoreEngine(ReadingEngine):
         """Whether an event loop waits for a dispatcher itself, without a thread."""
         return self.views.loops_wait_for_progress
 
-    async def wait_for_async(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
+    async def await_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
         """As `wait_for`, for a task."""
         self.require_open()
-        await self.group.wait_for_async(dispatcher, commit_log_offset, timeout)
+        await self.group.await_for(dispatcher, commit_log_offset, timeout)
 
     # Consuming.
 

@@ -42,7 +42,7 @@ def test_every_consumer_of_the_group_is_given_every_message(store):
             store.consumer("caches", "orders", broadcast=True, begin="latest") as former,
             store.consumer("caches", "orders", "e", broadcast=True, begin="latest") as latter,
         ):
-            waiting = [asyncio.create_task(consumer.receive_async(WAIT_S)) for consumer in (former, latter)]
+            waiting = [asyncio.create_task(consumer.areceive(WAIT_S)) for consumer in (former, latter)]
             await asyncio.sleep(0)
             store.put(reput.Message("orders", b"d", tags="d"))
             store.put(reput.Message("orders", b"e", tags="e"))

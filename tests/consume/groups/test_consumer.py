@@ -143,7 +143,7 @@ def test_a_task_that_waits_keeps_its_consumer(store):
         async with asyncio.timeout(WAIT_S):
             while b"last" not in bodies:
                 await asyncio.sleep(0.001)
-            assert store._engine.services.consumer_groups["billing"].awaited == set()
+            assert not any(member.tasks for member in store._engine.services.consumer_groups["billing"].members)
 
     asyncio.run(begin())
     assert bodies == [b"first", b"last"]
@@ -191,10 +191,10 @@ def test_tasks_receive_too(store):
     async def main() -> list[str]:
         bodies = []
         async with store.consumer("billing", "orders") as consumer:
-            assert await consumer.receive_async(timeout=0.01) is None
+            assert await consumer.areceive(timeout=0.01) is None
 
             async def later() -> None:
-                while not consumer.tasks:
+                while not store._engine.services.consumer_groups["billing"].members[0].tasks:
                     await asyncio.sleep(0.001)
                 put(store, "a", "b", "c")
 
@@ -327,7 +327,7 @@ def test_who_does_not_wait_is_told_at_once(store, timeout):
     """Threads and tasks; a time limit that is none is refused, and one without end has none."""
     with store.consumer("billing", "orders") as consumer:
         assert consumer.receive(timeout) is None
-        assert asyncio.run(consumer.receive_async(timeout)) is None
+        assert asyncio.run(consumer.areceive(timeout)) is None
         thread = threading.Timer(0.05, put, (store, "a", "b"))
         thread.start()
         assert consumer.receive(float("inf")).body == b"a"
@@ -337,7 +337,7 @@ def test_who_does_not_wait_is_told_at_once(store, timeout):
             with pytest.raises(ConfigError, match="timeout="):
                 consumer.receive(wrong)
             with pytest.raises(ConfigError, match="timeout="):
-                asyncio.run(consumer.receive_async(wrong))
+                asyncio.run(consumer.areceive(wrong))
         assert consumer.receive(0).body == b"b"
 
 
@@ -347,7 +347,7 @@ def test_a_task_that_gives_up_loses_nothing(store):
     async def work(consumer):
         bodies = []
         for number in range(40):
-            task = asyncio.create_task(consumer.receive_async(WAIT_S))
+            task = asyncio.create_task(consumer.areceive(WAIT_S))
             for _ in range(number % 3):
                 await asyncio.sleep(0)
             put(store, str(number))
@@ -360,14 +360,14 @@ def test_a_task_that_gives_up_loses_nothing(store):
                 consumer.acknowledge(found)
                 bodies.append(int(found.body))
         while len(bodies) < 40:
-            found = await consumer.receive_async(WAIT_S)
+            found = await consumer.areceive(WAIT_S)
             consumer.acknowledge(found)
             bodies.append(int(found.body))
         return bodies
 
     with store.consumer("billing", "orders") as consumer:
         assert asyncio.run(work(consumer)) == list(range(40))
-        assert not consumer.tasks
+        assert not store._engine.services.consumer_groups["billing"].members[0].tasks
 
 
 def test_a_loop_may_be_left_early(store):
@@ -395,7 +395,7 @@ def test_whoever_waits_is_told_of_the_consumers_end(store):
 
     def wait_in_a_loop():
         async def work():
-            task = asyncio.create_task(consumer.receive_async())
+            task = asyncio.create_task(consumer.areceive())
             await asyncio.sleep(0)
             waiting.wait(WAIT_S)
             with pytest.raises(StoreClosed) as closed:
@@ -411,7 +411,7 @@ def test_whoever_waits_is_told_of_the_consumers_end(store):
         told.append(str(closed.value))
 
     ended = asyncio.new_event_loop()
-    consumer.tasks.append((ended, ended.create_future()))
+    store._engine.services.consumer_groups["billing"].members[0].tasks.append((ended, ended.create_future()))
     ended.close()
     threads = [threading.Thread(target=target) for target in (wait_in_a_loop, wait_in_the_thread)]
     for thread in threads:
@@ -424,16 +424,16 @@ def test_whoever_waits_is_told_of_the_consumers_end(store):
     with pytest.raises(StoreClosed, match="the consumer is closed"):
         consumer.receive(timeout=0)
     with pytest.raises(StoreClosed, match="the consumer is closed"):
-        asyncio.run(consumer.receive_async(timeout=0))
+        asyncio.run(consumer.areceive(timeout=0))
     assert list(consumer) == []
 
 
 def test_what_is_taken_away_while_it_is_sent_back_comes_twice(store, monkeypatch):
     """At least once: the copy is stored, and nobody is told that the message was not his."""
-    from reput.consume.delivery import send_back
+    from reput.consume.groups import consumer as module
 
     put(store, "a")
-    whole = send_back.send_back
+    whole = module.send_back
 
     def rewound(*arguments):
         with pytest.raises(RequestRefused, match="not in flight"):
@@ -442,7 +442,7 @@ def test_what_is_taken_away_while_it_is_sent_back_comes_twice(store, monkeypatch
         consumer.rewind()
         return result
 
-    monkeypatch.setattr(send_back, "send_back", rewound)
+    monkeypatch.setattr(module, "send_back", rewound)
     with store.consumer("billing", "orders") as consumer:
         record = consumer.receive(WAIT_S)
         assert consumer.retry(record, -1) is not None
@@ -477,7 +477,7 @@ def test_a_forked_child_consumes_nothing(store, directory):
     with store.consumer("billing", "orders") as consumer:
         record = consumer.receive(WAIT_S)
         consumer.commit()
-        with consumer.shared.lock, warnings.catch_warnings():
+        with store._engine.services.consumer_groups["billing"].lock, warnings.catch_warnings():
             # A program with threads is warned of what is tried here.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
@@ -488,7 +488,7 @@ def test_a_forked_child_consumes_nothing(store, directory):
                 ask = (
                     lambda: consumer.receive(0),
                     lambda: next(consumer),
-                    lambda: asyncio.run(consumer.receive_async(0)),
+                    lambda: asyncio.run(consumer.areceive(0)),
                 )
                 for refused in ask:
                     with pytest.raises(StoreClosed, match="its parent holds it"):
@@ -695,24 +695,24 @@ def test_what_a_deleted_topic_had_is_not_given_while_its_queues_go(store, monkey
 
 def test_a_view_that_goes_back_before_it_is_read_keeps_no_consumer_waiting(store, monkeypatch):
     """Its builder was killed when it had just shown the message; the next one shows it again."""
-    service = store._engine.services.pull_service
-    pull, results = service.pull, []
+    reader = store._engine.services.group_reader
+    get, results = reader.get, []
 
-    def note(request):
-        results.append(pull(request))
+    def note(*arguments):
+        results.append(get(*arguments))
         return results[-1]
 
-    def read_later(request):
-        return results.pop() if results else pull(request)
+    def read_later(*arguments):
+        return results.pop() if results else get(*arguments)
 
     with store.consumer("billing", "orders") as consumer:
         put(store, "a")
         assert bodies_of(consumer, 1) == ["a"]
-        monkeypatch.setattr(service, "pull", note)
+        monkeypatch.setattr(reader, "get", note)
         assert consumer.receive(0) is None
         del results[:-1]
         assert results
-        monkeypatch.setattr(service, "pull", read_later)
+        monkeypatch.setattr(reader, "get", read_later)
         put(store, "b")
         assert bodies_of(consumer, 1) == ["b"]
         assert not results
@@ -747,7 +747,7 @@ def test_a_loop_whose_tasks_alone_wait_needs_no_thread(directory, monkeypatch):
     monkeypatch.setattr(loop_arrivals, "WAIT_S", WAIT_S)
 
     async def receive_one(store, consumer, text):
-        task = asyncio.create_task(consumer.receive_async(WAIT_S))
+        task = asyncio.create_task(consumer.areceive(WAIT_S))
         await asyncio.sleep(0)
         put(store, text)
         record = await task
@@ -757,8 +757,9 @@ def test_a_loop_whose_tasks_alone_wait_needs_no_thread(directory, monkeypatch):
     def put_later(store, consumer, text):
         def is_waited_for():
             # Whoever is about to wait has the lock until he does.
-            with consumer.shared.lock:
-                return consumer.shared.thread_count == 1
+            group = store._engine.services.consumer_groups["billing"]
+            with group.lock:
+                return group.thread_count == 1
 
         wait_until(is_waited_for)
         put(store, text)

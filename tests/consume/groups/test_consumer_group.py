@@ -29,9 +29,13 @@ def describe(store, queue_nums: int) -> None:
     )
 
 
-def received(consumer) -> list[bytes]:
+def queues(store) -> set[tuple[str, int]]:
+    """Return topic and id of each queue that the consumers share."""
+    return store._engine.services.consumer_groups["billing"].queues.keys()
+
+
+def received(store, consumer) -> list[bytes]:
     """Return the bodies of what is there, in order."""
-    store = consumer.shared.services.store
     store.wait_for("consume_queue", store.appended, WAIT_S)
     bodies = []
     while (record := consumer.receive(0)) is not None:
@@ -46,15 +50,17 @@ def test_a_topic_is_read_in_fewer_queues_or_more(store):
     with store.consumer("billing", "orders") as first, store.consumer("billing", "orders") as second:
         for queue_id in range(4):
             store.put(reput.Message("orders", b"%d" % queue_id, queue_id=queue_id))
-        assert [*received(first), *received(second)] == [b"0", b"1", b"2"]
+        assert [*received(store, first), *received(store, second)] == [b"0", b"1", b"2"]
         describe(store, 1)
         store.put(reput.Message("orders", b"late", queue_id=2))
-        wait_until(lambda: received(second) == received(first) == [] and ("orders", 2) not in first.shared.queues)
+        wait_until(
+            lambda: received(store, second) == received(store, first) == [] and ("orders", 2) not in queues(store)
+        )
         store._engine.services.look_for_queues()
-        assert first.shared.queues.keys() == {("orders", 0)}
+        assert queues(store) == {("orders", 0)}
         describe(store, 4)
         store._engine.services.look_for_queues()
-        assert sorted(received(first) + received(second)) == [b"3", b"late"]
+        assert sorted(received(store, first) + received(store, second)) == [b"3", b"late"]
     offsets = store._engine.services.managers.offsets
     assert [offsets.query_offset("billing", "orders", queue_id) for queue_id in range(4)] == [1, 1, 2, 1]
 
@@ -67,18 +73,18 @@ def test_one_put_to_a_far_queue_makes_no_queue_between(store):
     store.wait_for("consume_queue", store.appended, WAIT_S)
     administration = store._engine.services.administration
     with store.consumer("billing", "orders") as consumer:
-        assert consumer.shared.queues.keys() == {("orders", 2), ("orders", far)}
+        assert queues(store) == {("orders", 2), ("orders", far)}
         store._engine.services.look_for_queues()
-        assert received(consumer) == [b"far", b"near"]
+        assert received(store, consumer) == [b"far", b"near"]
         store.put(reput.Message("orders", b"new", queue_id=7))
         consumer.acknowledge(consumer.receive(WAIT_S))
         consumer.rewind("earliest")
-        assert received(consumer) == [b"far", b"near", b"new"]
+        assert received(store, consumer) == [b"far", b"near", b"new"]
     assert [row.queue_id for row in administration.topic_stats("orders")] == [2, 7, far]
     assert [row.queue_id for row in administration.reset_offsets("billing", "orders", "latest")] == [2, 7, far]
     describe(store, 4)
     with store.consumer("billing", "orders") as consumer:
-        assert consumer.shared.queues.keys() == {("orders", queue_id) for queue_id in range(4)}
+        assert queues(store) == {("orders", queue_id) for queue_id in range(4)}
     rows = administration.topic_stats("orders")
     assert [row.queue_id for row in rows] == [0, 1, 2, 3, 7, far]
     assert (rows[3].max_offset, rows[3].last_update_timestamp) == (0, None)
@@ -91,7 +97,7 @@ def test_what_is_done_while_an_offset_is_reset_is_done(store, monkeypatch):
     store.wait_for("consume_queue", store.appended, WAIT_S)
     offsets = store._engine.services.managers.offsets
     with store.consumer("billing", "orders") as consumer:
-        assert received(consumer) == [b"0", b"1", b"2"]
+        assert received(store, consumer) == [b"0", b"1", b"2"]
         consumer.commit()
         commit_offset = offsets.commit_offset
 
@@ -116,7 +122,7 @@ def test_what_is_done_while_an_offset_is_reset_is_done(store, monkeypatch):
     store._engine.services.administration.reset_offsets("billing", "orders", "earliest")
     assert offsets.query_offset("billing", "orders", 0) == 0
     with store.consumer("billing", "orders") as consumer:
-        assert received(consumer) == [b"0", b"1", b"2"]
+        assert received(store, consumer) == [b"0", b"1", b"2"]
     store._engine.services.administration.reset_offsets("billing", "orders", "earliest")
     store._engine.services.administration.reset_offsets("billing", "orders", "latest", queue_id=0)
     assert offsets.query_offset("billing", "orders", 0) == 3
@@ -140,7 +146,7 @@ def test_a_record_that_is_damaged_holds_up_its_queue_alone(store):
                 consumer.receive(WAIT_S)
         store.put(reput.Message("orders", b"other", queue_id=1))
         store.wait_for("consume_queue", store.appended, WAIT_S)
-        consumer.shared.look_for_queues()
+        store._engine.services.consumer_groups["billing"].look_for_queues()
         others = []
         for _ in range(2):
             with contextlib.suppress(DamagedStore):
@@ -150,4 +156,4 @@ def test_a_record_that_is_damaged_holds_up_its_queue_alone(store):
         consumer.commit()
         assert store._engine.services.managers.offsets.query_offset("billing", "orders", 0) == 19
         accept(store, results[19])
-        assert received(consumer) == [b"%d" % number for number in range(20, 40)]
+        assert received(store, consumer) == [b"%d" % number for number in range(20, 40)]

@@ -166,8 +166,8 @@ def test_a_queue_that_has_lost_a_file_says_so_to_whoever_looks_for_a_place_in_it
 
 def test_a_queue_that_cannot_be_read_keeps_no_other_from_being_told_of(tmp_path, monkeypatch):
     """Two queues have grown, and one is damaged: the consumer has the other one."""
-    with open_inline(tmp_path / "store") as store, store.consumer("billing", "orders") as consumer:
-        shared = consumer.shared
+    with open_inline(tmp_path / "store") as store, store.consumer("billing", "orders"):
+        shared = store._engine.services.consumer_groups["billing"]
         find = shared.new_queue
 
         def refuse(topic: str, queue_id: int, begin: str) -> object:
@@ -179,7 +179,7 @@ def test_a_queue_that_cannot_be_read_keeps_no_other_from_being_told_of(tmp_path,
         store.put(reput.Message("orders", b"1", queue_id=1))
         with pytest.raises(DamagedStore, match="queue_id=0"):
             shared.grown({("orders", 0), ("orders", 1)})
-        assert [queue.queue_id for queue in consumer.queues] == [1]
+        assert [queue.queue_id for queue in shared.members[0].queues] == [1]
 
 
 def test_a_broadcasting_consumer_begins_anew_with_another_store_in_the_place_of_its_own(tmp_path):

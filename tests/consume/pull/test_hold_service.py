@@ -8,7 +8,6 @@ import threading
 import time
 import tracemalloc
 from queue import SimpleQueue
-from unittest.mock import patch
 
 import pytest
 
@@ -28,7 +27,7 @@ WAIT_S = 60.0
 @pytest.fixture
 def store(tmp_path):
     """A store whose dispatchers run on a thread of the test."""
-    with reput.open(tmp_path / "store", mode="inline") as opened:
+    with reput.open(tmp_path / "store", mode="inline", enable_property_filter=True) as opened:
         opened._engine.services.topics.create_or_update(
             TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4)
         )
@@ -49,7 +48,6 @@ def request(queue_id: int = 0, queue_offset: int = 0, wanted: object = None, top
         queue_id=queue_id,
         queue_offset=queue_offset,
         subscription=subscribe(topic, wanted),
-        trusted=True,
     )
 
 
@@ -140,7 +138,7 @@ def test_however_long_a_consumer_would_wait_the_others_are_served(store, hold_se
     answers = [Answer() for _ in range(2)]
     hold_service.pull(request(0), 2.0**63, answers[0])
     hold_service.pull(request(1), float("inf"), answers[1])
-    wait_until(hold_service.arrivals.empty)
+    wait_until(hold_service.arrival_service.arrivals.empty)
     assert hold_service.pull_and_wait(request(2), -1.0).code == ResponseCode.PULL_NOT_FOUND
     assert hold_service.held_count == 2
     for queue_id, answer in enumerate(answers):
@@ -152,7 +150,7 @@ def test_whoever_gives_up_waits_no_more(store, hold_service, monkeypatch):
     """A task that is cancelled, and a thread that is interrupted: nothing of them is left until their time is up."""
 
     async def work() -> None:
-        task = asyncio.create_task(hold_service.pull_async(request(), WAIT_S))
+        task = asyncio.create_task(hold_service.apull_and_wait(request(), WAIT_S))
         await asyncio.sleep(0)
         assert hold_service.held_count == 1
         task.cancel()
@@ -179,7 +177,7 @@ def test_what_was_not_wanted_is_not_looked_at_twice(store, hold_service):
     store.put(reput.Message("orders", b"a", queue_id=0, tags="TagB"))
     wait_until(lambda: held.next_offset == 1)
     clock.seconds += WAIT_S
-    hold_service.look_again(("orders", 0))
+    hold_service.arrival_service.look_again(("orders", 0))
     result = answer.wait()
     assert (result.status.value, result.code) == ("NO_MATCHED_MESSAGE", ResponseCode.PULL_RETRY_IMMEDIATELY)
     assert result.next_begin_offset == 1
@@ -216,24 +214,6 @@ def test_a_view_that_goes_back_before_it_is_read_keeps_nobody_waiting(store, hol
     assert went_back
 
 
-def test_what_was_put_and_is_not_there_is_looked_for_once_or_until_its_view_is_there(store, hold_service, monkeypatch):
-    """A message without a unit keeps nobody busy; a view that went back again does not stop the looking."""
-    store.put(reput.Message("orders", b"a", queue_id=0))
-    store.wait_for("consume_queue", store.appended, WAIT_S)
-    looked = []
-    monkeypatch.setattr(hold_service, "look_again", looked.append)
-    queue, appended = ("orders", 0), store.appended
-    assert hold_service.look_again_if_due(queue, 1, -1) == -1
-    assert looked == []
-    assert hold_service.look_again_if_due(queue, 0, -1) == appended
-    assert looked == [queue]
-    assert hold_service.look_again_if_due(queue, 0, appended) == appended
-    assert looked == [queue]
-    monkeypatch.setattr(store, "readable_up_to", lambda view: 0)
-    assert hold_service.look_again_if_due(queue, 0, appended) == appended
-    assert looked == [queue, queue]
-
-
 def test_whoever_waits_is_refused_once_he_may_not_read_any_more(store, hold_service):
     """All checks are made again."""
     answer = Answer()
@@ -263,7 +243,7 @@ def test_tasks_and_threads_wait_for_dispatchers_in_processes(tmp_path):
     """The put is seen once the dispatcher's process has written the queue."""
 
     async def main() -> list[bytes]:
-        wait = asyncio.gather(*(hold_service.pull_async(request(queue_id), WAIT_S) for queue_id in range(4)))
+        wait = asyncio.gather(*(hold_service.apull_and_wait(request(queue_id), WAIT_S) for queue_id in range(4)))
         await asyncio.sleep(0)
         for queue_id in range(4):
             store.put(reput.Message("orders", b"%d" % queue_id, queue_id=queue_id))
@@ -274,7 +254,7 @@ def test_tasks_and_threads_wait_for_dispatchers_in_processes(tmp_path):
         hold_service = store._engine.services.hold_service
         assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == [b"0", b"1", b"2", b"3"]
         with pytest.raises(RequestRefused):
-            asyncio.run(hold_service.pull_async(request(99), WAIT_S))
+            asyncio.run(hold_service.apull_and_wait(request(99), WAIT_S))
 
 
 def test_ten_thousand_wait_on_a_thousand_queues(tmp_path):
@@ -358,42 +338,3 @@ def test_a_disk_that_fails_is_told_to_whoever_waits(store, hold_service, monkeyp
     again = Answer()
     result = hold_service.pull(request(), WAIT_S, again) or again.wait()
     assert result.records[0].body == b"a"
-
-
-def test_a_put_costs_the_same_however_many_groups_wait_for_its_topic(hold_service):
-    """It goes through the loops that they have, not through them; each is told by the thread that it wakes."""
-    told = []
-    watches = [hold_service.watch(("crowded", "other"), told.append) for _ in range(500)]
-    assert hold_service.loops_of_topic == {"crowded": {None: 500}, "other": {None: 500}}
-    with patch.object(hold_service, "watches", None):
-        hold_service.arrived([("crowded", 0)], 0)
-    wait_until(lambda: len(told) == 500)
-    for watch in watches:
-        hold_service.unwatch(watch)
-    assert (hold_service.loops_of_topic, hold_service.watches) == ({}, {})
-
-
-def test_a_watch_is_told_by_its_loop_or_by_the_thread(hold_service):
-    """Whoever waits for it changes that; the others of the topic are told as before."""
-
-    class Told:
-        def __init__(self):
-            self.arrivals = []
-            self.tell = self.arrivals.append
-
-    one, other, told = Told(), Told(), []
-    watches = [hold_service.watch(("orders",), told.append) for _ in range(3)]
-    hold_service.set_loop(watches[0], one)
-    hold_service.set_loop(watches[1], one)
-    assert hold_service.loops_of_topic == {"orders": {None: 1, one: 2}}
-    hold_service.set_loop(watches[2], other)
-    hold_service.arrived([("orders", 0)], 0)
-    assert (one.arrivals, other.arrivals) == ([(0, ("orders", 0))], [(0, ("orders", 0))])
-    hold_service.unwatch(watches[2])
-    hold_service.set_loop(watches[2], None)
-    assert hold_service.loops_of_topic == {"orders": {one: 2}}
-    hold_service.set_loop(watches[0], None)
-    assert hold_service.loops_of_topic == {"orders": {None: 1, one: 1}}
-    for watch in watches[:2]:
-        hold_service.unwatch(watch)
-    assert hold_service.loops_of_topic == {}

@@ -37,7 +37,7 @@ class GrowingQueue:
     def readable_up_to(self, view: str) -> int:
         return self.progress
 
-    async def wait_for_async(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
+    async def await_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
         while self.progress < commit_log_offset:
             if self.error is not None:
                 raise self.error

@@ -10,6 +10,7 @@ import pytest
 
 import reput
 from golden_sets import CLEAN_SETS, read_lines
+from reput.consume.pull.group_reader import GroupReader
 from reput.consume.pull.pull_service import PullRequest, PullService
 from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.consumer_filters import ConsumerFilters
@@ -35,14 +36,14 @@ def pulling(directory: Path, config: Path | None = None, **settings: object):
     with ReadOnlyEngine(directory, held) as store:
         managers = ConfigManagers(directory, held)
         filters = ConsumerFilters(managers.filters, managers.bloom_filter, directory, bit_maps_are_made=True)
-        yield PullService(
+        reader = GroupReader(
             store,
             Topics(managers.topics, held, lambda topic: store.topics().get(topic, []), persist=False),
             SubscriptionGroups(managers.groups, held, persist=False),
-            ConsumerManager(filters),
-            managers.offsets,
+            filters,
             managers.bloom_filter,
         )
+        yield PullService(reader, ConsumerManager(filters), managers.offsets)
 
 
 def answer(service: PullService, line: dict, **fields: object) -> dict[str, object]:
@@ -196,7 +197,11 @@ def test_a_registered_subscription_holds_where_a_pull_has_none(service):
     found = service.pull(request(subscription=None, sub_version=5))
     assert {record.tags for record in found.records} == {"TagA"}
     assert refusal(service, subscription=None, sub_version=6) == ResponseCode.SUBSCRIPTION_NOT_LATEST
-    other = next(name for name in service.topics.manager.entries if name != TOPIC and service.topics.queue_ids(name))
+    other = next(
+        name
+        for name in service.reader.topics.manager.entries
+        if name != TOPIC and service.reader.topics.queue_ids(name)
+    )
     assert refusal(service, subscription=None, topic=other) == ResponseCode.SUBSCRIPTION_NOT_EXIST
     assert consumers.unregister(GROUP, "one")
     assert not consumers.unregister(GROUP, "one")
@@ -205,26 +210,26 @@ def test_a_registered_subscription_holds_where_a_pull_has_none(service):
 
 def test_broadcasting_can_be_forbidden_to_a_group(service):
     """The group's own switch."""
-    service.groups.keep(SubscriptionGroupConfig(group_name=GROUP, consume_broadcast_enable=False))
+    service.reader.groups.keep(SubscriptionGroupConfig(group_name=GROUP, consume_broadcast_enable=False))
     service.consumers.register(GROUP, "one", [subscribe(TOPIC)], BROADCASTING)
     assert refusal(service, subscription=None) == ResponseCode.NO_PERMISSION
 
 
 def test_groups_topics_and_brokers_can_be_closed(service):
     """No message is given then."""
-    service.groups.keep(SubscriptionGroupConfig(group_name="closed", consume_enable=False))
+    service.reader.groups.keep(SubscriptionGroupConfig(group_name="closed", consume_enable=False))
     assert refusal(service, group="closed") == ResponseCode.NO_PERMISSION
-    config = service.topics.find(TOPIC)
-    service.topics.keep(msgspec.structs.replace(config, perm=2))
+    config = service.reader.topics.find(TOPIC)
+    service.reader.topics.keep(msgspec.structs.replace(config, perm=2))
     assert refusal(service) == ResponseCode.NO_PERMISSION
-    service.topics.keep(config)
-    service.settings = Settings(broker_permission=2)
+    service.reader.topics.keep(config)
+    service.reader.settings = Settings(broker_permission=2)
     assert refusal(service) == ResponseCode.NO_PERMISSION
 
 
 def test_groups_are_made_only_where_that_is_allowed(service):
     """RocketMQ's own are known all the same."""
-    service.groups.settings = Settings(auto_create_subscription_group=False)
+    service.reader.groups.settings = Settings(auto_create_subscription_group=False)
     assert refusal(service) == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert service.pull(request(group="TOOLS_CONSUMER")).status.value == "FOUND"
 
@@ -234,7 +239,8 @@ def test_expressions_need_the_switch_unless_the_program_itself_asks(golden_read_
     with pulling(golden_read_only("basic-5.3") / "store") as service:
         wanted = subscribe(TOPIC, parse("a > 3"))
         assert refusal(service, subscription=wanted) == ResponseCode.SYSTEM_ERROR
-        found = service.pull(request(subscription=wanted, trusted=True))
+        compiled = service.reader.message_filter(GROUP, TOPIC, wanted.compiled)
+        found = service.reader.get(TOPIC, 0, 0, 32, compiled)
         assert found.records
         assert all(int(record.properties["a"]) > 3 for record in found.records)
 
@@ -273,7 +279,7 @@ def test_a_transfer_is_bounded_by_bytes_and_count(service):
     found = service.pull(request(count_max=10_000))
     assert len(found.records) <= 32
     assert sum(record.record_size for record in found.records) <= 262144
-    assert len(service.pull(request(count_max=10_000, trusted=True)).records) >= len(found.records)
+    assert len(service.reader.get(TOPIC, 0, 0, 10_000, None).records) >= len(found.records)
 
 
 @pytest.mark.parametrize("count_max", [0, -1])

@@ -1111,12 +1111,12 @@ def test_tasks_wait_for_progress(log, plugins, context, processes, inline):
     plugins.add("probe")
     running = processes(context("probe"))
     end = log.put(5)
-    asyncio.run(running.group.wait_for_async("probe", end, TIMEOUT))
+    asyncio.run(running.group.await_for("probe", end, TIMEOUT))
     with pytest.raises(WaitTimeout):
-        asyncio.run(running.group.wait_for_async("probe", end + 1, 0.05))
+        asyncio.run(running.group.await_for("probe", end + 1, 0.05))
     running.stop()
     group = inline(context("probe"))
-    asyncio.run(group.wait_for_async("probe", end, TIMEOUT))
+    asyncio.run(group.await_for("probe", end, TIMEOUT))
 
 
 def test_what_is_asked_for_while_there_is_no_supervisor_is_refused(plugins, context, processes, monkeypatch):

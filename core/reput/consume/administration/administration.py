@@ -16,7 +16,7 @@ from typing import Self
 import msgspec
 
 from reput.arguments import require_text, require_whole
-from reput.consume.pull.pull_service import ReadableStore
+from reput.consume.pull.group_reader import ReadingStore
 from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.response_code import ResponseCode
@@ -74,7 +74,7 @@ class Administration:
 
     def __init__(
         self,
-        store: ReadableStore,
+        store: ReadingStore,
         managers: ConfigManagers,
         topics: Topics,
         groups: SubscriptionGroups,
@@ -292,7 +292,7 @@ class StoppedStore:
         reader: of the store, as it lies; the caller closes it.
     """
 
-    def __init__(self, directory: Path, store: ReadableStore) -> None:
+    def __init__(self, directory: Path, store: ReadingStore) -> None:
         """Take the lock and read the files.
 
         Raises:

@@ -1,7 +1,7 @@
 """GroupReading: one group reads one topic of a store that nobody else has open, as `reput consume --group` does.
 
-Every batch is a pull, so the group, the topic and the queues have to be there and be allowed; offsets are the group's
-own in ``consumerOffset.json``. The store's lock is held: whoever writes the store keeps the offsets in memory.
+The group, the topic and the queues have to exist and be open to readers, for every batch; offsets are the group's own
+in ``consumerOffset.json``. The store's lock is held: whoever writes the store keeps the offsets in memory.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from types import TracebackType
 from typing import Self
 
 from reput.consume.administration.administration import StoppedStore
-from reput.consume.pull.pull_service import PullRequest, PullService, ReadableStore
+from reput.consume.pull.group_reader import GroupReader, ReadingStore
 from reput.consume.registry.consumer_filters import ConsumerFilters
-from reput.consume.registry.consumer_manager import ConsumerManager
 from reput.consume.registry.subscription import Subscription
 from reput.consume.registry.subscription_groups import check_group
 from reput.store.reader.results import GetMessageResult
@@ -25,7 +24,7 @@ __all__ = ["GroupReading"]
 class GroupReading:
     """A `MessageSource` for a `TopicReader`, and where the group goes on."""
 
-    def __init__(self, directory: Path, store: ReadableStore, group: str, subscription: Subscription) -> None:
+    def __init__(self, directory: Path, store: ReadingStore, group: str, subscription: Subscription) -> None:
         """Take the store's lock, and read what was committed.
 
         Args:
@@ -50,14 +49,10 @@ class GroupReading:
             self.topic_table = administration.topics
             self.offsets = managers.offsets
             filters = ConsumerFilters(managers.filters, managers.bloom_filter, directory, bit_maps_are_made=False)
-            self.pull_service = PullService(
-                store,
-                administration.topics,
-                administration.groups,
-                ConsumerManager(filters),
-                managers.offsets,
-                managers.bloom_filter,
+            self.reader = GroupReader(
+                store, administration.topics, administration.groups, filters, managers.bloom_filter
             )
+            self.message_filter = self.reader.message_filter(group, subscription.topic, subscription.compiled)
         except BaseException:
             self.stopped.close()
             raise
@@ -77,25 +72,13 @@ class GroupReading:
     def get(
         self, topic: str, queue_id: int = 0, queue_offset: int = 0, count_max: int = 32, *, tags: str | None = None
     ) -> GetMessageResult:
-        """Pull from a queue for the group; its subscription says which tags, so *tags* says nothing new.
+        """Read a queue for the group; its subscription says which tags, so *tags* says nothing new.
 
         Raises:
-            RequestRefused: the group or the topic may not be read.
+            RequestRefused: the group or the topic may not be read, or there is no such queue.
         """
-        found = self.pull_service.pull(
-            PullRequest(
-                group=self.group,
-                topic=topic,
-                queue_id=queue_id,
-                queue_offset=queue_offset,
-                count_max=count_max,
-                subscription=self.subscription,
-                trusted=True,
-            )
-        )
-        return GetMessageResult(
-            found.status, found.next_begin_offset, found.min_offset, found.max_offset, found.records
-        )
+        self.reader.require_queue(self.group, topic, queue_id)
+        return self.reader.get(topic, queue_id, queue_offset, count_max, self.message_filter)
 
     # Offsets.
 

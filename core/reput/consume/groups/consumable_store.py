@@ -8,15 +8,15 @@ from typing import Protocol
 
 from reput.consume.delivery.send_back import RetryServices
 from reput.consume.groups.local_offset_store import ConsumedLog
-from reput.consume.pull.hold_service import GrowingStore
-from reput.consume.pull.pull_service import ReadableStore
+from reput.consume.pull.arrival_service import GrowingStore
+from reput.consume.pull.group_reader import ReadingStore
 from reput.store.record.message import Message, PutMessageResult
 from reput.store.service.threads import Threads
 
 __all__ = ["ConsumableStore"]
 
 
-class ConsumableStore(ReadableStore, GrowingStore, ConsumedLog, Protocol):
+class ConsumableStore(ReadingStore, GrowingStore, ConsumedLog, Protocol):
     """A store that is open for writing, as its consumers see it."""
 
     @property
@@ -28,7 +28,7 @@ class ConsumableStore(ReadableStore, GrowingStore, ConsumedLog, Protocol):
 
     @property
     def loops_wait_for_progress(self) -> bool:
-        """Whether `wait_for_async` needs no thread."""
+        """Whether `await_for` needs no thread."""
 
     def queue_ids(self, topic: str) -> Collection[int]:
         """Return the queues of a topic that messages were put to."""

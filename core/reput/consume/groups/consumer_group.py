@@ -5,46 +5,37 @@ Source of the sharing: RocketMQ client, AllocateMessageQueueAveragely.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+import time
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from weakref import ref
 
+from reput.arguments import require_whole
 from reput.consume.groups.consumable_store import ConsumableStore
+from reput.consume.groups.group_member import GroupMember
 from reput.consume.groups.local_offset_store import LocalFileOffsetStore
+from reput.consume.groups.queue_fetcher import QueueFetcher
 from reput.consume.groups.shared_queue import SharedQueue
-from reput.consume.pull.hold_service import CONSUME_QUEUE, HoldService
-from reput.consume.pull.pull_service import PullRequest, PullService
-from reput.consume.pull.topic_reader import Beginning
+from reput.consume.pull.arrival_service import CONSUME_QUEUE, ArrivalService, Watch
+from reput.consume.pull.group_reader import GroupReader
+from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.consumer_manager import BROADCASTING, CLUSTERING, ConsumerManager
-from reput.consume.registry.response_code import ResponseCode
 from reput.consume.registry.statistics import Statistics
-from reput.consume.registry.subscription import Subscription
+from reput.consume.registry.subscription import Filter, Subscription, subscribe
 from reput.consume.registry.subscription_groups import SubscriptionGroups
-from reput.consume.registry.topics import RETRY_PREFIX, Topics
-from reput.errors import ConfigError, DamagedStore, OffsetOutOfRange, ReputError, RequestRefused
-from reput.filter import SqlFilter, TagFilter
+from reput.consume.registry.topics import RETRY_PREFIX, Topics, check_consumed_topic
+from reput.errors import ConfigError, OffsetOutOfRange, ReputError
+from reput.filter import parse_plain_tags
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.disk.shortages import do_all
-from reput.store.reader.results import GetMessageStatus, Records
-from reput.store.record.multi_dispatch import LMQ_PREFIX
-from reput_hooks import Record
 
-if TYPE_CHECKING:
-    import asyncio
+__all__ = ["ConsumerGroup", "GroupServices"]
 
-    from reput.consume.groups.consumer import Consumer
-    from reput.consume.pull.hold_service import Watch
-
-__all__ = ["ConsumerGroup"]
-
-# Messages that are read at once, and bytes of their records as far as the last ones were like the next.
-BATCH = 128
-BATCH_SIZE = 1 << 20
 CATCH_UP_S = 60.0
 
 logger = logging.getLogger(__name__)
@@ -59,8 +50,8 @@ class GroupServices(Protocol):
     groups: SubscriptionGroups
     statistics: Statistics
     consumer_manager: ConsumerManager
-    pull_service: PullService
-    hold_service: HoldService
+    group_reader: GroupReader
+    arrival_service: ArrivalService
 
     def require_open(self) -> None:
         """Refuse a store that was closed."""
@@ -95,10 +86,9 @@ class ConsumerGroup:
         self.broadcasts = offsets is not None
         self.offsets: ConsumerOffsetManager = services.managers.offsets if offsets is None else offsets
         self.lock = lock or threading.RLock()
-        # Client ids of the consumers, in the order in which they came.
-        self.members: dict[ref[Consumer], str] = {}
-        # Consumers that tasks wait for: nothing else may refer to a task, nor to what it holds.
-        self.awaited: set[Consumer] = set()
+        self.fetcher = QueueFetcher(group, services.group_reader, services.arrival_service, self.drop_queue)
+        # In the order in which they came.
+        self.members: list[GroupMember] = []
         self.queues: dict[tuple[str, int], SharedQueue] = {}
         self.begins: dict[str, Beginning] = {}
         # Topics with fewer queues than consumers, which was said of them.
@@ -110,23 +100,57 @@ class ConsumerGroup:
     # Who is there.
 
     @property
-    def consumers(self) -> list[Consumer]:
-        """The consumers that somebody refers to."""
-        return [consumer for reference in self.members if (consumer := reference()) is not None]
+    def consumers(self) -> list[GroupMember]:
+        """The members whose consumers the program still refers to."""
+        return [member for member in self.members if member.consumer() is not None]
 
-    def join(self, consumer: Consumer) -> None:
+    def new_member(
+        self,
+        consumer: ref[object],
+        topics: tuple[str, ...],
+        wanted: Filter,
+        *,
+        begin: Beginning,
+        in_flight_max: int,
+    ) -> GroupMember:
+        """Return a member for a consumer of *topics*, which has not joined yet.
+
+        Raises:
+            ConfigError: there is no topic, or a number or beginning is wrong.
+            RequestRefused: INVALID_PARAMETER; a topic cannot have such a name.
+            FilterSyntaxError: the filter does not parse.
+        """
+        if not topics:
+            raise ConfigError(f"a consumer has a topic at least: group={self.group!r}")
+        require_whole("in_flight_max", in_flight_max, 1)
+        check_beginning("begin", begin)
+        for topic in topics:
+            check_consumed_topic(topic)
+        if isinstance(wanted, str):
+            wanted = parse_plain_tags(wanted)
+        version = time.time_ns() // 1_000_000
+        subscriptions = {topic: subscribe(topic, wanted, sub_version=version) for topic in topics}
+        begins: dict[str, Beginning] = dict.fromkeys(topics, begin)
+        if not self.broadcasts:
+            retry_topic = RETRY_PREFIX + self.group
+            subscriptions.setdefault(retry_topic, subscribe(retry_topic, sub_version=version))
+            begins[retry_topic] = "earliest"
+        return GroupMember(consumer, self.group, subscriptions, begins, in_flight_max, self.lock, self.fetcher)
+
+    def join(self, member: GroupMember) -> None:
         """Let a consumer in and give it its share.
 
         Raises:
             ConfigError: others of the group want something else of a topic.
             RequestRefused: the group is not allowed to consume.
-            DispatcherError: it begins with what comes later, but nobody builds the queues that say where that is.
+            DispatcherError: it begins at the end, but no dispatcher builds the queues that say where that is.
         """
-        if any(begin != "earliest" for begin in consumer.begins.values()):
+        self.services.groups.require(self.group)
+        if any(begin != "earliest" for begin in member.begins.values()):
             self.catch_up()
         with self.lock:
             for other in self.consumers:
-                for topic, subscription in consumer.subscriptions.items():
+                for topic, subscription in member.subscriptions.items():
                     theirs = other.subscriptions.get(topic)
                     if theirs is not None and filter_of(theirs) != filter_of(subscription):
                         raise ConfigError(
@@ -134,45 +158,62 @@ class ConsumerGroup:
                             f"group={self.group!r} topic={topic!r} filter={subscription.expression!r} "
                             f"filter_of_the_others={theirs.expression!r}"
                         )
-            self.members[consumer.reference] = consumer.client_id
-            self.begins.update(consumer.begins)
+            self.members.append(member)
+            self.begins.update(member.begins)
             try:
                 self.register()
                 self.assign()
             except BaseException:
-                self.leave(consumer.reference)
+                self.leave(member)
                 raise
-            consumer.closed = False
+            member.closed = False
             waiting = [
                 key
                 for key, queue in self.queues.items()
                 if self.services.store.next_queue_offset(*key) > queue.position
             ]
         for key in waiting:
-            # It was put before anybody watched, and may not be readable yet.
-            self.services.hold_service.look_again(key)
+            # It was put before the group watched, and may not be readable yet.
+            self.services.arrival_service.look_again(key)
 
-    def leave(self, reference: ref[Consumer]) -> None:
-        """Let a consumer go: what it has not done is given to the others, or to whoever comes next."""
+    def leave(self, member: GroupMember) -> None:
+        """Let a consumer go: what it has not done is given to the others, or to the next consumer."""
         with self.lock:
-            client_id = self.members.pop(reference, None)
-            if client_id is None:
+            if member not in self.members:
                 return
+            self.members.remove(member)
             self.commit()
             for queue in self.queues.values():
-                if queue.owner is reference:
+                if queue.owner is member:
                     queue.give_back()
-                    queue.give_to(queue.heir if queue.heir is not reference else None)
+                    queue.give_to(queue.heir if queue.heir is not member else None)
             self.register()
             self.assign()
-        self.services.consumer_manager.unregister(self.group, client_id)
+        self.services.consumer_manager.unregister(self.group, member.client_id)
+
+    def close_member(self, member: GroupMember) -> None:
+        """Let a consumer go that closes.
+
+        Raises:
+            OSError: the file of a broadcasting consumer holds what it held before.
+        """
+        with self.lock:
+            if member.closed:
+                return
+            member.closed = True
+            try:
+                self.leave(member)
+            finally:
+                member.forget_all()
+        if self.broadcasts:
+            self.services.stop_broadcasting(self)
 
     def let_abandoned_go(self) -> bool:
-        """Let the consumers go that nobody refers to any more, and tell whether there were any."""
+        """Let the consumers go that the program no longer refers to, and tell whether there were any."""
         with self.lock:
-            abandoned = [reference for reference in self.members if reference() is None]
-        for reference in abandoned:
-            self.leave(reference)
+            abandoned = [member for member in self.members if member.consumer() is None]
+        for member in abandoned:
+            self.leave(member)
         return bool(abandoned)
 
     def register(self) -> None:
@@ -189,12 +230,12 @@ class ConsumerGroup:
                 subscriptions.values(),
                 BROADCASTING if self.broadcasts else CLUSTERING,
             )
-        hold_service = self.services.hold_service
+        arrival_service = self.services.arrival_service
         former, self.watch = self.watch, None
         if topics:
-            self.watch = hold_service.watch(tuple(topics), self.grown)
+            self.watch = arrival_service.watch(tuple(topics), self.grown)
         if former is not None:
-            hold_service.unwatch(former)
+            arrival_service.unwatch(former)
         for topic in topics:
             self.find_queues(topic, self.begins.get(topic, "earliest"))
         for key in [key for key in self.queues if key[0] not in topics]:
@@ -253,7 +294,7 @@ class ConsumerGroup:
         for key in sorted(self.queues):
             by_topic.setdefault(key[0], []).append(self.queues[key])
         for topic, queues in by_topic.items():
-            members = [consumer.reference for consumer in self.consumers if topic in consumer.subscriptions]
+            members = [member for member in self.consumers if topic in member.subscriptions]
             if len(members) > len(queues) and topic != RETRY_PREFIX + self.group:
                 self.tell_crowded(topic, len(members), len(queues))
             for number, queue in enumerate(queues):
@@ -264,9 +305,9 @@ class ConsumerGroup:
                     queue.give_to(owner)
                 else:
                     queue.heir = owner
-        for consumer in self.consumers:
-            consumer.queues = [queue for queue in self.queues.values() if queue.owner is consumer.reference]
-            consumer.notify()
+        for member in self.consumers:
+            member.queues = [queue for queue in self.queues.values() if queue.owner is member]
+            member.notify()
 
     def tell_crowded(self, topic: str, consumer_count: int, queue_count: int) -> None:
         """Log, once for each topic, that some consumers get nothing: a queue belongs to one consumer at a time."""
@@ -290,16 +331,16 @@ class ConsumerGroup:
         watch = self.watch
         if watch is None or (watch.loop is not None and watch.loop.loop is loop):
             return
-        former, hold_service = watch.loop, self.services.hold_service
+        former, arrival_service = watch.loop, self.services.arrival_service
         if former is not None:
-            hold_service.set_loop(watch, None)
+            arrival_service.set_loop(watch, None)
             # The loop may be busy with something else, or not run at all.
             former.share_all()
         store = self.services.store
         if loop is None or self.thread_count or not store.loops_wait_for_progress:
             return
         if all(other is loop for consumer in self.consumers for other, _ in consumer.tasks):
-            hold_service.set_loop(watch, hold_service.loop_arrivals(loop))
+            arrival_service.set_loop(watch, arrival_service.loop_arrivals(loop))
 
     def grown(self, queues: set[tuple[str, int]]) -> None:
         """Called by the hold service or a loop: these queues can be read further."""
@@ -313,9 +354,9 @@ class ConsumerGroup:
                 else:
                     queue.has_more = True
                     owners.add(queue.owner)
-            for consumer in self.consumers:
-                if consumer.reference in owners:
-                    consumer.notify()
+            for member in self.consumers:
+                if member in owners:
+                    member.notify()
             # One that cannot be read keeps no other from being given to somebody.
             do_all(*(partial(self.add_queue, *key) for key in new))
 
@@ -346,7 +387,7 @@ class ConsumerGroup:
             if added:
                 self.assign()
         for key in added:
-            self.services.hold_service.look_again(key)
+            self.services.arrival_service.look_again(key)
 
     def drop_queues(self, queues: Iterable[SharedQueue]) -> None:
         """Have queues no more that are not to be read any more. Under lock."""
@@ -355,10 +396,14 @@ class ConsumerGroup:
             return
         self.commit()
         for queue in dropped:
-            if (owner := queue.owning_consumer) is not None:
-                owner.forget(queue)
+            if queue.owner is not None:
+                queue.owner.forget(queue)
             self.queues.pop((queue.topic, queue.queue_id), None)
         self.assign()
+
+    def drop_queue(self, queue: SharedQueue) -> None:
+        """Have a queue no more that is not to be read any more. Under lock."""
+        self.drop_queues([queue])
 
     def add_queue(self, topic: str, queue_id: int) -> None:
         """Give somebody a queue that was not there when its consumers came, if it may be read."""
@@ -367,85 +412,6 @@ class ConsumerGroup:
             # All of its messages came later than whoever wanted the latest.
             self.queues[topic, queue_id] = self.new_queue(topic, queue_id, "earliest")
             self.assign()
-
-    # Messages.
-
-    def fetch(self, queue: SharedQueue, subscription: Subscription) -> bool:
-        """Read on in a queue until there is something to give; False at its end, or if it is to be read no more.
-
-        Raises:
-            RequestRefused: the group or the topic may not be read any more.
-            DamagedStore: the next record is not what the queue says of it; those before it were given.
-        """
-        try:
-            return self.read_on(queue, subscription)
-        except RequestRefused as error:
-            match error.response_code:
-                case ResponseCode.TOPIC_NOT_EXIST:
-                    # It was deleted. Whatever is put to a topic of that name from now on says so itself.
-                    queue.has_more = False
-                case ResponseCode.INVALID_PARAMETER:
-                    # The topic has fewer queues to read than before.
-                    self.drop_queues([queue])
-                case _:
-                    raise
-            return False
-        except DamagedStore:
-            if queue.batch == 1:
-                raise
-            queue.batch = 1
-            return self.read_on(queue, subscription)
-
-    def read_on(self, queue: SharedQueue, subscription: Subscription) -> bool:
-        """Do what `fetch` promises with as many records as the queue's batch says."""
-        if queue.fetched is not None:
-            queue.position, queue.fetched = queue.next_position, None
-        light = queue.topic.startswith(LMQ_PREFIX)
-        while queue.has_more:
-            at = queue.position
-            result = self.services.pull_service.pull(
-                PullRequest(
-                    group=self.group,
-                    topic=queue.topic,
-                    queue_id=queue.queue_id,
-                    queue_offset=at,
-                    # A record says which place it has in its own queue, not in a light one.
-                    count_max=1 if light else queue.batch,
-                    subscription=subscription,
-                    trusted=True,
-                )
-            )
-            following = result.next_begin_offset
-            match result.status:
-                case GetMessageStatus.FOUND:
-                    queue.next_position = following
-                    record_size, store_timestamp = result.records.first_stored()
-                    queue.batch = max(1, min(BATCH, BATCH_SIZE // record_size))
-                    first = following - 1 if light else None
-                    queue.fetched = wanted(result.records, subscription.compiled, queue.done, first)
-                    if queue.topic.startswith(RETRY_PREFIX):
-                        queue.fetched = as_sent_first(queue.fetched)
-                    queue.statistics.look(store_timestamp)
-                    return True
-                case GetMessageStatus.OFFSET_OVERFLOW_ONE | GetMessageStatus.NO_MESSAGE_IN_QUEUE:
-                    queue.has_more = False
-                    queue.looked_again_at = self.services.hold_service.look_again_if_due(
-                        (queue.topic, queue.queue_id), following, queue.looked_again_at
-                    )
-                case GetMessageStatus.OFFSET_TOO_SMALL | GetMessageStatus.OFFSET_OVERFLOW_BADLY:
-                    logger.warning(
-                        "the queue does not have what the group wants next: group=%s topic=%s queue_id=%d "
-                        "queue_offset=%d queue_offset_min=%d queue_offset_max=%d",
-                        self.group,
-                        queue.topic,
-                        queue.queue_id,
-                        at,
-                        result.min_offset,
-                        result.max_offset,
-                    )
-                    queue.done.clear()
-            queue.position = following
-        return False
 
     # Offsets.
 
@@ -465,7 +431,7 @@ class ConsumerGroup:
             queue = self.queues.get((topic, queue_id))
             if queue is None:
                 return
-            owner = queue.owning_consumer
+            owner = queue.owner
             if owner is not None:
                 owner.forget(queue)
             queue.move(queue_offset)
@@ -504,20 +470,16 @@ class ConsumerGroup:
         self.lock = threading.RLock()
         self.watch = None
         with self.lock:
-            for consumer in self.consumers:
-                consumer.closed = True
-                consumer.changed = threading.Condition(self.lock)
-                consumer.tasks = []
-                consumer.forget_all()
-            self.members = {}
-            self.awaited = set()
+            for member in self.members:
+                member.end_in_child(self.lock)
+            self.members = []
             self.queues = {}
 
     def end(self) -> None:
         """Close all consumers: the store closes."""
-        for consumer in self.consumers:
+        for member in self.consumers:
             try:
-                consumer.close()
+                self.close_member(member)
             except (ReputError, OSError) as error:
                 # A file of the program's own, or a queue that the others of the group would take over. Whoever closes
                 # a consumer is told; the store is closed cleanly all the same.
@@ -535,35 +497,3 @@ def share_of(number: int, queue_count: int, consumer_count: int) -> int:
     if number < longer * (size + 1):
         return number // (size + 1)
     return longer + (number - longer * (size + 1)) // size
-
-
-def wanted(
-    records: Records, compiled: TagFilter | SqlFilter, done: set[int], light: int | None
-) -> Iterator[tuple[int, Record]]:
-    """Yield records with their queue offsets; not those that are done, or whose tag has but the hash of a wanted one.
-
-    Args:
-        light: the queue offset of the only record, where that cannot tell it itself.
-    """
-    tags = compiled.tags if isinstance(compiled, TagFilter) else None
-    if light is None and not done and not tags:
-        return records.with_queue_offsets()
-    return wanted_of(records, tags, done, light)
-
-
-def wanted_of(
-    records: Records, tags: frozenset[str] | None, done: set[int], light: int | None
-) -> Iterator[tuple[int, Record]]:
-    """As `wanted`, where each record has to be looked at."""
-    for record in records:
-        queue_offset = record.queue_offset if light is None else light
-        if queue_offset in done or (tags and record.properties.get("TAGS") not in tags):
-            continue
-        yield queue_offset, record
-
-
-def as_sent_first(records: Iterator[tuple[int, Record]]) -> Iterator[tuple[int, Record]]:
-    """Yield records of a retry topic with the topic that they were sent to first, as RocketMQ's consumers see them."""
-    for queue_offset, record in records:
-        topic = record.properties.get("RETRY_TOPIC", record.topic)
-        yield queue_offset, replace(record, topic=topic)

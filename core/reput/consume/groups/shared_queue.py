@@ -11,19 +11,25 @@ on by two at once, nor out of their order; or when the owner goes, whose unfinis
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-from weakref import ref
+from typing import Protocol
 
 from reput.consume.registry.statistics import GroupStatistics
 from reput_hooks import Record
 
-if TYPE_CHECKING:
-    from reput.consume.groups.consumer import Consumer
-
-__all__ = ["SharedQueue"]
+__all__ = ["QueueOwner", "SharedQueue"]
 
 # Messages that are read at once while nobody knows how large they are.
 FIRST_BATCH = 16
+
+
+class QueueOwner(Protocol):
+    """A consumer to which queues belong."""
+
+    def forget(self, queue: SharedQueue) -> None:
+        """Have nothing of *queue* in flight any more."""
+
+    def notify(self) -> None:
+        """Look for a message again."""
 
 
 class SharedQueue:
@@ -39,8 +45,7 @@ class SharedQueue:
         committed: what the group's committed offset is, as far as this program knows.
         has_more: whether reading on may find something.
         looked_again_at: the log's end when it was asked to be told again of a message that could not be read.
-        owner, heir: the consumer it belongs to, and the one that gets it when nothing is in flight. Neither is kept
-            alive by that.
+        owner, heir: the consumer it belongs to, and the one that gets it when nothing is in flight.
     """
 
     __slots__ = (
@@ -75,8 +80,8 @@ class SharedQueue:
         self.committed = committed
         self.has_more = True
         self.looked_again_at = -1
-        self.owner: ref[Consumer] | None = None
-        self.heir: ref[Consumer] | None = None
+        self.owner: QueueOwner | None = None
+        self.heir: QueueOwner | None = None
 
     def acknowledge(self, queue_offset: int) -> None:
         """Take a message that is in flight as done."""
@@ -87,12 +92,7 @@ class SharedQueue:
             break
         del in_flight[queue_offset]
 
-    @property
-    def owning_consumer(self) -> Consumer | None:
-        """The consumer it belongs to, unless that was left without `close`."""
-        return None if self.owner is None else self.owner()
-
-    def give_to(self, owner: ref[Consumer] | None) -> None:
+    def give_to(self, owner: QueueOwner | None) -> None:
         """Have it belong to a consumer; what was read ahead is forgotten."""
         assert not self.in_flight
         self.owner, self.heir = owner, None

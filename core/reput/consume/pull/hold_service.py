@@ -1,20 +1,12 @@
-"""HoldService: pulls that found nothing wait here, and consumers that have read everything; one thread wakes them.
+"""HoldService: pulls of a broker's clients that found nothing wait here for a message.
 
-    put ──▶ `arrived` (under the put lock) ──▶ queue of arrivals ──▶ the thread waits until the consume queue is
-                                                                      readable so far ──▶ reads what is waited for
+The thread of `ArrivalService` serves them. It reads again for a held pull before it answers, so that a message that the
+pull's filter does not want wakes no client.
 
-Where only tasks of one event loop wait for messages of a queue, the loop does without the thread; see `LoopArrivals`.
+Nothing is lost between a pull's look and its waiting: the pull is entered first, and then the service asks the writer
+whether the queue has got more meanwhile. If so it looks once more when that can be read.
 
-A put to a queue that nobody waits for costs a look into a dictionary. One that somebody waits for hands the queue and
-the end of the log to the thread, which waits for the consume queue's progress and then serves the waiters of that
-queue alone. A held pull is read again before its consumer is woken, so that a message that its filter does not want
-wakes nobody.
-
-Nothing is lost between a pull's look and its waiting: it is entered first, and then the writer is asked whether the
-queue has got more meanwhile; if so it is looked at once more when that can be read.
-
-Source of the rules: RocketMQ broker, PullRequestHoldService and NotifyMessageArrivingListener. There a timer looks
-every five seconds, here nobody has to.
+Source of the rules: RocketMQ broker, PullRequestHoldService. There a timer looks every five seconds, here none does.
 """
 
 from __future__ import annotations
@@ -24,49 +16,30 @@ import contextlib
 import heapq
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from itertools import count
-from queue import Empty, SimpleQueue
-from typing import Protocol, TypeAlias
+from queue import SimpleQueue
+from typing import TypeAlias
 
 from reput.arguments import require_seconds
-from reput.consume.pull.loop_arrivals import LoopArrivals, LoopStore, take_readable
+from reput.consume.pull.arrival_service import ArrivalService
+from reput.consume.pull.loop_arrivals import Queue
 from reput.consume.pull.pull_service import PullRequest, PullResult, PullService
 from reput.consume.registry.response_code import ResponseCode
-from reput.errors import DispatcherError, ReputError, StoreClosed, StoreError, WaitTimeout
+from reput.errors import ReputError, StoreClosed, StoreError
 from reput.store.disk.files import Clock
 from reput.store.reader.results import GetMessageResult, GetMessageStatus
-from reput.store.service.threads import Threads, thread_death
+from reput.store.service.threads import thread_death
 
-__all__ = ["GrowingStore", "HoldService", "Watch"]
+__all__ = ["HoldService"]
 
-CONSUME_QUEUE = "consume_queue"
-# How long the thread waits for progress at once; while the view does not run, how often it looks.
-PROGRESS_WAIT_S = 1.0
-STALLED_WAIT_S = 0.1
 # Pulls that were served stay in the heap of deadlines until they are more than this and more than half of it.
 SERVED_MAX = 1024
 
-Queue: TypeAlias = tuple[str, int]
 # What a held pull comes to.
 Answer: TypeAlias = PullResult | ReputError | OSError
 
 logger = logging.getLogger("reput.consume")
-
-
-class GrowingStore(LoopStore, Protocol):
-    """What the service has to know of the store."""
-
-    @property
-    def appended(self) -> int:
-        """Commit-log offset up to which records were appended."""
-
-    def next_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset that the next message of a queue gets."""
-
-    def wait_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
-        """Return when a view is readable up to an offset."""
 
 
 class HeldPull:
@@ -83,72 +56,22 @@ class HeldPull:
         self.served = False
 
 
-class Watch:
-    """Whoever wants to know that queues of some topics have grown.
-
-    Attributes:
-        grown: is called on the service's thread, or by the loop.
-        loop: the loop whose tasks alone wait; None: others do, too, or nobody knows.
-    """
-
-    __slots__ = ("grown", "loop", "topics")
-
-    def __init__(self, topics: tuple[str, ...], grown: Callable[[set[Queue]], None]) -> None:
-        self.topics = topics
-        self.grown = grown
-        self.loop: LoopArrivals | None = None
-
-
 class HoldService:
     """Holds pulls of one store. Any thread and any event loop may call."""
 
-    def __init__(
-        self, store: GrowingStore, pull_service: PullService, threads: Threads, clock: Clock | None = None
-    ) -> None:
-        self.store = store
+    def __init__(self, arrival_service: ArrivalService, pull_service: PullService, clock: Clock | None = None) -> None:
+        self.arrival_service = arrival_service
         self.pull_service = pull_service
         self.clock = clock or Clock()
         self.lock = threading.Lock()
         # By queue, in the order in which they came; the values mean nothing.
         self.held: dict[Queue, dict[HeldPull, None]] = {}
-        # By topic, in the order in which they came; the values mean nothing.
-        self.watches: dict[str, dict[Watch, None]] = {}
-        # By topic, how many of its watches have each loop: a put does not go through them.
-        self.loops_of_topic: dict[str, dict[LoopArrivals | None, int]] = {}
         # (deadline, number, pull), the earliest first.
         self.deadlines: list[tuple[float, int, HeldPull]] = []
         self.served_count = 0
         self.numbers = count()
-        # (end of the log, queue); None: look at the deadlines.
-        self.arrivals: SimpleQueue[tuple[int, Queue] | None] = SimpleQueue()
-        self.loops: dict[asyncio.AbstractEventLoop, LoopArrivals] = {}
         self.closed = False
-        # Why the thread has died.
-        self.death: str | None = None
-        self.closing = threading.Event()
-        self.thread = threads.start("reput-hold", self.run, self.fail)
-
-    # Under the put lock.
-
-    def arrived(self, queues: list[Queue], end: int) -> None:
-        """The log has grown to *end* by records of *queues*."""
-        held, loops_of_topic = self.held, self.loops_of_topic
-        for queue in queues:
-            if queue in held:
-                self.arrivals.put((end, queue))
-                continue
-            watching = loops_of_topic.get(queue[0])
-            if watching is not None:
-                loops = tuple(watching)
-                if None in loops:
-                    self.arrivals.put((end, queue))
-                else:
-                    for loop in loops:
-                        assert loop is not None
-                        loop.tell((end, queue))
-                    if None in watching:
-                        # A thread has begun to wait, and saw nothing of this yet.
-                        self.arrivals.put((end, queue))
+        arrival_service.serve_holder(self, self.held)
 
     # Waiting.
 
@@ -188,11 +111,11 @@ class HoldService:
             self.held.setdefault(queue, {})[held] = None
             heapq.heappush(self.deadlines, (held.deadline, next(self.numbers), held))
             is_next = self.deadlines[0][2] is held
-        if self.store.next_queue_offset(*queue) > request.queue_offset:
+        if self.arrival_service.store.next_queue_offset(*queue) > request.queue_offset:
             # It was put before anybody waited, and nobody told of it.
-            self.look_again(queue)
+            self.arrival_service.look_again(queue)
         if is_next:
-            self.arrivals.put(None)
+            self.arrival_service.arrivals.put(None)
         return held
 
     def pull_and_wait(self, request: PullRequest, timeout: float) -> PullResult:
@@ -211,7 +134,7 @@ class HoldService:
             raise result
         return result
 
-    async def pull_async(self, request: PullRequest, timeout: float) -> PullResult:
+    async def apull_and_wait(self, request: PullRequest, timeout: float) -> PullResult:
         """Answer a pull from a task, which waits for *timeout* seconds at most for a message.
 
         Raises:
@@ -237,80 +160,6 @@ class HoldService:
             raise result
         return result
 
-    def watch(self, topics: tuple[str, ...], grown: Callable[[set[Queue]], None]) -> Watch:
-        """Have *grown* called with the queues of *topics* that can be read further than before, until `unwatch`."""
-        watch = Watch(topics, grown)
-        with self.lock:
-            for topic in topics:
-                self.watches.setdefault(topic, {})[watch] = None
-                self.count_loop(topic, None, 1)
-        return watch
-
-    def unwatch(self, watch: Watch) -> None:
-        """Call it no more."""
-        with self.lock:
-            for topic in watch.topics:
-                watching = self.watches.get(topic, {})
-                if watch in watching:
-                    del watching[watch]
-                    if not watching:
-                        del self.watches[topic]
-                    self.count_loop(topic, watch.loop, -1)
-
-    def set_loop(self, watch: Watch, loop: LoopArrivals | None) -> None:
-        """Have *loop* told for *watch*; None: the thread."""
-        with self.lock:
-            former, watch.loop = watch.loop, loop
-            for topic in watch.topics:
-                if watch in self.watches.get(topic, {}):
-                    # In this order, so that there is somebody to be told at any moment.
-                    self.count_loop(topic, loop, 1)
-                    self.count_loop(topic, former, -1)
-
-    def count_loop(self, topic: str, loop: LoopArrivals | None, by: int) -> None:
-        """Count the watches of *topic* that have *loop*. Under the lock."""
-        counts = self.loops_of_topic.setdefault(topic, {})
-        count = counts.get(loop, 0) + by
-        if count:
-            counts[loop] = count
-        else:
-            counts.pop(loop, None)
-            if not counts:
-                del self.loops_of_topic[topic]
-
-    def loop_arrivals(self, loop: asyncio.AbstractEventLoop) -> LoopArrivals:
-        """Return what tells *loop*, which the calling thread runs, of queues that have grown."""
-        found = self.loops.get(loop)
-        if found is None:
-            for other in [other for other in self.loops if other.is_closed()]:
-                del self.loops[other]
-            found = self.loops[loop] = LoopArrivals(loop, self.store, self.tell_watches, self.arrivals.put)
-        return found
-
-    def look_again(self, queue: Queue) -> None:
-        """Serve the waiters of *queue* once what is appended by now can be read."""
-        self.arrivals.put((self.store.appended, queue))
-
-    def look_again_if_due(self, queue: Queue, next_offset: int, looked_again_at: int) -> int:
-        """Look again at a queue in which there was nothing at *next_offset*, though something was put there.
-
-        A view goes back where its builder was killed, perhaps between the telling and the reading, and comes as far
-        again perhaps before this look. What never gets a unit is not looked for over and over.
-
-        Args:
-            looked_again_at: where the log ended when that was last done for whoever asks, -1: never.
-
-        Returns:
-            *looked_again_at* for the next time.
-        """
-        appended = self.store.appended
-        if self.store.next_queue_offset(*queue) <= next_offset:
-            return looked_again_at
-        if looked_again_at == appended and self.store.readable_up_to(CONSUME_QUEUE) >= appended:
-            return looked_again_at
-        self.look_again(queue)
-        return appended
-
     @property
     def held_count(self) -> int:
         """Pulls that wait now."""
@@ -319,31 +168,8 @@ class HoldService:
 
     # The thread.
 
-    def run(self) -> None:
-        """Serve until the service is closed."""
-        waiting: deque[tuple[int, Queue]] = deque()
-        while not self.closed:
-            self.take_arrivals(waiting)
-            if self.closed:
-                return
-            if waiting:
-                readable = self.await_progress(min(end for end, _ in waiting))
-                self.serve(take_readable(waiting, readable))
-            self.expire()
-
-    def take_arrivals(self, waiting: deque[tuple[int, Queue]]) -> None:
-        """Take over what has arrived; if nothing waits for progress, sleep until something does or a time is up."""
-        try:
-            item = self.arrivals.get(block=not waiting, timeout=self.patience())
-            while True:
-                if item is not None:
-                    waiting.append(item)
-                item = self.arrivals.get_nowait()
-        except Empty:
-            return
-
     def patience(self) -> float | None:
-        """Return the seconds until a time is up, None without any."""
+        """Return the seconds until the first pull expires; None: none waits."""
         with self.lock:
             while self.deadlines and self.deadlines[0][2].served:
                 heapq.heappop(self.deadlines)
@@ -353,21 +179,8 @@ class HoldService:
             # A client may want to wait for longer than the system can.
             return min(max(0.0, self.deadlines[0][0] - self.clock.monotonic()), threading.TIMEOUT_MAX)
 
-    def await_progress(self, end: int) -> int:
-        """Wait for the consume queue to be readable up to *end*, not for ever; return up to where it is."""
-        patience = self.patience()
-        timeout = PROGRESS_WAIT_S if patience is None else min(PROGRESS_WAIT_S, patience)
-        try:
-            self.store.wait_for(CONSUME_QUEUE, end, timeout)
-        except WaitTimeout:
-            pass
-        except (DispatcherError, StoreClosed):
-            # Nobody builds the queue now. Whoever waits goes on waiting, until its time is up.
-            self.closing.wait(min(STALLED_WAIT_S, timeout))
-        return self.store.readable_up_to(CONSUME_QUEUE)
-
     def serve(self, grown: set[Queue]) -> None:
-        """Look for those who wait for *grown* queues."""
+        """Answer the pulls that wait for *grown* queues and find something."""
         for queue in grown:
             if queue in self.held:
                 with self.lock:
@@ -376,20 +189,6 @@ class HoldService:
                 shared: dict[Hashable, GetMessageResult] = {}
                 for held in pulls:
                     self.try_pull(held, shared)
-        self.tell_watches(grown)
-
-    def tell_watches(self, grown: set[Queue]) -> None:
-        """Tell those who watch *grown* queues; pulls that are held learn nothing of it."""
-        by_watch: dict[Watch, set[Queue]] = {}
-        for queue in grown:
-            for watch in list(self.watches.get(queue[0], ())):
-                by_watch.setdefault(watch, set()).add(queue)
-        for watch, queues in by_watch.items():
-            try:
-                watch.grown(queues)
-            except (ReputError, OSError):
-                # The others are served all the same; the next message of the queue brings the next attempt.
-                logger.exception("a queue that has grown cannot be read: queues=%s", sorted(queues))
 
     def try_pull(self, held: HeldPull, shared: dict[Hashable, GetMessageResult]) -> None:
         """Read for a pull, or take what was read for others; without a message that it wants it goes on waiting."""
@@ -401,7 +200,7 @@ class HoldService:
                     break
                 held.next_offset = result.next_begin_offset
             if result.code is ResponseCode.PULL_NOT_FOUND:
-                held.looked_again_at = self.look_again_if_due(
+                held.looked_again_at = self.arrival_service.look_again_if_due(
                     (held.request.topic, held.request.queue_id), held.next_offset, held.looked_again_at
                 )
                 return
@@ -489,36 +288,21 @@ class HoldService:
     # Life.
 
     def forget(self) -> None:
-        """In a forked child of the writer: nobody waits here. Whoever held the lock is the parent's thread."""
+        """Hold nothing: this is a forked child of the writer. A thread of the parent may hold the lock."""
         self.lock = threading.Lock()
         self.closed = True
         self.held.clear()
-        self.watches.clear()
-        self.loops_of_topic.clear()
 
-    def close(self) -> None:
-        """Answer every pull that waits: the store is closed."""
-        pulls = self.end()
-        self.closing.set()
-        self.arrivals.put(None)
-        self.thread.join()
+    def end(self) -> None:
+        """Answer every pull that waits: the store is closed, or the thread has died."""
+        with self.lock:
+            self.closed = True
+            pulls = [held for held_of_queue in self.held.values() for held in held_of_queue]
         for held in pulls:
             self.finish(held, self.refusal())
 
-    def fail(self, reason: str) -> None:
-        """Answer every pull that waits: the thread has died."""
-        self.death = reason
-        for held in self.end():
-            self.finish(held, self.refusal())
-
-    def end(self) -> list[HeldPull]:
-        """Hold nothing any more, and return what is held."""
-        with self.lock:
-            self.closed = True
-            return [held for held_of_queue in self.held.values() for held in held_of_queue]
-
     def refusal(self) -> StoreError:
         """Return why nothing is held."""
-        if self.death is not None:
-            return thread_death(self.death)
+        if self.arrival_service.death is not None:
+            return thread_death(self.arrival_service.death)
         return StoreClosed("the store is closed", "Open it again.")

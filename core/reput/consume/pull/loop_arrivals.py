@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 from reput.errors import DispatcherError, StoreClosed, WaitTimeout
 
-__all__ = ["Arrival", "LoopArrivals", "LoopStore", "running_loop", "take_readable"]
+__all__ = ["Arrival", "LoopArrivals", "LoopStore", "Queue", "running_loop", "take_readable"]
 
 CONSUME_QUEUE = "consume_queue"
 WAIT_S = 1.0
@@ -31,7 +31,7 @@ class LoopStore(Protocol):
     def readable_up_to(self, view: str) -> int:
         """Return the progress of a view."""
 
-    async def wait_for_async(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
+    async def await_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
         """Return when a view is readable up to an offset."""
 
 
@@ -96,7 +96,7 @@ class LoopArrivals:
         """Say what has grown until there is nothing to wait for."""
         try:
             while self.waiting:
-                await self.store.wait_for_async(CONSUME_QUEUE, min(end for end, _ in self.waiting), WAIT_S)
+                await self.store.await_for(CONSUME_QUEUE, min(end for end, _ in self.waiting), WAIT_S)
                 self.say_readable()
         except (WaitTimeout, DispatcherError, StoreClosed):
             # Slow, or not running: the thread has the patience for that.

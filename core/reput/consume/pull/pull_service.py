@@ -1,44 +1,29 @@
-"""PullService: messages of one queue for a consumer group, with every check and answer of a broker's.
+"""PullService: answers the pulls of a broker's clients: RocketMQ's checks, limits and response codes.
 
     request ──▶ may the group? the topic? ──▶ which filter? ──▶ units and records ──▶ status, code, where to go on
 
-It never waits; `HoldService` does.
+Consumers of this program do not come here: they read with `GroupReader`, on which this builds. It never waits;
+`HoldService` does.
 
 Source: RocketMQ broker, PullMessageProcessor.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Hashable
-from typing import Protocol
+from collections.abc import Hashable
 
 import msgspec
 
+from reput.consume.pull.group_reader import GroupReader
 from reput.consume.registry.consumer_manager import BROADCASTING, ConsumerManager
 from reput.consume.registry.response_code import ResponseCode
 from reput.consume.registry.subscription import Subscription
-from reput.consume.registry.subscription_groups import SubscriptionGroups
-from reput.consume.registry.topics import RETRY_PREFIX, Topics
 from reput.errors import RequestRefused
-from reput.filter import (
-    SUBSCRIBE_ALL,
-    BloomFilter,
-    ConsumerFilter,
-    ExpressionMessageFilter,
-    MessageFilter,
-    RetryMessageFilter,
-    SqlFilter,
-    TagMessageFilter,
-)
-from reput.settings import Settings
+from reput.filter import ConsumerFilter, MessageFilter, SqlFilter, TagMessageFilter
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
-from reput.store.config.topic_config_manager import PERM_READ
-from reput.store.disk.shortages import store_error
-from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.results import GetMessageResult, GetMessageStatus, Records, TransferLimits
 
-__all__ = ["PullRequest", "PullResult", "PullService", "ReadableStore"]
+__all__ = ["PullRequest", "PullResult", "PullService"]
 
 CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -52,22 +37,6 @@ CODES = {
 BYTES_MAX_MIN = 100
 
 
-class ReadableStore(Protocol):
-    """What is pulled from."""
-
-    @property
-    def settings(self) -> Settings:
-        """What holds for the store."""
-
-    @property
-    def reader(self) -> MessageReader:
-        """Reads, under `read_lock`."""
-
-    @property
-    def read_lock(self) -> threading.Lock:
-        """Held while `reader` is used."""
-
-
 class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One pull of a consumer's.
 
@@ -78,8 +47,6 @@ class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
         subscription: what is wanted; None: what the group registered.
         sub_version: of the subscription that the consumer believes to be registered.
         as_tags_only: RocketMQ's obsolete class-filter mode: every message passes here.
-        trusted: asked by the program that has the store open: ``enable_property_filter``, which keeps clients of a
-            broker from making it evaluate expressions, and the limits of one transfer do not hold.
     """
 
     group: str
@@ -92,7 +59,6 @@ class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
     subscription: Subscription | None = None
     sub_version: int = 0
     as_tags_only: bool = False
-    trusted: bool = False
 
 
 class PullResult(msgspec.Struct, frozen=True):
@@ -116,26 +82,12 @@ class PullResult(msgspec.Struct, frozen=True):
 class PullService:
     """Answers pulls. Any thread may call."""
 
-    def __init__(
-        self,
-        store: ReadableStore,
-        topics: Topics,
-        groups: SubscriptionGroups,
-        consumers: ConsumerManager,
-        offsets: ConsumerOffsetManager,
-        bloom_filter: BloomFilter,
-        next_queue_offset: Callable[[str, int], int] | None = None,
-    ) -> None:
-        """*next_queue_offset* gives what the writer gives the next message of a queue, where there is a writer."""
-        self.store = store
-        self.settings = store.settings
-        self.topics = topics
-        self.groups = groups
+    def __init__(self, reader: GroupReader, consumers: ConsumerManager, offsets: ConsumerOffsetManager) -> None:
+        self.reader = reader
+        self.settings = reader.settings
         self.consumers = consumers
         self.offsets = offsets
-        self.bloom_filter = bloom_filter
-        self.next_queue_offset = next_queue_offset
-        self.limits = TransferLimits.of(store.settings)
+        self.limits = TransferLimits.of(reader.settings)
 
     def pull(self, request: PullRequest) -> PullResult:
         """Answer a pull for the first time: offsets that come with it are kept.
@@ -170,125 +122,57 @@ class PullService:
         key: Hashable = None
         if shared is not None and (message_filter is None or isinstance(message_filter, TagMessageFilter)):
             codes = None if message_filter is None else message_filter.codes
-            key = (queue_offset, request.count_max, request.bytes_max, request.trusted, codes)
+            key = (queue_offset, request.count_max, request.bytes_max, codes)
         found = None if shared is None or key is None else shared.get(key)
         if found is None:
             found = self.get(request, message_filter, queue_offset)
             if shared is not None and key is not None:
                 shared[key] = found
-        return self.answer(request, queue_offset, found)
+        return answer(queue_offset, found)
 
     def get(self, request: PullRequest, message_filter: MessageFilter | None, queue_offset: int) -> GetMessageResult:
         """Read a queue within the limits of one transfer.
 
         Raises:
-            DamagedStore: the bytes of a record, or of the queue, are none.
+            DamagedStore: the bytes of a record, or of the queue, are damaged.
             StoreError: the system cannot read them.
         """
-        limits: TransferLimits | None = None
-        if not request.trusted:
-            limits = self.limits
-            if request.bytes_max is not None:
-                bytes_max = max(request.bytes_max, BYTES_MAX_MIN)
-                limits = msgspec.structs.replace(
-                    limits,
-                    bytes_in_memory=min(limits.bytes_in_memory, bytes_max),
-                    bytes_on_disk=min(limits.bytes_on_disk, bytes_max),
-                )
-        try:
-            with self.store.read_lock:
-                return self.store.reader.get_message(
-                    request.topic,
-                    request.queue_id,
-                    queue_offset,
-                    # To RocketMQ one message always fits, whatever the number.
-                    max(request.count_max, 1),
-                    message_filter=message_filter,
-                    limits=limits,
-                )
-        except OSError as error:
-            what = f"the queue cannot be read: topic={request.topic} queue_id={request.queue_id}"
-            raise store_error(what, error) from error
-
-    def answer(self, request: PullRequest, queue_offset: int, found: GetMessageResult) -> PullResult:
-        """Return what a pull comes to where *found* was read for it."""
-        status, following = found.status, found.next_queue_offset
-        if self.next_queue_offset is not None and queue_offset > found.queue_offset_max:
-            # After a kill the queue is not built as far yet as it was consumed: nothing has moved.
-            end = self.next_queue_offset(request.topic, request.queue_id)
-            if queue_offset <= end:
-                status, following = GetMessageStatus.OFFSET_OVERFLOW_ONE, queue_offset
-            elif status is GetMessageStatus.OFFSET_OVERFLOW_BADLY:
-                following = max(following, end)
-        if status is GetMessageStatus.NO_MESSAGE_IN_QUEUE:
-            code = ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
-        else:
-            code = CODES[status]
-        return PullResult(
-            status,
-            code,
-            following,
-            found.queue_offset_min,
-            found.queue_offset_max,
-            found.records,
-        )
-
-    # Checks, in RocketMQ's order.
+        limits = self.limits
+        if request.bytes_max is not None:
+            bytes_max = max(request.bytes_max, BYTES_MAX_MIN)
+            limits = msgspec.structs.replace(
+                limits,
+                bytes_in_memory=min(limits.bytes_in_memory, bytes_max),
+                bytes_on_disk=min(limits.bytes_on_disk, bytes_max),
+            )
+        # In RocketMQ one message always fits, whatever the number.
+        count_max = max(request.count_max, 1)
+        return self.reader.get(request.topic, request.queue_id, queue_offset, count_max, message_filter, limits)
 
     def check(self, request: PullRequest) -> MessageFilter | None:
-        """Return the filter that a pull is to be answered with, None for every message.
+        """Return the filter for a pull; None lets every message pass.
 
         Raises:
-            RequestRefused: the pull is one that a broker refuses.
+            RequestRefused: a broker refuses such a pull.
         """
-        settings = self.settings
-        if not settings.broker_permission & PERM_READ:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"the broker may not be read: broker_permission={settings.broker_permission}",
-            )
-        group = self.groups.require(request.group)
-        if not group.consume_enable:
-            raise RequestRefused(ResponseCode.NO_PERMISSION, f"the group may not consume: group={request.group!r}")
-        topic = self.topics.find(request.topic)
-        if topic is None:
-            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={request.topic!r}")
-        if not topic.perm & PERM_READ:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION, f"the topic may not be read: topic={request.topic!r} perm={topic.perm}"
-            )
-        if not 0 <= request.queue_id < topic.read_queue_nums:
-            raise RequestRefused(
-                ResponseCode.INVALID_PARAMETER,
-                f"the topic has no such queue: topic={request.topic!r} queue_id={request.queue_id} "
-                f"read_queue_nums={topic.read_queue_nums}",
-            )
-        return self.message_filter(request, group.consume_broadcast_enable)
-
-    def message_filter(self, request: PullRequest, broadcast_enabled: bool) -> MessageFilter | None:
-        """Return the filter of a subscription, the request's own or the registered one."""
-        subscription = request.subscription or self.registered(request, broadcast_enabled)
-        compiled = subscription.compiled
+        self.reader.require_queue(request.group, request.topic, request.queue_id)
+        subscription = request.subscription or self.registered(request)
         if request.as_tags_only:
             return None
-        message_filter: MessageFilter
+        compiled = subscription.compiled
+        registered = None
         if isinstance(compiled, SqlFilter):
-            if not (request.trusted or self.settings.enable_property_filter):
+            if not self.settings.enable_property_filter:
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
                     f"the broker does not filter by SQL92: topic={request.topic!r}",
                     "Set enable_property_filter.",
                 )
-            message_filter = ExpressionMessageFilter(self.expression_filter(request, compiled), self.bloom_filter)
-        elif compiled.expression == SUBSCRIBE_ALL and not self.settings.filter_support_retry:
-            return None
-        else:
-            message_filter = TagMessageFilter(compiled)
-        if self.settings.filter_support_retry and request.topic.startswith(RETRY_PREFIX):
-            return RetryMessageFilter(message_filter, lambda topic: self.filter_on(request.group, topic))
-        return message_filter
+            if request.subscription is None:
+                registered = self.registered_filter(request)
+        return self.reader.message_filter(request.group, request.topic, compiled, registered)
 
-    def registered(self, request: PullRequest, broadcast_enabled: bool) -> Subscription:
+    def registered(self, request: PullRequest) -> Subscription:
         """Return what the group has registered for the topic.
 
         Raises:
@@ -299,7 +183,8 @@ class PullService:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, f"nobody of the group is there: group={request.group!r}"
             )
-        if info.message_model == BROADCASTING and not broadcast_enabled:
+        broadcasts = info.message_model == BROADCASTING
+        if broadcasts and not self.reader.groups.require(request.group).consume_broadcast_enable:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"the group may not consume by broadcasting: group={request.group!r}"
             )
@@ -317,41 +202,37 @@ class PullService:
             )
         return subscription
 
-    def expression_filter(self, request: PullRequest, compiled: SqlFilter) -> ConsumerFilter | None:
-        """Return the filter of an expression, with its bits where it is the registered one.
+    def registered_filter(self, request: PullRequest) -> ConsumerFilter | None:
+        """Return the filter that the group has registered for an expression; None: no filters are kept.
 
         Raises:
-            RequestRefused: the group's filter is not registered, or is older than its subscription.
+            RequestRefused: it is missing, or older than the pull says.
         """
         filters = self.consumers.filters
-        found = filters.consumer_filter(request.group, request.topic) if filters is not None else None
-        if request.subscription is None and filters is not None:
-            data = filters.find(request.group, request.topic)
-            if found is None or data is None:
-                raise RequestRefused(
-                    ResponseCode.FILTER_DATA_NOT_EXIST,
-                    f"the group's filter is not registered: group={request.group!r} topic={request.topic!r}",
-                )
-            if data.client_version < request.sub_version:
-                raise RequestRefused(
-                    ResponseCode.FILTER_DATA_NOT_LATEST,
-                    f"the group's filter is older: group={request.group!r} topic={request.topic!r} "
-                    f"client_version={data.client_version} wanted={request.sub_version}",
-                )
-            return found
-        if found is not None and found.sql_filter is not None and found.sql_filter.expression == compiled.expression:
-            return found
-        return ConsumerFilter(
-            consumer_group=request.group,
-            topic=request.topic,
-            sql_filter=compiled,
-            bloom_filter_data=None,
-            born_time=0,
-        )
-
-    def filter_on(self, group: str, topic: str | None) -> SqlFilter | None:
-        """Return the expression that a group registered for another topic."""
-        if topic is None or self.consumers.filters is None:
+        if filters is None:
             return None
-        found = self.consumers.filters.consumer_filter(group, topic)
-        return None if found is None else found.sql_filter
+        found = filters.consumer_filter(request.group, request.topic)
+        data = filters.find(request.group, request.topic)
+        if found is None or data is None:
+            raise RequestRefused(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                f"the group's filter is not registered: group={request.group!r} topic={request.topic!r}",
+            )
+        if data.client_version < request.sub_version:
+            raise RequestRefused(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                f"the group's filter is older: group={request.group!r} topic={request.topic!r} "
+                f"client_version={data.client_version} wanted={request.sub_version}",
+            )
+        return found
+
+
+def answer(queue_offset: int, found: GetMessageResult) -> PullResult:
+    """Return the broker's answer where *found* was read at *queue_offset*."""
+    if found.status is GetMessageStatus.NO_MESSAGE_IN_QUEUE:
+        code = ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
+    else:
+        code = CODES[found.status]
+    return PullResult(
+        found.status, code, found.next_queue_offset, found.queue_offset_min, found.queue_offset_max, found.records
+    )

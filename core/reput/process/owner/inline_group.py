@@ -555,7 +555,7 @@ class InlineGroup:
             f"progress={cell.progress} timeout={timeout}"
         )
 
-    async def wait_for_async(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
+    async def await_for(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
         """As `wait_for`, for a task of any event loop."""
         await asyncio.to_thread(self.wait_for, name, commit_log_offset, timeout)
 

@@ -544,7 +544,7 @@ class ProcessGroup:
                 return
             self.check_wait(name, cell, commit_log_offset, timeout, deadline, outcome)
 
-    async def wait_for_async(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
+    async def await_for(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
         """As `wait_for`, for a task of any event loop."""
         cell = self.cell(name)
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -1,0 +1,214 @@
+"""GroupMember: one consumer as its group knows it.
+
+    queues ──▶ `take` ──▶ in flight ──▶ `acknowledge` ──▶ done
+                              │
+                              └─ `forget`: given again
+
+The group keeps its members, and a member keeps no consumer alive. A consumer that is garbage is found by that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from itertools import count
+from weakref import ref
+
+from reput.consume.groups.queue_fetcher import QueueFetcher
+from reput.consume.groups.shared_queue import SharedQueue
+from reput.consume.pull.loop_arrivals import running_loop
+from reput.consume.pull.topic_reader import Beginning
+from reput.consume.registry.response_code import ResponseCode
+from reput.consume.registry.subscription import Subscription
+from reput.errors import RequestRefused
+from reput_hooks import Record
+
+__all__ = ["GroupMember", "WaitingTask", "resolve"]
+
+WaitingTask = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+numbers = count(1)
+logger = logging.getLogger(__name__)
+
+
+class GroupMember:
+    """What one consumer wants, which queues it owns, and what it has in flight. All of it is under the group's lock.
+
+    Attributes:
+        consumer: the consumer itself, while the program refers to it.
+        client_id: what the store knows the consumer by.
+        begins: by topic, where the group begins in queues that it never consumed.
+        queues: those that belong to the consumer; `turn` is the index of the last one that gave a message.
+        current: the queue that gives messages now.
+        delivered: by commit-log offset, what is in flight: its queue and queue offset there.
+        delivered_again: further places of messages that multi-dispatch has put into several of the queues.
+        sending_back: commit-log offsets of messages whose copies are being stored.
+        changed: notified when a thread should look for a message again.
+        tasks: those that wait for a message.
+        closed: it has not joined its group yet, or has left it.
+    """
+
+    def __init__(
+        self,
+        consumer: ref[object],
+        group: str,
+        subscriptions: Mapping[str, Subscription],
+        begins: Mapping[str, Beginning],
+        in_flight_max: int,
+        lock: threading.RLock,
+        fetcher: QueueFetcher,
+    ) -> None:
+        self.consumer = consumer
+        self.group = group
+        self.client_id = f"{os.getpid()}#{next(numbers)}"
+        self.subscriptions = subscriptions
+        self.begins = begins
+        self.in_flight_max = in_flight_max
+        self.fetcher = fetcher
+        self.queues: list[SharedQueue] = []
+        self.turn = -1
+        self.current: SharedQueue | None = None
+        self.delivered: dict[int, tuple[SharedQueue, int]] = {}
+        self.delivered_again: dict[int, list[tuple[SharedQueue, int]]] = {}
+        self.sending_back: set[int] = set()
+        self.changed = threading.Condition(lock)
+        self.tasks: list[WaitingTask] = []
+        self.told_full = False
+        self.closed = True
+
+    # Giving.
+
+    def take(self) -> Record | None:
+        """Return the next message if there is one."""
+        if len(self.delivered) >= self.in_flight_max:
+            if not self.told_full:
+                self.told_full = True
+                logger.warning(
+                    "the consumer waits for acknowledgements: group=%s in_flight_max=%d", self.group, self.in_flight_max
+                )
+            return None
+        while True:
+            queue = self.current
+            if queue is None or queue.owner is not self or queue.heir is not None or queue.fetched is None:
+                queue = self.current = self.next_queue()
+                if queue is None:
+                    return None
+            assert queue.fetched is not None
+            for queue_offset, record in queue.fetched:
+                queue.position = queue_offset + 1
+                queue.in_flight[queue_offset] = None
+                place = (queue, queue_offset)
+                if self.delivered.setdefault(record.commit_log_offset, place) is not place:
+                    self.delivered_again.setdefault(record.commit_log_offset, []).append(place)
+                statistics = queue.statistics
+                statistics.get_nums += 1
+                statistics.get_size += record.record_size
+                return record
+            queue.position, queue.fetched = queue.next_position, None
+
+    def next_queue(self) -> SharedQueue | None:
+        """Return the next of the queues, in turn, that has a message; None if no queue has."""
+        queues = self.queues
+        for _ in range(len(queues)):
+            self.turn = (self.turn + 1) % len(queues)
+            queue = queues[self.turn]
+            if queue.heir is None and (
+                queue.fetched is not None
+                or (queue.has_more and self.fetcher.fetch(queue, self.subscriptions[queue.topic]))
+            ):
+                return queue
+        return None
+
+    # Done, or not.
+
+    def acknowledge(self, record: Record) -> SharedQueue:
+        """Take a message as done, and return its queue.
+
+        Raises:
+            RequestRefused: it is not in flight here.
+        """
+        delivered = self.delivered
+        was_full = len(delivered) >= self.in_flight_max
+        place = delivered.pop(record.commit_log_offset, None)
+        if place is None:
+            raise self.not_in_flight(record)
+        if self.delivered_again:
+            self.deliver_again(record.commit_log_offset)
+        queue, queue_offset = place
+        queue.acknowledge(queue_offset)
+        if was_full:
+            self.notify()
+        return queue
+
+    def deliver_again(self, commit_log_offset: int) -> None:
+        """Put the next place of a message in flight that was given from several queues."""
+        places = self.delivered_again.get(commit_log_offset)
+        if places:
+            self.delivered[commit_log_offset] = places.pop(0)
+            if not places:
+                del self.delivered_again[commit_log_offset]
+
+    def not_in_flight(self, record: Record) -> RequestRefused:
+        """Return what to raise for a message that is done, is being sent back, or was never given here."""
+        return RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the message is not in flight here: group={self.group!r} topic={record.topic!r} "
+            f"queue_id={record.queue_id} queue_offset={record.queue_offset}",
+            "It was acknowledged or sent back before, or its queue went to another consumer, which gets it again.",
+        )
+
+    def forget(self, queue: SharedQueue) -> None:
+        """Have nothing of *queue* in flight any more."""
+        for offset in list(self.delivered_again):
+            places = [place for place in self.delivered_again.pop(offset) if place[0] is not queue]
+            if places:
+                self.delivered_again[offset] = places
+        for offset in [offset for offset, place in self.delivered.items() if place[0] is queue]:
+            del self.delivered[offset]
+            self.deliver_again(offset)
+
+    def forget_all(self) -> None:
+        """Have nothing in flight and no queue, and let nothing wait."""
+        self.delivered.clear()
+        self.delivered_again.clear()
+        self.queues = []
+        self.notify()
+
+    # Waiting.
+
+    def notify(self) -> None:
+        """Wake the threads and tasks that wait for a message, to look again."""
+        self.changed.notify_all()
+        tasks, self.tasks = self.tasks, []
+        if not tasks:
+            return
+        current = running_loop()
+        for loop, future in tasks:
+            if loop is current:
+                resolve(future)
+            else:
+                # No task waits in a loop that was closed.
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(resolve, future)
+
+    def forget_task(self, waiter: WaitingTask) -> None:
+        """A task waits no more."""
+        if waiter in self.tasks:
+            self.tasks.remove(waiter)
+
+    def end_in_child(self, lock: threading.RLock) -> None:
+        """Close: this is a forked child of the writer."""
+        self.closed = True
+        self.changed = threading.Condition(lock)
+        self.tasks = []
+        self.forget_all()
+
+
+def resolve(future: asyncio.Future[None]) -> None:
+    """Let the task go on that waits for *future*."""
+    if not future.done():
+        future.set_result(None)

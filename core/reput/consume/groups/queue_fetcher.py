@@ -1,0 +1,148 @@
+"""QueueFetcher: reads ahead in the queues of one group, a batch at a time.
+
+SharedQueue.position ──▶ GroupReader ──▶ status ─┬─ FOUND: the batch lies in `SharedQueue.fetched`
+                                                 ├─ the end: the queue has no more until it grows
+                                                 └─ elsewhere: go on at the offset that the result names
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from reput.consume.groups.shared_queue import SharedQueue
+from reput.consume.pull.arrival_service import ArrivalService
+from reput.consume.pull.group_reader import GroupReader, QueueAccess
+from reput.consume.registry.subscription import Subscription
+from reput.consume.registry.topics import RETRY_PREFIX
+from reput.errors import DamagedStore
+from reput.filter import SqlFilter, TagFilter
+from reput.store.reader.results import GetMessageStatus, Records
+from reput.store.record.multi_dispatch import LMQ_PREFIX
+from reput_hooks import Record
+
+__all__ = ["QueueFetcher"]
+
+# Messages that are read at once, and bytes of their records if the next ones are as large as the last.
+BATCH = 128
+BATCH_SIZE = 1 << 20
+
+logger = logging.getLogger(__name__)
+
+
+class QueueFetcher:
+    """Reads ahead for one group. Everything here happens under the group's lock.
+
+    Args:
+        drop: called with a queue that its topic does not have any more.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        reader: GroupReader,
+        arrival_service: ArrivalService,
+        drop: Callable[[SharedQueue], None],
+    ) -> None:
+        self.group = group
+        self.reader = reader
+        self.arrival_service = arrival_service
+        self.drop = drop
+
+    def fetch(self, queue: SharedQueue, subscription: Subscription) -> bool:
+        """Read on in a queue until there is something to give; return False at its end, or if the queue is gone.
+
+        Raises:
+            RequestRefused: the group or the topic may not be read any more.
+            DamagedStore: the next record is not what the queue says of it; those before it were given.
+        """
+        match self.reader.access(self.group, queue.topic, queue.queue_id):
+            case QueueAccess.NO_TOPIC:
+                # It was deleted. A later put to a topic of that name is an arrival of its own.
+                queue.has_more = False
+                return False
+            case QueueAccess.NO_QUEUE:
+                self.drop(queue)
+                return False
+            case QueueAccess.READABLE:
+                pass
+        try:
+            return self.read_on(queue, subscription)
+        except DamagedStore:
+            if queue.batch == 1:
+                raise
+            queue.batch = 1
+            return self.read_on(queue, subscription)
+
+    def read_on(self, queue: SharedQueue, subscription: Subscription) -> bool:
+        """Do what `fetch` promises with as many records as the queue's batch says."""
+        compiled = subscription.compiled
+        message_filter = self.reader.message_filter(self.group, queue.topic, compiled)
+        # A record says which place it has in its own queue, not in a light one.
+        light = queue.topic.startswith(LMQ_PREFIX)
+        while queue.has_more:
+            at = queue.position
+            found = self.reader.get(queue.topic, queue.queue_id, at, 1 if light else queue.batch, message_filter)
+            following = found.next_queue_offset
+            match found.status:
+                case GetMessageStatus.FOUND:
+                    queue.next_position = following
+                    record_size, store_timestamp = found.records.first_stored()
+                    queue.batch = max(1, min(BATCH, BATCH_SIZE // record_size))
+                    queue.fetched = wanted(found.records, compiled, queue.done, following - 1 if light else None)
+                    if queue.topic.startswith(RETRY_PREFIX):
+                        queue.fetched = as_sent_first(queue.fetched)
+                    queue.statistics.look(store_timestamp)
+                    return True
+                case GetMessageStatus.OFFSET_OVERFLOW_ONE | GetMessageStatus.NO_MESSAGE_IN_QUEUE:
+                    queue.has_more = False
+                    queue.looked_again_at = self.arrival_service.look_again_if_due(
+                        (queue.topic, queue.queue_id), following, queue.looked_again_at
+                    )
+                case GetMessageStatus.OFFSET_TOO_SMALL | GetMessageStatus.OFFSET_OVERFLOW_BADLY:
+                    logger.warning(
+                        "the queue does not have what the group wants next: group=%s topic=%s queue_id=%d "
+                        "queue_offset=%d queue_offset_min=%d queue_offset_max=%d",
+                        self.group,
+                        queue.topic,
+                        queue.queue_id,
+                        at,
+                        found.queue_offset_min,
+                        found.queue_offset_max,
+                    )
+                    queue.done.clear()
+            queue.position = following
+        return False
+
+
+def wanted(
+    records: Records, compiled: TagFilter | SqlFilter, done: set[int], light: int | None
+) -> Iterator[tuple[int, Record]]:
+    """Yield records with their queue offsets; not those that are done, or share only the hash of a wanted tag.
+
+    Args:
+        light: the queue offset of the only record, if that cannot tell it itself.
+    """
+    tags = compiled.tags if isinstance(compiled, TagFilter) else None
+    if light is None and not done and not tags:
+        return records.with_queue_offsets()
+    return wanted_of(records, tags, done, light)
+
+
+def wanted_of(
+    records: Records, tags: frozenset[str] | None, done: set[int], light: int | None
+) -> Iterator[tuple[int, Record]]:
+    """Do what `wanted` promises, looking at each record."""
+    for record in records:
+        queue_offset = record.queue_offset if light is None else light
+        if queue_offset in done or (tags and record.properties.get("TAGS") not in tags):
+            continue
+        yield queue_offset, record
+
+
+def as_sent_first(records: Iterator[tuple[int, Record]]) -> Iterator[tuple[int, Record]]:
+    """Yield records of a retry topic with the topic that they were sent to first, as RocketMQ's consumers see them."""
+    for queue_offset, record in records:
+        topic = record.properties.get("RETRY_TOPIC", record.topic)
+        yield queue_offset, replace(record, topic=topic)

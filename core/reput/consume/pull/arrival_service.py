@@ -1,0 +1,293 @@
+"""ArrivalService: tells consumers, and pulls that wait, that a queue has new messages which can be read.
+
+    put ──▶ `arrived` (under the put lock) ──▶ queue of arrivals ──▶ the thread waits until the consume queue is
+                                                                      readable so far ──▶ tells those who wait
+
+If only tasks of one event loop wait for messages of a queue, the loop does without the thread; see `LoopArrivals`.
+
+A put to a queue that no consumer waits for costs a look into a dictionary. Otherwise the put hands the queue and the
+end of the log to the thread, which waits for the consume queue's progress and then tells those who wait for that queue.
+
+Source of the rules: RocketMQ broker, NotifyMessageArrivingListener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from reput.consume.pull.loop_arrivals import LoopArrivals, LoopStore, Queue, take_readable
+from reput.errors import DispatcherError, ReputError, StoreClosed, WaitTimeout
+from reput.store.service.threads import Threads
+
+__all__ = ["CONSUME_QUEUE", "ArrivalService", "GrowingStore", "Holder", "Watch"]
+
+CONSUME_QUEUE = "consume_queue"
+# How long the thread waits for progress at once; while the view does not run, how often it looks.
+PROGRESS_WAIT_S = 1.0
+STALLED_WAIT_S = 0.1
+
+logger = logging.getLogger("reput.consume")
+
+
+class GrowingStore(LoopStore, Protocol):
+    """What the service has to know of the store."""
+
+    @property
+    def appended(self) -> int:
+        """Commit-log offset up to which records were appended."""
+
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset that the next message of a queue gets."""
+
+    def wait_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
+        """Return when a view is readable up to an offset."""
+
+
+class Holder(Protocol):
+    """Holds pulls that wait. The service's thread calls all of this."""
+
+    def patience(self) -> float | None:
+        """Return the seconds until the first pull expires; None: none waits."""
+
+    def serve(self, grown: set[Queue]) -> None:
+        """Answer the pulls that wait for *grown* queues and find something."""
+
+    def expire(self) -> None:
+        """Answer the pulls that have expired."""
+
+    def end(self) -> None:
+        """Answer every pull with an error: the thread has died."""
+
+
+class Watch:
+    """Whoever wants to know that queues of some topics have grown.
+
+    Attributes:
+        grown: is called on the service's thread, or by the loop.
+        loop: the loop whose tasks alone wait; None: others do, too, or nobody knows.
+    """
+
+    __slots__ = ("grown", "loop", "topics")
+
+    def __init__(self, topics: tuple[str, ...], grown: Callable[[set[Queue]], None]) -> None:
+        self.topics = topics
+        self.grown = grown
+        self.loop: LoopArrivals | None = None
+
+
+class ArrivalService:
+    """The arrivals of one store. Any thread and any event loop may call.
+
+    Attributes:
+        death: why the thread has died; None: it has not.
+    """
+
+    def __init__(self, store: GrowingStore, threads: Threads) -> None:
+        self.store = store
+        self.lock = threading.Lock()
+        # By topic, in the order in which they came; the values mean nothing.
+        self.watches: dict[str, dict[Watch, None]] = {}
+        # By topic, how many of its watches have each loop: a put does not go through them.
+        self.loops_of_topic: dict[str, dict[LoopArrivals | None, int]] = {}
+        # What holds pulls, and the queues that they wait for.
+        self.holder: Holder | None = None
+        self.held: Mapping[Queue, object] = {}
+        # (end of the log, queue); None: look at the deadlines.
+        self.arrivals: SimpleQueue[tuple[int, Queue] | None] = SimpleQueue()
+        self.loops: dict[asyncio.AbstractEventLoop, LoopArrivals] = {}
+        self.closed = False
+        self.death: str | None = None
+        self.closing = threading.Event()
+        self.thread = threads.start("reput-hold", self.run, self.fail)
+
+    # Under the put lock.
+
+    def arrived(self, queues: list[Queue], end: int) -> None:
+        """The log has grown to *end* by records of *queues*."""
+        held, loops_of_topic = self.held, self.loops_of_topic
+        for queue in queues:
+            if queue in held:
+                self.arrivals.put((end, queue))
+                continue
+            watching = loops_of_topic.get(queue[0])
+            if watching is not None:
+                loops = tuple(watching)
+                if None in loops:
+                    self.arrivals.put((end, queue))
+                else:
+                    for loop in loops:
+                        assert loop is not None
+                        loop.tell((end, queue))
+                    if None in watching:
+                        # A thread has begun to wait, and saw nothing of this yet.
+                        self.arrivals.put((end, queue))
+
+    # Waiting.
+
+    def serve_holder(self, holder: Holder, held: Mapping[Queue, object]) -> None:
+        """Serve a holder, too. Its pulls wait for the queues that are in *held* at any time."""
+        self.holder, self.held = holder, held
+
+    def watch(self, topics: tuple[str, ...], grown: Callable[[set[Queue]], None]) -> Watch:
+        """Have *grown* called with the queues of *topics* that can be read further than before, until `unwatch`."""
+        watch = Watch(topics, grown)
+        with self.lock:
+            for topic in topics:
+                self.watches.setdefault(topic, {})[watch] = None
+                self.count_loop(topic, None, 1)
+        return watch
+
+    def unwatch(self, watch: Watch) -> None:
+        """Call it no more."""
+        with self.lock:
+            for topic in watch.topics:
+                watching = self.watches.get(topic, {})
+                if watch in watching:
+                    del watching[watch]
+                    if not watching:
+                        del self.watches[topic]
+                    self.count_loop(topic, watch.loop, -1)
+
+    def set_loop(self, watch: Watch, loop: LoopArrivals | None) -> None:
+        """Have *loop* told for *watch*; None: the thread."""
+        with self.lock:
+            former, watch.loop = watch.loop, loop
+            for topic in watch.topics:
+                if watch in self.watches.get(topic, {}):
+                    # In this order, so that there is somebody to be told at any moment.
+                    self.count_loop(topic, loop, 1)
+                    self.count_loop(topic, former, -1)
+
+    def count_loop(self, topic: str, loop: LoopArrivals | None, by: int) -> None:
+        """Count the watches of *topic* that have *loop*. Under the lock."""
+        counts = self.loops_of_topic.setdefault(topic, {})
+        count = counts.get(loop, 0) + by
+        if count:
+            counts[loop] = count
+        else:
+            counts.pop(loop, None)
+            if not counts:
+                del self.loops_of_topic[topic]
+
+    def loop_arrivals(self, loop: asyncio.AbstractEventLoop) -> LoopArrivals:
+        """Return what tells *loop*, which the calling thread runs, of queues that have grown."""
+        found = self.loops.get(loop)
+        if found is None:
+            for other in [other for other in self.loops if other.is_closed()]:
+                del self.loops[other]
+            found = self.loops[loop] = LoopArrivals(loop, self.store, self.tell_watches, self.arrivals.put)
+        return found
+
+    def look_again(self, queue: Queue) -> None:
+        """Serve the waiters of *queue* once what is appended by now can be read."""
+        self.arrivals.put((self.store.appended, queue))
+
+    def look_again_if_due(self, queue: Queue, next_offset: int, looked_again_at: int) -> int:
+        """Look again at a queue in which there was nothing at *next_offset*, though something was put there.
+
+        A view goes back where its builder was killed, perhaps between the telling and the reading, and comes as far
+        again perhaps before this look. What never gets a unit is not looked for over and over.
+
+        Args:
+            looked_again_at: where the log ended when that was last done for whoever asks, -1: never.
+
+        Returns:
+            *looked_again_at* for the next time.
+        """
+        appended = self.store.appended
+        if self.store.next_queue_offset(*queue) <= next_offset:
+            return looked_again_at
+        if looked_again_at == appended and self.store.readable_up_to(CONSUME_QUEUE) >= appended:
+            return looked_again_at
+        self.look_again(queue)
+        return appended
+
+    # The thread.
+
+    def run(self) -> None:
+        """Serve until the service is closed."""
+        waiting: deque[tuple[int, Queue]] = deque()
+        while not self.closed:
+            self.take_arrivals(waiting)
+            if self.closed:
+                return
+            if waiting:
+                readable = self.await_progress(min(end for end, _ in waiting))
+                self.serve(take_readable(waiting, readable))
+            if self.holder is not None:
+                self.holder.expire()
+
+    def take_arrivals(self, waiting: deque[tuple[int, Queue]]) -> None:
+        """Take over what has arrived; if nothing waits for progress, sleep until something does or a time is up."""
+        try:
+            item = self.arrivals.get(block=not waiting, timeout=self.patience())
+            while True:
+                if item is not None:
+                    waiting.append(item)
+                item = self.arrivals.get_nowait()
+        except Empty:
+            return
+
+    def patience(self) -> float | None:
+        """Return the seconds until a held pull expires; None: none waits."""
+        return None if self.holder is None else self.holder.patience()
+
+    def await_progress(self, end: int) -> int:
+        """Wait for the consume queue to be readable up to *end*, not for ever; return up to where it is."""
+        patience = self.patience()
+        timeout = PROGRESS_WAIT_S if patience is None else min(PROGRESS_WAIT_S, patience)
+        try:
+            self.store.wait_for(CONSUME_QUEUE, end, timeout)
+        except WaitTimeout:
+            pass
+        except (DispatcherError, StoreClosed):
+            # Nobody builds the queue now. Whoever waits goes on waiting, until its time is up.
+            self.closing.wait(min(STALLED_WAIT_S, timeout))
+        return self.store.readable_up_to(CONSUME_QUEUE)
+
+    def serve(self, grown: set[Queue]) -> None:
+        """Tell those who wait for *grown* queues."""
+        if self.holder is not None:
+            self.holder.serve(grown)
+        self.tell_watches(grown)
+
+    def tell_watches(self, grown: set[Queue]) -> None:
+        """Tell those who watch *grown* queues; pulls that are held learn nothing of it."""
+        by_watch: dict[Watch, set[Queue]] = {}
+        for queue in grown:
+            for watch in list(self.watches.get(queue[0], ())):
+                by_watch.setdefault(watch, set()).add(queue)
+        for watch, queues in by_watch.items():
+            try:
+                watch.grown(queues)
+            except (ReputError, OSError):
+                # The others are served all the same; the next message of the queue brings the next attempt.
+                logger.exception("a queue that has grown cannot be read: queues=%s", sorted(queues))
+
+    # Life.
+
+    def forget(self) -> None:
+        """Wait for nothing: this is a forked child of the writer. A thread of the parent may hold the lock."""
+        self.lock = threading.Lock()
+        self.closed = True
+        self.watches.clear()
+        self.loops_of_topic.clear()
+
+    def close(self) -> None:
+        """End the thread."""
+        self.closed = True
+        self.closing.set()
+        self.arrivals.put(None)
+        self.thread.join()
+
+    def fail(self, reason: str) -> None:
+        """Tell the holder that the thread has died."""
+        self.death = reason
+        if self.holder is not None:
+            self.holder.end()

@@ -1,0 +1,82 @@
+"""ArrivalService: queues that have new messages, and how those who wait for them are told."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+
+import reput
+from delivering import wait_until
+
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store whose dispatchers run on a thread of the test."""
+    with reput.open(tmp_path / "store", mode="inline") as opened:
+        yield opened
+
+
+@pytest.fixture
+def arrival_service(store):
+    """The store's service."""
+    return store._engine.services.arrival_service
+
+
+def test_a_message_that_cannot_be_read_yet_is_looked_for_until_its_view_has_it(store, arrival_service, monkeypatch):
+    """A message without a unit keeps nobody busy; a view that went back again does not stop the looking."""
+    store.put(reput.Message("orders", b"a", queue_id=0))
+    store.wait_for("consume_queue", store.appended, WAIT_S)
+    looked = []
+    monkeypatch.setattr(arrival_service, "look_again", looked.append)
+    queue, appended = ("orders", 0), store.appended
+    assert arrival_service.look_again_if_due(queue, 1, -1) == -1
+    assert looked == []
+    assert arrival_service.look_again_if_due(queue, 0, -1) == appended
+    assert looked == [queue]
+    assert arrival_service.look_again_if_due(queue, 0, appended) == appended
+    assert looked == [queue]
+    monkeypatch.setattr(store, "readable_up_to", lambda view: 0)
+    assert arrival_service.look_again_if_due(queue, 0, appended) == appended
+    assert looked == [queue, queue]
+
+
+def test_a_put_costs_the_same_however_many_groups_wait_for_its_topic(arrival_service):
+    """It goes through the loops that they have, not through them; each is told by the thread that it wakes."""
+    told = []
+    watches = [arrival_service.watch(("crowded", "other"), told.append) for _ in range(500)]
+    assert arrival_service.loops_of_topic == {"crowded": {None: 500}, "other": {None: 500}}
+    with patch.object(arrival_service, "watches", None):
+        arrival_service.arrived([("crowded", 0)], 0)
+    wait_until(lambda: len(told) == 500)
+    for watch in watches:
+        arrival_service.unwatch(watch)
+    assert (arrival_service.loops_of_topic, arrival_service.watches) == ({}, {})
+
+
+def test_a_watch_is_told_by_its_loop_or_by_the_thread(arrival_service):
+    """Whoever waits for it changes that; the others of the topic are told as before."""
+
+    class Told:
+        def __init__(self):
+            self.arrivals = []
+            self.tell = self.arrivals.append
+
+    one, other, told = Told(), Told(), []
+    watches = [arrival_service.watch(("orders",), told.append) for _ in range(3)]
+    arrival_service.set_loop(watches[0], one)
+    arrival_service.set_loop(watches[1], one)
+    assert arrival_service.loops_of_topic == {"orders": {None: 1, one: 2}}
+    arrival_service.set_loop(watches[2], other)
+    arrival_service.arrived([("orders", 0)], 0)
+    assert (one.arrivals, other.arrivals) == ([(0, ("orders", 0))], [(0, ("orders", 0))])
+    arrival_service.unwatch(watches[2])
+    arrival_service.set_loop(watches[2], None)
+    assert arrival_service.loops_of_topic == {"orders": {one: 2}}
+    arrival_service.set_loop(watches[0], None)
+    assert arrival_service.loops_of_topic == {"orders": {None: 1, one: 1}}
+    for watch in watches[:2]:
+        arrival_service.unwatch(watch)
+    assert arrival_service.loops_of_topic == {}
