@@ -1,6 +1,6 @@
-"""reput and RocketMQ beside each other: who has which turn, what is made of it, and what if RocketMQ is not there.
+"""reput and RocketMQ side by side: the order of commands, the table, and a machine without RocketMQ.
 
-A program that prints what the real one printed once stands for RocketMQ.
+A program that prints recorded output of the real one stands for RocketMQ.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from reput.bench.beside import Line, beside_rows, failed_turns, measure_beside, read_lines, rows_of
-from reput.bench.turns import Turn, run_turn
-from reput.cli import main
+from benchmarks.beside import main, measure_beside
+from benchmarks.comparison import Line, beside_rows, failed_runs, read_lines, rows_of
+from benchmarks.timed_commands import TimedRun, run_command
+from command_line import run_reput
+from source_tree import ROOT
 
 # Printed for 5.3.3 by `peer store-read --count 600000 --keys 2`, without the fields that are not looked at.
 RECORDED = """\
@@ -50,7 +52,7 @@ def test_both_are_measured_in_turns(peer, tmp_path, capsys):
     """Goals stand beside what was seen of both; a version that cannot be built is left out with a reason."""
     out, scratch = tmp_path / "run.jsonl", tmp_path / "scratch"
     scratch.mkdir()
-    command = ["bench", "beside", "--peer", str(peer), "--quick", "--only", "read", "--rounds", "1", "--out", str(out)]
+    command = ["--peer", str(peer), "--quick", "--only", "read", "--rounds", "1", "--out", str(out)]
     assert main([*command, "--directory", str(scratch), "--format", "json"]) == 0
     said = capsys.readouterr()
     rows = {row["what"]: row for row in map(json.loads, said.out.splitlines())}
@@ -62,7 +64,7 @@ def test_both_are_measured_in_turns(peer, tmp_path, capsys):
     assert [line.who for line in read_lines(out)[1:]] == ["reput", "5.3.3", "5.5.0"]
     assert list(scratch.iterdir()) == []
     # The table can be made again from what was kept.
-    assert main(["bench", "beside", "--from", str(out)]) == 0
+    assert main(["--from", str(out)]) == 0
     again = capsys.readouterr()
     assert "32 at a time, in order" in again.out
     assert "version=4.9.7" in again.err
@@ -70,7 +72,7 @@ def test_both_are_measured_in_turns(peer, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("peer", "sentence"),
-    [(None, "no program that does it was named"), (Path("nowhere"), "there is no program that does it: path=nowhere")],
+    [(None, "--peer names no program"), (Path("nowhere"), "the program is missing: path=nowhere")],
 )
 def test_a_run_without_rocketmq_says_so(peer, sentence, tmp_path):
     """And goes on."""
@@ -89,8 +91,8 @@ def rebuild_lines(of: dict[str, list[int]], **figures: object) -> list[Line]:
             report = (
                 {"bench": "rebuild"} if who == "reput" else {"measurement": "store-dispatch-rebuild", "complete": True}
             )
-            turn = Turn([report | figures | {"records_per_s": rate}], 1.0, 0.05 * number)
-            lines.append(Line(who=who, part="rebuild", round=number, turn=turn))
+            run = TimedRun([report | figures | {"records_per_s": rate}], 1.0, 0.05 * number)
+            lines.append(Line(who=who, part="rebuild", round=number, run=run))
     return lines
 
 
@@ -98,8 +100,8 @@ def test_the_ratio_is_to_the_better_version():
     """Of the medians over the rounds; from where to where it went is told, too."""
     lines = rebuild_lines({"reput": [300], "5.3.3": [100], "4.9.7": [200]}, queues=1000)
     for line in lines:
-        assert line.turn is not None
-        line.turn.reports[0] |= {} if line.who == "reput" else {"topics": 250, "queues": 4}
+        assert line.run is not None
+        line.run.reports[0] |= {} if line.who == "reput" else {"topics": 250, "queues": 4}
     (row,) = rows_of(lines)
     assert (row.what, row.ratio, row.kept) == ("rebuild, 1,000 queues", 1.5, True)
 
@@ -142,7 +144,7 @@ def test_a_multiple_of_what_was_not_measured_is_not_told():
 def test_how_late_delayed_messages_come_is_told(waiting, late_us, what, asked, kept):
     """The goal is for as many that wait as it was set with."""
     report = {"bench": "consume", "delayed_waiting": waiting, "delivered_late": {"max_us": late_us}}
-    (row,) = rows_of([Line(who="reput", part="consume", round=1, turn=Turn([report], 1.0, 0.0))])
+    (row,) = rows_of([Line(who="reput", part="consume", round=1, run=TimedRun([report], 1.0, 0.0))])
     assert (row.what, row.asked, row.kept, row.figure) == (what, asked, kept, late_us / 1000)
 
 
@@ -160,8 +162,8 @@ def test_a_turn_that_hangs_is_ended(tmp_path):
     pid.touch()
     while not pid.read_text():
         # On a busy machine it may not have come as far as to start something.
-        turn = run_turn(["sh", "-c", f"sleep 600 & echo $! > {pid}; wait"], float(seconds))
-        assert turn.failed == f"timeout_s={seconds}"
+        run = run_command(["sh", "-c", f"sleep 600 & echo $! > {pid}; wait"], float(seconds))
+        assert run.failed == f"timeout_s={seconds}"
         seconds *= 2
     process = Path("/proc") / pid.read_text().strip()
     deadline = time.monotonic() + 30
@@ -175,17 +177,29 @@ def test_a_turn_that_fails_says_how(tmp_path):
     program = (
         "import sys; print('{\"figure\": 1}', flush=True); print('a', 'b', sep=chr(10), file=sys.stderr); sys.exit(3)"
     )
-    turn = run_turn([sys.executable, "-c", program], 60, errors=tmp_path / "log")
-    assert turn.reports == [{"figure": 1}]
-    assert turn.failed == "exit_code=3 said='a / b'"
-    line = Line(who="reput", part="read", round=2, command=["read"], turn=turn)
-    assert list(failed_turns([line])) == ["round 2, read: reput read: exit_code=3 said='a / b'"]
-    assert run_turn([str(tmp_path / "nothing")], 1.0).failed == "error=No such file or directory"
+    run = run_command([sys.executable, "-c", program], 60, errors=tmp_path / "log")
+    assert run.reports == [{"figure": 1}]
+    assert run.failed == "exit_code=3 said='a / b'"
+    line = Line(who="reput", part="read", round=2, command=["read"], run=run)
+    assert list(failed_runs([line])) == ["round 2, read: reput read: exit_code=3 said='a / b'"]
+    assert run_command([str(tmp_path / "nothing")], 1.0).failed == "error=No such file or directory"
 
 
 def test_an_unknown_part_is_refused(capsys):
-    """By its name."""
-    assert main(["bench", "beside", "--only", "swim"]) == 2
-    assert "only='swim'" in capsys.readouterr().err
-    assert main(["bench", "beside", "--from", "nowhere"]) == 2
+    """The error names it, and a kept run that is not there."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["--only", "swim"])
+    assert "'swim'" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["--from", "nowhere"])
     assert "path=nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.processes
+def test_the_command_line_runs_it_in_a_checkout(tmp_path, monkeypatch):
+    """`reput bench beside` passes its options on; outside of a checkout it says where to go."""
+    measure_beside(tmp_path / "run.jsonl", parts=())
+    monkeypatch.chdir(ROOT)
+    shown = run_reput("bench", "beside", "--from", tmp_path / "run.jsonl")
+    assert shown.code == 0, shown.stderr
+    assert "reput: RocketMQ is not measured" in shown.stderr

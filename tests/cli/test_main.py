@@ -130,11 +130,12 @@ def test_help_loads_nothing_heavy():
 
 def verbs() -> list[list[str]]:
     """Return every verb, as one types it."""
-    alone = [[command.name] for command in application.registered_commands]
+    alone = [[command.name] for command in application.registered_commands if not command.hidden]
     grouped = [
         [group.name, command.name]
         for group in application.registered_groups
         for command in group.typer_instance.registered_commands
+        if not command.hidden
     ]
     return alone + grouped
 

@@ -4,7 +4,6 @@ paused        processor time of the putting thread per put, with 1, 4 and 16 dis
 put_to_readable   open loop: from a put's return until its message can be got, through the consume queue's process
 backstop      puts at random intervals, and how many wake-ups by the back-stop found work: each is a bug
 full_speed    how far the views fall behind puts that nothing holds back, and the memory of their processes then
-misbehaviour  the 99th percentile of `put` beside dispatchers that misbehave
 restart       from the kill -9 of the consume queue's process, under puts, until it has caught up again
 """
 
@@ -26,12 +25,11 @@ from typing import Any
 import reput
 from reput.bench.append import put_to_readable
 from reput.bench.machine import anonymous_memory, machine_facts, percentiles, processor_time
-from reput.bench.misbehaviour import KINDS, measure_misbehaviour, plugin_source
 from reput.bench.scratch import scratch_directory
 from reput.embedded.store import Store
 from reput.process.owner.process_group import ProcessGroup
 
-__all__ = ["measure_dispatch"]
+__all__ = ["installed", "measure_dispatch"]
 
 VIEW = "consume_queue"
 PAUSED_COUNTS = (1, 4, 16)
@@ -74,7 +72,6 @@ def measure_dispatch(
     body_size: int = 1024,
     restarts: int = 20,
     backstop_puts: int | None = None,
-    misbehaviour_seconds: float = 1.0,
     latency_rate: int = 1_000,
     latency_seconds: float = 10.0,
 ) -> dict[str, Any]:
@@ -85,8 +82,6 @@ def measure_dispatch(
         count: puts a round with paused dispatchers; ten times as many are put at full speed.
         restarts: kills.
         backstop_puts: puts at random intervals; None: as many as *count*.
-        misbehaviour_seconds: how long each of the sixty runs beside a dispatcher that misbehaves, or a burner, takes;
-            0 leaves them out.
     """
     body = bytes(body_size)
     with scratch_directory(directory) as scratch:
@@ -102,11 +97,6 @@ def measure_dispatch(
         with reput.open(scratch / "full_speed") as store:
             report["full_speed"] = put_at_full_speed(store, FULL_SPEED_ROUNDS * count, body)
         shutil.rmtree(scratch / "full_speed")
-        if misbehaviour_seconds > 0:
-            with installed(scratch / "misbehaving", dict.fromkeys(KINDS, plugin_source(latency_rate))):
-                report["misbehaviour"] = measure_misbehaviour(
-                    scratch, rate=latency_rate, seconds=misbehaviour_seconds, body=body
-                )
         with reput.open(scratch / "restart") as store:
             report["restart"] = kill_under_puts(store, restarts, body)
         return report
@@ -114,7 +104,7 @@ def measure_dispatch(
 
 @contextlib.contextmanager
 def installed(folder: Path, sources: dict[str, str]) -> Iterator[None]:
-    """Install a dispatcher of each name, made by its source, for as long as this lasts."""
+    """Install a dispatcher for each name in *sources*, and remove them in the end."""
     metadata = folder / "reput_bench-1.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: reput_bench\nVersion: 1.0\n")

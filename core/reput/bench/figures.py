@@ -1,7 +1,7 @@
 """What each measurement of `reput bench` is about: its figures, their units, and what is asked of them.
 
 A goal is a bound of its own, or a multiple of what RocketMQ's store does on the same machine in the same run, by the
-better of its versions (`reput bench beside`). Goals are what reput sets itself; no test depends on them.
+better of its versions (`benchmarks/beside.py`). Goals are what reput sets itself; no test depends on them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["FIGURES", "Figure", "figure_rows", "figures_of", "look_up", "shown", "yes_or_no"]
+__all__ = ["FIGURES", "Figure", "at_most", "figure_rows", "figures_of", "look_up", "shown", "yes_or_no"]
 
 Bound = Literal["at least", "at most"]
 
@@ -24,7 +24,7 @@ class Figure(msgspec.Struct, frozen=True):
         path: names that lead to it in the report, with dots between; a number picks an item of a list, -1 the last.
         scale: the figure is shown divided by this, in *unit*.
         bound, goal: what is asked, in *unit*; None: nothing.
-        peer: name of RocketMQ's measurement of the same; see `reput.bench.peer`.
+        peer: name of RocketMQ's measurement of the same, in `benchmarks/rocketmq_peer.py`.
         multiple: what is asked, as a multiple of RocketMQ's figure.
         peer_version: of RocketMQ that the multiple is of; None: of the better one.
         only: the options that the goal is for, where it is not for all: numbers by their path in the report.
@@ -117,12 +117,6 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_least("check of the log", "check_mb_per_s", "MB/s", 400),
         at_least("check of the log and its views", "check_with_views_mb_per_s", "MB/s"),
     ),
-    "flat": (
-        at_most("put, 10,000 queues to 10", "queues.put.many_to_few", "times", 1.2),
-        at_most("get, 10,000 queues to 10", "queues.get.many_to_few", "times", 1.2),
-        at_most("put, 100 segments to 1", "segments.put.many_to_few", "times", 1.2),
-        at_most("get, 100 segments to 1", "segments.get.many_to_few", "times", 1.2),
-    ),
     "dispatch": (
         PUT_TO_READABLE_P50,
         PUT_TO_READABLE_P99,
@@ -138,7 +132,6 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
             45,
             scale=MIB,
         ),
-        at_most("put p99 beside misbehaviour, more", "misbehaviour.difference_percent_max", "%", 20),
         at_most("kill -9 of the consume queue to caught up, p50", "restart.p50_us", "ms", 300, scale=MS),
         at_most("kill -9 of the consume queue to caught up, max", "restart.max_us", "ms", 300, scale=MS),
     ),
@@ -212,10 +205,12 @@ def look_up(report: Mapping[str, Any], path: str) -> float | None:
     return at if isinstance(at, (int, float)) else None
 
 
-def figures_of(report: Mapping[str, Any]) -> Iterator[tuple[Figure, float]]:
-    """Yield the figures that *report* has, each place once: as the figure that is for these options, if one is."""
+def figures_of(
+    report: Mapping[str, Any], figures: Mapping[str, tuple[Figure, ...]] = FIGURES
+) -> Iterator[tuple[Figure, float]]:
+    """Yield the figures that *report* has, each path once: the first of *figures* that is for the report's options."""
     seen: set[str] = set()
-    for figure in FIGURES[report["bench"]]:
+    for figure in figures[report["bench"]]:
         found = figure.of(report)
         if found is not None and figure.is_for(report) and figure.path not in seen:
             seen.add(figure.path)

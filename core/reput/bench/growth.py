@@ -34,7 +34,7 @@ import reput
 from reput.bench.figures import yes_or_no
 from reput.bench.machine import machine_facts
 from reput.bench.scratch import scratch_directory
-from reput.bench.turns import REPUT, user_environment
+from reput.bench.user_command import REPUT, user_environment
 from reput.consume.pull.pull_service import PullRequest
 from reput.consume.registry.subscription import subscribe
 from reput.embedded.opened_store import TIMESTAMP_MAX

@@ -6,12 +6,13 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import reput
 
-__all__ = ["anonymous_memory", "group_memory", "machine_facts", "percentiles", "processor_time"]
+__all__ = ["anonymous_memory", "group_memory", "machine_facts", "machine_text", "percentiles", "processor_time"]
 
 
 def machine_facts(directory: Path) -> dict[str, Any]:
@@ -100,3 +101,9 @@ def group_memory(pids: list[int]) -> dict[str, int]:
         anonymous += int(fields["RssAnon"].split()[0]) * 1024
         shared = max(shared, int(fields["RssShmem"].split()[0]) * 1024)
     return {"anonymous_bytes": anonymous, "shared_bytes": shared, "total_bytes": anonymous + shared}
+
+
+def machine_text(machine: Mapping[str, Any]) -> str:
+    """Return the machine that something was measured on."""
+    processor = f"{machine['processor']}, {machine['cores']} cores"
+    return f"{processor}, Python {machine['python']}, {machine['file_system']}, reput {machine['reput']}"

@@ -25,7 +25,7 @@ from typing import Any
 import reput
 from reput.bench.machine import machine_facts
 from reput.bench.scratch import scratch_directory
-from reput.bench.turns import REPUT, user_environment
+from reput.bench.user_command import REPUT, user_environment
 
 __all__ = ["measure_open"]
 

@@ -95,11 +95,9 @@ application.add_typer(groups, name="group")
 
 for name, measure in (
     ("append", bench.append),
-    ("beside", bench.beside),
     ("consume", bench.consume),
     ("dispatch", bench.dispatch),
     ("export", bench.export),
-    ("flat", bench.flat),
     ("growth", bench.growth),
     ("open", bench.open_store),
     ("read", bench.read),
@@ -108,4 +106,11 @@ for name, measure in (
     ("sync", bench.sync),
 ):
     benches.command(name, epilog=epilog(bench.EXAMPLES[name]))(measure)
+# Options and help of this one are those of the benchmark itself.
+benches.command(
+    "beside",
+    hidden=True,
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(bench.beside)
 application.add_typer(benches, name="bench")

@@ -1,7 +1,8 @@
-"""`reput bench`: reput's own measurements, with what is to be known of the machine."""
+"""`reput bench`: reput's own measurements, with the machine's facts."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,9 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from reput.cli.failure import ANSWER_IS_NO
-from reput.cli.options import FormatOption, OutputFormat, whole_number
-from reput.cli.output import Printer, print_table, table_text, write_line
+from reput.cli.options import OutputFormat, whole_number
+from reput.cli.output import Printer, table_text
 from reput.errors import ConfigError
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "consume",
     "dispatch",
     "export",
-    "flat",
     "growth",
     "open_store",
     "read",
@@ -32,11 +31,9 @@ __all__ = [
 
 EXAMPLES = {
     "append": "reput bench append --count 50000 --seconds 1",
-    "beside": "reput bench beside --quick --only read --rounds 1 --out beside.jsonl",
     "consume": "reput bench consume --count 20000 --wake-ups 200 --delayed 1000",
-    "dispatch": "reput bench dispatch --count 2000 --restarts 3 --misbehaviour-seconds 0 --seconds 1",
+    "dispatch": "reput bench dispatch --count 2000 --restarts 3 --seconds 1",
     "export": "reput bench export --bytes 16777216 --no-spark",
-    "flat": "reput bench flat --queues 100 --segments 3 --rounds 3",
     "growth": "reput bench growth --only topics --topics 50 --rounds 1",
     "open": "reput bench open --bytes 4194304 --rounds 1",
     "read": "reput bench read --count 50000",
@@ -84,86 +81,15 @@ def append(
     print_report(report, output_format)
 
 
-def beside(
-    peer: Annotated[
-        Path | None,
-        typer.Option("--peer", metavar="DIR", help="The program `peer`, which measures RocketMQ, or its folder."),
-    ] = None,
-    versions: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--version", metavar="V", help="A version of RocketMQ; may be repeated. By default 4.9.7, 5.3.3 and 5.5.0."
-        ),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="PART", help="A part of it; may be repeated. By default all but isolation."),
-    ] = None,
-    rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="How often everybody has a turn.")
-    ] = 2,
-    minutes: Annotated[
-        int, typer.Option("--minutes", metavar="M", parser=whole_number(1), help="Nothing begins after that.")
-    ] = 20,
-    quick: Annotated[bool, typer.Option("--quick", help="Do so little that the figures mean nothing.")] = False,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Where all that was measured is kept, a JSON object a line.")
-    ] = Path("beside.jsonl"),
-    again: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="FILE", help="Measure nothing, print the table of a run that was kept."),
-    ] = None,
-    directory: DirectoryOption = None,
-    output_format: FormatOption = OutputFormat.TEXT,
-) -> int:
-    """Measure reput and RocketMQ beside each other, in turns, and print what is asked and what was seen.
-
-    Without --peer reput alone is measured. Exit code 1: something could not be measured; a goal that is missed is no
-    error.
-    """
-    from reput.bench.beside import PARTS, USUAL_PARTS, measure_beside
-    from reput.bench.peer import VERSIONS
-
-    unknown = [part for part in only or () if part not in PARTS]
-    if unknown:
-        raise ConfigError(f"no such part: only={unknown[0]!r} known={','.join(PARTS)}", "Name one of the known ones.")
-    if again is None:
-        measure_beside(
-            out,
-            peer=peer,
-            versions=versions or VERSIONS,
-            parts=only or USUAL_PARTS,
-            rounds=rounds,
-            minutes=minutes,
-            quick=quick,
-            directory=directory,
-            say=lambda sentence: print(f"reput: {sentence}", file=sys.stderr, flush=True),
-        )
-    return print_beside(again or out, output_format, notes=again is not None)
-
-
-def print_beside(path: Path, output_format: OutputFormat, *, notes: bool) -> int:
-    """Print the table of a run, and what failed; its *notes*, if they were not said before. Return the exit code."""
-    from msgspec import MsgspecError, to_builtins
-
-    from reput.bench.beside import beside_rows, failed_turns, notes_of, read_lines, rows_of
-
-    try:
-        lines = read_lines(path)
-    except (OSError, MsgspecError) as error:
-        raise ConfigError(f"no run of this benchmark can be read: path={path} error={error}") from None
-    rows = rows_of(lines)
-    failed = list(failed_turns(lines))
-    if output_format is OutputFormat.JSON:
-        print_table([to_builtins(row) for row in rows], (), output_format)
-    else:
-        shown = beside_rows(rows)
-        write_line(
-            "\n\n".join([machine_text(lines[0].machine), *([table_text(shown, tuple(shown[0]))] if shown else [])])
-        )
-    for sentence in [*(notes_of(lines) if notes else []), *failed]:
-        print(f"reput: {sentence}", file=sys.stderr)
-    return ANSWER_IS_NO if failed else 0
+def beside(context: typer.Context) -> None:
+    """Measure reput and RocketMQ side by side. It needs a checkout, and runs `python -m benchmarks.beside` there."""
+    for folder in (Path.cwd(), *Path(__file__).parents):
+        if (folder / "benchmarks" / "beside.py").is_file():
+            arguments = [sys.executable, "-m", "benchmarks.beside", *context.args]
+            os.execve(sys.executable, arguments, {**os.environ, "PYTHONPATH": str(folder)})
+    raise ConfigError(
+        f"this benchmark is not part of the installed package: directory={Path.cwd()}", "Run it in a checkout of reput."
+    )
 
 
 def consume(
@@ -201,25 +127,6 @@ def export(
 
     report = measure_export(directory, size=size, body_size=body, with_spark=not no_spark, trickle_seconds=trickle)
     print_report(report, output_format)
-
-
-def flat(
-    directory: DirectoryOption = None,
-    queues: Annotated[
-        int, typer.Option("--queues", metavar="Q", parser=whole_number(11), help="Queues of the store with many.")
-    ] = 10_000,
-    segments: Annotated[
-        int, typer.Option("--segments", metavar="S", parser=whole_number(2), help="Segments of the store with many.")
-    ] = 100,
-    rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="Turns of each store.")
-    ] = 31,
-    output_format: ReportOption = OutputFormat.JSON,
-) -> None:
-    """Measure whether a put and a get cost the same with few and with many queues and segments."""
-    from reput.bench.flat import measure_flat
-
-    print_report(measure_flat(directory, queues=(10, queues), segments=(1, segments), rounds=rounds), output_format)
 
 
 def growth(
@@ -265,6 +172,7 @@ def growth(
 def growth_text(report: Mapping[str, Any]) -> str:
     """Return where growth was measured, and a table of what it came to."""
     from reput.bench.growth import GROWTH_COLUMNS, growth_rows
+    from reput.bench.machine import machine_text
 
     return f"growth on {machine_text(report['machine'])}\n\n{table_text(growth_rows(report), GROWTH_COLUMNS)}"
 
@@ -286,19 +194,10 @@ def dispatch(
             "million take about ten minutes.",
         ),
     ] = None,
-    misbehaviour_seconds: Annotated[
-        int,
-        typer.Option(
-            "--misbehaviour-seconds",
-            metavar="S",
-            parser=whole_number(),
-            help="How long each of sixty runs beside a dispatcher that misbehaves takes; 0 leaves them out.",
-        ),
-    ] = 1,
     seconds: SecondsOption = 10,
     output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
-    """Measure what dispatchers cost a put, also when they misbehave, how soon they see it, and kills."""
+    """Measure what dispatchers cost a put, how soon they see it, and how soon they are back after a kill."""
     from reput.bench.dispatch import measure_dispatch
 
     report = measure_dispatch(
@@ -307,7 +206,6 @@ def dispatch(
         body_size=size,
         restarts=restarts,
         backstop_puts=backstop_puts,
-        misbehaviour_seconds=misbehaviour_seconds,
         latency_seconds=seconds,
     )
     print_report(report, output_format)
@@ -402,13 +300,8 @@ def print_report(report: dict[str, Any], output_format: OutputFormat) -> None:
 def report_text(report: Mapping[str, Any]) -> str:
     """Return where a measurement was made, and a table of its figures."""
     from reput.bench.figures import figure_rows
+    from reput.bench.machine import machine_text
 
     rows = list(figure_rows(report))
     table = table_text(rows, ("what", "figure", "unit", "asked", "kept"))
     return f"{report['bench']} on {machine_text(report['machine'])}\n\n{table}"
-
-
-def machine_text(machine: Mapping[str, Any]) -> str:
-    """Return the machine that something was measured on."""
-    processor = f"{machine['processor']}, {machine['cores']} cores"
-    return f"{processor}, Python {machine['python']}, {machine['file_system']}, reput {machine['reput']}"

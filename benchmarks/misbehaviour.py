@@ -1,19 +1,23 @@
-"""What dispatchers that misbehave cost who puts, beside an unrelated program that takes as much processor time.
+"""What misbehaving dispatchers cost a put, compared with an unrelated program that takes as much processor time.
 
-A misbehaving dispatcher may cost its share of the processors and nothing else. So each kind has two runs in turns, both
-at the same steady rate of puts and with the consume queue and the index beside::
+A misbehaving dispatcher may cost its share of the processors and nothing else. Each kind has two alternating runs, both
+with the same steady rate of puts and with consume queue and index attached::
 
     the dispatcher, killed again and again, crashing, stopped, ten times too slow, leaking, or shouting
     no such dispatcher, but a program that burns the processor time that the group took more than in a calm run
 
-Compared are the medians of the 99th percentiles of `put`. The program is as unrelated to the writer as the group is: it
-has a session of its own, which the scheduler gives a share of its own. What is done to a dispatcher from outside comes
-at any moment between two puts: right before each it would be the put that is measured.
+The comparison is of the medians of the 99th percentiles of `put`. The program is as unrelated to the writer as the
+group is: it has a session of its own, to which the scheduler gives its own share. Faults from outside come at a random
+moment between two puts: immediately before each put, they would be the thing that is measured.
+
+    python -m benchmarks.misbehaviour --seconds 1
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
 import os
 import random
 import signal
@@ -21,16 +25,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import reput
-from reput.bench.machine import percentiles, processor_time
+from reput.bench.dispatch import installed
+from reput.bench.machine import machine_facts, percentiles, processor_time
+from reput.bench.scratch import scratch_directory
 from reput.embedded.store import Store
 from reput.process.owner.process_group import ProcessGroup
 
-__all__ = ["KINDS", "measure_misbehaviour", "plugin_source"]
+__all__ = ["KINDS", "main", "measure_misbehaviour"]
 
 VIEWS = ("consume_queue", "index")
 KINDS = ("kill", "crash_loop", "stop", "slow", "leak", "shout")
@@ -112,14 +118,24 @@ class Puts(NamedTuple):
     body: bytes
 
 
-def measure_misbehaviour(scratch: Path, *, rate: int, seconds: float, body: bytes) -> dict[str, Any]:
-    """Measure every kind; dispatchers of their names are installed, made by `plugin_source`.
+def measure_misbehaviour(
+    directory: Path | None = None, *, rate: int = 1_000, seconds: float = 1.0, body_size: int = 1024
+) -> dict[str, Any]:
+    """Measure every kind.
 
     Args:
-        rate: puts a second.
-        seconds: of one run; a kind has ten of them.
+        directory: where scratch stores are made and removed; None: the system's temporary directory.
+        rate: puts per second.
+        seconds: duration of one run; each kind has ten runs.
     """
-    plan = Puts(rate, seconds, body)
+    with scratch_directory(directory) as scratch:
+        facts = {"bench": "misbehaviour", "machine": machine_facts(scratch), "body_size": body_size}
+        with installed(scratch / "plugins", dict.fromkeys(KINDS, plugin_source(rate))):
+            return facts | compare_kinds(scratch, Puts(rate, seconds, bytes(body_size)))
+
+
+def compare_kinds(scratch: Path, plan: Puts) -> dict[str, Any]:
+    """Return the percentiles of every kind and of its burner."""
     with open_group(scratch / "calm", VIEWS) as store:
         calm = run_puts(store, plan)
     kinds: list[dict[str, Any]] = []
@@ -149,8 +165,8 @@ def measure_misbehaviour(scratch: Path, *, rate: int, seconds: float, body: byte
             }
         )
     return {
-        "rate": rate,
-        "seconds": seconds,
+        "rate": plan.rate,
+        "seconds": plan.seconds,
         "rounds": ROUNDS,
         "calm_put_p99_us": calm["p99_us"],
         "kinds": kinds,
@@ -293,3 +309,20 @@ def burning(share: float) -> Iterator[None]:
             program.wait()
             assert program.stdout is not None
             program.stdout.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the report as one JSON object."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.misbehaviour", description="Measure puts beside misbehaving dispatchers."
+    )
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="duration of each of the sixty runs")
+    parser.add_argument("--rate", type=int, default=1_000, metavar="R", help="puts per second")
+    parser.add_argument("--directory", type=Path, metavar="D", help="where scratch stores are made and removed")
+    asked = parser.parse_args(arguments)
+    print(json.dumps(measure_misbehaviour(asked.directory, rate=asked.rate, seconds=asked.seconds)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """RocketMQ's own store, as the program `peer` measures it.
 
-`peer SUB-COMMAND --version V --dir D --log L` prints a JSON object a line: ``measurement`` says what it is of, and the
-other fields what was done and seen. It is no part of reput; whoever has it names its folder.
+`peer SUB-COMMAND --version V --dir D --log L` prints one JSON object per line: ``measurement`` names the measurement,
+the other fields its parameters and figures. The program is not part of reput; `--peer` names its folder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from reput.bench.turns import Command, Turn, run_turn
+from benchmarks.timed_commands import Command, TimedRun, run_command
 
 __all__ = ["PEER_COMMANDS", "PEER_FIGURES", "VERSIONS", "Peer", "PeerFigure"]
 
@@ -22,13 +22,13 @@ BUILD_TIMEOUT_S = 600.0
 
 
 class PeerFigure(msgspec.Struct, frozen=True):
-    """Where a figure of RocketMQ's stands: *field* of the report whose fields are as in *only*."""
+    """Where a figure of RocketMQ stands: in *field* of the report whose other fields equal *only*."""
 
     field: str
     only: dict[str, object]
 
     def of(self, report: dict[str, Any]) -> float | None:
-        """Return the figure, None where *report* is of something else."""
+        """Return the figure, or None if *report* is about something else."""
         if any(report.get(name) != value for name, value in self.only.items()):
             return None
         found = report.get(self.field)
@@ -83,9 +83,9 @@ class Peer:
     """The program, and the versions of RocketMQ that it was built for.
 
     Args:
-        path: the program, or the folder that it lies in.
+        path: the program, or its folder.
         directory: where it makes its scratch stores.
-        log: what it and RocketMQ say is added to this file.
+        log: the file that its output and RocketMQ's is appended to.
     """
 
     def __init__(self, path: Path, versions: Sequence[str], directory: Path, log: Path) -> None:
@@ -95,17 +95,17 @@ class Peer:
         self.log = log
 
     def build(self) -> Iterator[str]:
-        """Have it built for each version; one that cannot be is left out, and a sentence says why."""
+        """Build it for each version; drop a version that does not build, and yield a sentence that says why."""
         if not os.access(self.program, os.X_OK):
-            yield f"RocketMQ is not measured, as there is no program that does it: path={self.program}"
+            yield f"RocketMQ is not measured, the program is missing: path={self.program}"
             self.versions = []
         for version in list(self.versions):
-            turn = run_turn([str(self.program), "build", "--version", version], BUILD_TIMEOUT_S, errors=self.log)
-            if turn.failed:
-                yield f"RocketMQ is not measured, as its program cannot be built: version={version} {turn.failed}"
+            run = run_command([str(self.program), "build", "--version", version], BUILD_TIMEOUT_S, errors=self.log)
+            if run.failed:
+                yield f"RocketMQ is not measured, its program cannot be built: version={version} {run.failed}"
                 self.versions.remove(version)
 
-    def measure(self, version: str, command: Sequence[str], timeout: float) -> Turn:
-        """Run one of its measurements with one version of RocketMQ."""
+    def measure(self, version: str, command: Sequence[str], timeout: float) -> TimedRun:
+        """Run one measurement against one version of RocketMQ."""
         whole = [str(self.program), *command, "--version", version, "--dir", str(self.directory)]
-        return run_turn([*whole, "--log", str(self.log)], timeout, errors=self.log)
+        return run_command([*whole, "--log", str(self.log)], timeout, errors=self.log)

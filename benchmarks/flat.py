@@ -1,19 +1,24 @@
-"""Whether a put and a get cost the same, however many queues and segments a store has.
+"""Whether a put and a get cost the same with few and with many queues and segments.
 
-Two stores are open at a time, one with few and one with many. They take turns, and what is compared is the processor
-time of the calling thread within the same second: the ratio of each round, of which the median is reported.
+Two stores are open at a time, one with few and one with many. They alternate within the same second; the report has the
+median over the rounds of the ratio of processor time of the calling thread.
 
 queues    10 and 10,000 queues of one topic; each message goes to a queue at random, and each get asks one at random
 segments  1 and 100 segments; each get asks for a message at random
+
+    python -m benchmarks.flat --queues 100 --segments 3 --rounds 3
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
 import shutil
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count as count_from
 from pathlib import Path
@@ -24,7 +29,7 @@ from reput.bench.machine import machine_facts
 from reput.bench.scratch import scratch_directory
 from reput.embedded.store import Store
 
-__all__ = ["measure_flat"]
+__all__ = ["main", "measure_flat"]
 
 VIEW = "consume_queue"
 SEED = 11
@@ -44,7 +49,7 @@ def measure_flat(
     rounds: int = 31,
     calls: int = 400,
 ) -> dict[str, Any]:
-    """Measure both.
+    """Measure queues and segments.
 
     Args:
         directory: where scratch stores are made and removed; None: the system's place for such.
@@ -175,3 +180,22 @@ class Side:
         for _ in range(count):
             queue_id = self.choose.randrange(self.queues)
             yield queue_id, self.choose.randrange(self.ends[queue_id])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the report as one JSON object."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.flat", description="Compare the costs of put and get in small and large stores."
+    )
+    parser.add_argument("--queues", type=int, default=10_000, metavar="Q", help="queues of the store with many")
+    parser.add_argument("--segments", type=int, default=100, metavar="S", help="segments of the store with many")
+    parser.add_argument("--rounds", type=int, default=31, metavar="N", help="rounds per store")
+    parser.add_argument("--directory", type=Path, metavar="D", help="where scratch stores are made and removed")
+    asked = parser.parse_args(arguments)
+    report = measure_flat(asked.directory, queues=(10, asked.queues), segments=(1, asked.segments), rounds=asked.rounds)
+    print(json.dumps(report))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

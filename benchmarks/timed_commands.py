@@ -1,4 +1,4 @@
-"""Turns: commands that are measured one after the other, each in processes of its own, with what disturbed it."""
+"""Commands that are run one at a time, each in processes of its own, with their reports and what disturbed them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,15 +15,13 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["REPUT", "Command", "Turn", "run_turn", "user_environment"]
+__all__ = ["Command", "TimedRun", "run_command"]
 
-# `reput`, as the interpreter that runs has it.
-REPUT = (sys.executable, "-c", "import sys; from reput.cli import main; sys.exit(main())")
 ERROR_LINES = 3
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command whose *sizes* are small where a run is only to be tried: (option, usual, small)."""
+    """A command line. *sizes* are its options as (option, usual size, size of a quick run)."""
 
     words: tuple[str, ...]
     sizes: tuple[tuple[str, int, int], ...] = ()
@@ -35,15 +32,15 @@ class Command(msgspec.Struct, frozen=True):
         return [*self.words, *(word for option, size in sizes for word in (option, str(size)))]
 
 
-class Turn(msgspec.Struct, frozen=True):
+class TimedRun(msgspec.Struct, frozen=True):
     """What one command did.
 
     Attributes:
-        reports: the JSON objects that it printed, a line each.
+        reports: the JSON objects that it printed, one per line.
         seconds: from its start to its end.
-        other_load_cores: processor time that everybody else took meanwhile, in cores. Above 0.1 the slowest of a
-            thousand, above 0.3 all figures say more of the others than of the command.
-        failed: why there are no reports, or not all of them.
+        other_load_cores: processor time of all other processes meanwhile, in cores. Above 0.1 it distorts the slowest
+            of a thousand, above 0.3 every figure.
+        failed: why reports are missing; None if none are.
     """
 
     reports: list[dict[str, Any]]
@@ -52,20 +49,15 @@ class Turn(msgspec.Struct, frozen=True):
     failed: str | None = None
 
 
-def user_environment() -> dict[str, str]:
-    """Return the environment of a user's command: its modules are compiled once, as where it is installed."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-
-
-def run_turn(
+def run_command(
     command: Sequence[str], timeout: float, *, environment: Mapping[str, str] | None = None, errors: Path | None = None
-) -> Turn:
-    """Run *command* until it ends, at most *timeout* seconds; what it started ends with it.
+) -> TimedRun:
+    """Run *command* to its end, at most *timeout* seconds, and kill the processes that it leaves behind.
 
-    What is dirty in the page cache is written before, so that no command pays for the one before it.
+    Dirty pages are written first, so that no command pays for the one before it.
 
     Args:
-        errors: where what it says on stderr is kept; None: nowhere.
+        errors: the file that its stderr is appended to; None: discarded.
     """
     os.sync()
     machine, own, begin = machine_seconds(), own_seconds(), time.monotonic()
@@ -77,7 +69,7 @@ def run_turn(
                 command, stdout=subprocess.PIPE, stderr=stderr, env=environment, start_new_session=True
             )
         except OSError as error:
-            return Turn([], 0.0, 0.0, f"error={error.strerror}")
+            return TimedRun([], 0.0, 0.0, f"error={error.strerror}")
         try:
             output, _ = process.communicate(timeout=timeout)
             failed = None if process.returncode == 0 else f"exit_code={process.returncode}"
@@ -90,7 +82,7 @@ def run_turn(
     if failed and errors is not None:
         failed += last_words(errors, said_before)
     reports = [found for line in output.splitlines() if isinstance(found := as_json(line), dict)]
-    return Turn(reports, round(seconds, 2), round(max(others, 0.0) / seconds, 3), failed)
+    return TimedRun(reports, round(seconds, 2), round(max(others, 0.0) / seconds, 3), failed)
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,1 @@
+"""Measurements for developers of reput. They need a checkout and are not part of the wheel."""

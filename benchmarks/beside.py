@@ -1,0 +1,233 @@
+"""reput and RocketMQ side by side: the same work, on the same machine, alternating.
+
+    round 1   append    reput │ RocketMQ 4.9.7 │ RocketMQ 5.3.3 │ RocketMQ 5.5.0
+              read      RocketMQ 5.5.0 │ reput │ RocketMQ 4.9.7 │ RocketMQ 5.3.3        the first one rotates
+              …
+    round 2   append    …
+
+Each command runs in a process of its own. Its report, its duration and the load of other processes meanwhile are one
+line of JSON in the file that keeps the run. Parts without a counterpart in RocketMQ run in the first round only.
+
+    python -m benchmarks.beside --peer DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.comparison import OURSELVES, Line, beside_rows, failed_runs, notes_of, read_lines, rows_of
+from benchmarks.rocketmq_peer import PEER_COMMANDS, VERSIONS, Peer
+from benchmarks.timed_commands import Command, TimedRun, run_command
+from reput.bench.machine import machine_facts, machine_text
+from reput.bench.scratch import scratch_directory, spread_directories
+from reput.bench.user_command import REPUT, user_environment
+from reput.cli.output import table_text, write_line
+
+__all__ = ["PARTS", "USUAL_PARTS", "Part", "main", "measure_beside"]
+
+CHECKOUT = Path(__file__).parents[1]
+# Measurements of this folder. All others are verbs of `reput bench`.
+DEVELOPERS = ("flat", "misbehaviour")
+# Far more than any command needs; one that takes longer hangs.
+RUN_TIMEOUT_S = 240.0
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One part of a run: commands that measure reput, and RocketMQ's commands for the same work."""
+
+    reput: tuple[Command, ...]
+    peer: tuple[str, ...] = ()
+
+
+PARTS = {
+    "append": Part(
+        (Command(("append",), (("--count", 1_000_000, 2_000), ("--seconds", 10, 1))),),
+        ("put", "visible"),
+    ),
+    "sync": Part((Command(("sync",), (("--count", 100_000, 1_024),)),), ("put to disk", "put to disk, in flight")),
+    "read": Part((Command(("read",), (("--count", 600_000, 2_000),)),), ("read",)),
+    "open": Part((Command(("open",), (("--bytes", 1 << 30, 1 << 20), ("--rounds", 3, 1))),), ("open",)),
+    "rebuild": Part(
+        (
+            Command(("rebuild", "--queues", "1"), (("--count", 600_000, 2_000),)),
+            Command(("rebuild", "--queues", "1000"), (("--count", 600_000, 2_000),)),
+        ),
+        ("rebuild, one queue", "rebuild, 1,000 queues"),
+    ),
+    "dispatch": Part(
+        (
+            Command(
+                ("dispatch",),
+                (("--count", 20_000, 200), ("--restarts", 20, 1), ("--seconds", 10, 1)),
+            ),
+        )
+    ),
+    "flat": Part(
+        (Command(("flat",), (("--queues", 10_000, 20), ("--segments", 100, 2), ("--rounds", 31, 1))),),
+    ),
+    "ring": Part(
+        (Command(("ring",), (("--requests", 4_000_000, 64_000), ("--rounds", 40, 1), ("--wake-ups", 3_000, 20))),)
+    ),
+    "consume": Part((Command(("consume",), (("--count", 300_000, 640), ("--wake-ups", 3_000, 20))),)),
+}
+
+
+# The slow part takes minutes, so it runs only where --only names it.
+SLOW_PART = "isolation"
+PARTS[SLOW_PART] = Part((Command(("misbehaviour",), (("--seconds", 2, 1),)),))
+USUAL_PARTS = tuple(name for name in PARTS if name != SLOW_PART)
+
+
+def measure_beside(
+    out: Path,
+    *,
+    peer: Path | None = None,
+    versions: Sequence[str] = VERSIONS,
+    parts: Sequence[str] = USUAL_PARTS,
+    rounds: int = 2,
+    minutes: float = 20.0,
+    quick: bool = False,
+    directory: Path | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> None:
+    """Measure, and write a line to *out* after each command.
+
+    Args:
+        peer: the program that measures RocketMQ, or its folder; None: measure reput alone.
+        minutes: start no command after that; every part's first round comes before any second round.
+        quick: do so little work that the figures mean nothing.
+        directory: where scratch stores are made and removed; None: the system's temporary directory.
+        say: receives a sentence for each step and for each omission.
+    """
+    log = out.with_name(out.name + ".log")
+    encode = msgspec.json.Encoder().encode
+    with scratch_directory(directory) as scratch:
+        # RocketMQ makes its stores here, too.
+        spread_directories(scratch)
+        log.write_bytes(b"")
+        program = None if peer is None else Peer(peer, versions, scratch, log)
+        notes = list(program.build()) if program else ["RocketMQ is not measured: --peer names no program."]
+        if quick:
+            notes.append("quick run: the figures mean nothing")
+        for note in notes:
+            say(note)
+        with out.open("wb") as file:
+            file.write(encode(Line(machine=machine_facts(scratch), notes=notes)) + b"\n")
+            until = time.monotonic() + minutes * 60
+            for line in runs_in_order(program, parts, rounds, quick=quick):
+                if time.monotonic() > until:
+                    note = f"the time is up: minutes={minutes:g} next={line.part} round={line.round}"
+                    say(note)
+                    file.write(encode(Line(notes=[note])) + b"\n")
+                    return
+                say(f"round {line.round}, {line.part}: {line.who} {' '.join(line.command)}")
+                line.run = run_line(line, program, scratch, log)
+                if line.run.failed:
+                    say(f"failed: {line.run.failed}")
+                file.write(encode(line) + b"\n")
+                file.flush()
+
+
+def runs_in_order(program: Peer | None, parts: Sequence[str], rounds: int, *, quick: bool) -> Iterator[Line]:
+    """Yield a line for each command to run, in order, still without its result."""
+    beginner = itertools.count()
+    for number in range(1, rounds + 1):
+        for name in parts:
+            part = PARTS[name]
+            if number > 1 and not part.peer:
+                continue
+            work = {OURSELVES: [command.line(quick=quick) for command in part.reput]}
+            if program is not None:
+                commands = [PEER_COMMANDS[peer].line(quick=quick) for peer in part.peer]
+                work |= {version: commands for version in program.versions if commands}
+            first = next(beginner) % len(work)
+            for who in [*work, *work][first : first + len(work)]:
+                for command in work[who]:
+                    yield Line(who=who, part=name, round=number, command=command)
+
+
+def run_line(line: Line, program: Peer | None, scratch: Path, log: Path) -> TimedRun:
+    """Run the command of *line*."""
+    if line.who != OURSELVES:
+        assert program is not None
+        return program.measure(line.who, line.command, RUN_TIMEOUT_S)
+    word, *options = line.command
+    if word in DEVELOPERS:
+        command = [sys.executable, "-m", f"benchmarks.{word}", *options]
+    else:
+        command = [*REPUT, "bench", word, *options, "--format", "json"]
+    environment = user_environment() | {"TMPDIR": str(scratch), "PYTHONPATH": str(CHECKOUT)}
+    return run_command(command, RUN_TIMEOUT_S, environment=environment, errors=log)
+
+
+def print_comparison(path: Path, *, as_json: bool, notes: bool) -> int:
+    """Print the table of a run, its failures, and with *notes* what it left out. Return the exit code."""
+    lines = read_lines(path)
+    rows = rows_of(lines)
+    failed = list(failed_runs(lines))
+    if as_json:
+        for row in rows:
+            write_line(json.dumps(msgspec.to_builtins(row)))
+    else:
+        shown = beside_rows(rows)
+        tables = [table_text(shown, tuple(shown[0]))] if shown else []
+        write_line("\n\n".join([machine_text(lines[0].machine), *tables]))
+    for sentence in [*(notes_of(lines) if notes else []), *failed]:
+        print(f"reput: {sentence}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.beside",
+        description="Measure reput and RocketMQ side by side, alternating, and print goals beside results. Without "
+        "--peer, measure reput alone. Exit code 1: a command failed; a missed goal is no failure.",
+    )
+    add = parser.add_argument
+    add("--peer", type=Path, metavar="DIR", help="the program `peer`, which measures RocketMQ, or its folder")
+    add("--version", action="append", metavar="V", help=f"a version of RocketMQ, repeatable; default {VERSIONS}")
+    add("--only", action="append", choices=PARTS, metavar="PART", help=f"a part, repeatable: {', '.join(PARTS)}")
+    add("--rounds", type=int, default=2, metavar="N", help="how often each command runs; default 2")
+    add("--minutes", type=float, default=20.0, metavar="M", help="start nothing after that; default 20")
+    add("--quick", action="store_true", help="do so little work that the figures mean nothing")
+    add(
+        "--out", type=Path, default=Path("beside.jsonl"), metavar="FILE", help="keeps the run, one JSON object per line"
+    )
+    add("--from", type=Path, dest="again", metavar="FILE", help="measure nothing, print the table of a kept run")
+    add("--directory", type=Path, metavar="D", help="where scratch stores are made and removed")
+    add("--format", choices=("text", "json"), default="text", help="a table, or one JSON object per figure")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    asked = parser().parse_args(arguments)
+    if asked.again is None:
+        measure_beside(
+            asked.out,
+            peer=asked.peer,
+            versions=asked.version or VERSIONS,
+            parts=asked.only or USUAL_PARTS,
+            rounds=asked.rounds,
+            minutes=asked.minutes,
+            quick=asked.quick,
+            directory=asked.directory,
+            say=lambda sentence: print(f"reput: {sentence}", file=sys.stderr, flush=True),
+        )
+    try:
+        return print_comparison(asked.again or asked.out, as_json=asked.format == "json", notes=asked.again is not None)
+    except (OSError, msgspec.MsgspecError) as error:
+        parser().error(f"cannot read a run: path={asked.again or asked.out} error={error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
