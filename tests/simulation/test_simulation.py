@@ -17,7 +17,7 @@ from simulation.simulation import FAULTS, Simulation
 SEEDS = os.environ.get("REPUT_SIMULATION_SEEDS", "0-1999")
 # Small parts keep the workers of a run evenly busy.
 PART_SIZE = 125
-FAULT_COUNT_MIN = 20
+FAULT_COUNT_MIN = 10
 
 
 def parts() -> list[range]:
