@@ -163,21 +163,26 @@ def open_store(
     )
 
 
+def set_clock(writer: MessageStore, clock: Clock) -> None:
+    """Give the writer of an open store another clock: for the times of its records, and for what asks its clock."""
+    writer.clock = writer.appender.clock = clock
+
+
 def drop(opened: MessageStore) -> None:
     """Leave a store as a killed process would: no flush, no snapshot, no lock."""
-    if opened.commit_service is not None:
+    if opened.durability.commit_service is not None:
         # Neither its thread nor the flusher's commits what is in the pool.
         opened.commit_log.failed = "dropped"
-        opened.commit_service.stop()
-    opened.flush_service.stopping = True
+        opened.durability.commit_service.stop()
+    opened.durability.flush_service.stopping = True
     opened.commit_log.durable = opened.commit_log.appended
-    opened.flush_service.wake.set()
-    opened.flush_service.thread.join()
+    opened.durability.flush_service.wake.set()
+    opened.durability.flush_service.thread.join()
     opened.commit_log.stopping = True
     opened.commit_log.work.set()
     opened.commit_log.helper.join()
-    opened.store_lock.close()
-    opened.closed = "dropped"
+    opened.store_files.store_lock.close()
+    opened.appender.closed = "dropped"
 
 
 def message_of_size(record_size: int, **fields: object) -> Message:

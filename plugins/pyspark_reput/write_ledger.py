@@ -111,7 +111,7 @@ class WriteLedger:
             mark = (WRITE_PROPERTY, self.mark(begun.batch))
             writer.put_batch(messages_of(rows.slice(to_pass), self.topic, mark))
             to_pass = 0
-        while not writer.wait_durable(writer.appended):
+        while not writer.durability.wait(writer.appended):
             # The disk is slow. If it fails, that is an error.
             continue
         self.keep(msgspec.structs.replace(begun, done=True))

@@ -80,8 +80,10 @@ def test_a_long_turn_is_forced_while_the_next_one_puts(store):
 def test_large_messages_make_small_groups(store):
     """A group is bounded in bytes, too: other threads put in between."""
     locks = []
-    append_each = store._engine.writer.append_each
-    store._engine.writer.append_each = lambda messages, batch: locks.append(len(batch)) or append_each(messages, batch)
+    append_each = store._engine.writer.appender.append_each
+    store._engine.writer.appender.append_each = lambda messages, batch: (
+        locks.append(len(batch)) or append_each(messages, batch)
+    )
 
     async def main():
         await asyncio.gather(*(store.aput(reput.Message("orders", bytes(600_000))) for _ in range(5)))
@@ -250,7 +252,7 @@ def test_a_publication_that_fails_is_told_to_those_who_put(store):
     def refuse(*_):
         raise RuntimeError("a defect")
 
-    store._engine.writer.publisher.publish = refuse
+    store._engine.writer.appender.publisher.publish = refuse
 
     async def main():
         puts = (store.aput(message(number)) for number in range(3))

@@ -119,7 +119,7 @@ def cut_at_every_call(root: Path, kind: type[ScriptedStore]) -> int:
 @row(KILL, "snapshot, checkpoint, close", "the next opening finds the end by itself")
 def kill_close(root: Path) -> int:
     def close_and_open(store: ScriptedStore) -> None:
-        store.write_snapshot()
+        store.durability.write_snapshot()
         close_without_views(store)
         store.abandon()
         store.open()
@@ -316,7 +316,7 @@ def fill_log(root: Path) -> int:
                 end = store.store.appended
                 store.maybe_stored = [store.message()]
                 try:
-                    store.store.append_batch(store.maybe_stored)
+                    store.store.appender.append_batch(store.maybe_stored)
                 except StoreFull as error:
                     refusal = str(error)
                     break

@@ -111,8 +111,8 @@ class PooledStore(ScriptedStore):
 
     def flush(self) -> None:
         """The committer's thread comes to run, then the flusher's."""
-        assert self.store.commit_service is not None
-        self.store.commit_service.do_round()
+        assert self.store.durability.commit_service is not None
+        self.store.durability.commit_service.do_round()
         super().flush()
 
 

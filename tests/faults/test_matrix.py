@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 HEAD = "| fault | where | times | afterwards |\n|---|---|---|---|\n"
 # Times are said roughly: a file call more or less is no news.
 STEPS = (200, 100, 50, 20, 10)
-STARTED = re.compile(r'(?:THREAD_NAME = |\.start\(\s*)"(reput-[a-z-]+)"')
+STARTED = re.compile(r'(?:\.start|__init__)\(\s*"(reput-[a-z-]+)"')
 # What has a process of its own, or runs for a command: when it ends by an error, so does that.
 OTHERS = ("core/reput/bench/", "core/reput/cli/", "plugins/")
 

@@ -9,6 +9,7 @@ from reput.process.frames.frame_publisher import FramePublisher
 from reput.store.disk.sealed_file import seal
 from reput.store.record.properties import encode_properties
 from reput.store.record.record import encode_host, encode_record
+from reput.store.writer.publisher import AppendedRecords
 from reput_hooks.dispatch import ROW
 
 SEGMENT_SIZE = 1 << 22
@@ -63,13 +64,15 @@ class LogWriter:
             self.ordinal += 1
         if self.publisher is not None:
             self.publisher.publish(
-                begin,
-                self.end,
-                STORE_TIMESTAMP + self.ordinal - 1,
-                self.ordinal,
-                [(topic, 0)],
-                b"".join(rows),
-                b"k" * count,
+                AppendedRecords(
+                    begin,
+                    self.end,
+                    STORE_TIMESTAMP + self.ordinal - 1,
+                    self.ordinal,
+                    [(topic, 0)],
+                    b"".join(rows),
+                    b"k" * count,
+                )
             )
             if durable:
                 self.publisher.durable(self.end)

@@ -326,7 +326,7 @@ class Simulation:
         if self.alive:
             self.alive = False
             self.writer_files.die()
-            self.store.store_lock.close()
+            self.store.store_files.store_lock.close()
 
     def complain(self, text: str) -> None:
         raise Violation(text)
@@ -351,12 +351,12 @@ class Simulation:
     def put(self) -> None:
         message = self.message()
         self.maybe_stored = [message]
-        self.refused(lambda: self.store.append_batch([message]) and None)
+        self.refused(lambda: self.store.appender.append_batch([message]) and None)
         self.take_over()
 
     def put_batch(self) -> None:
         self.maybe_stored = [self.message() for _ in range(self.chance.randrange(2, 8))]
-        self.refused(lambda: self.store.append_batch(self.maybe_stored) and None)
+        self.refused(lambda: self.store.appender.append_batch(self.maybe_stored) and None)
         self.take_over()
 
     def burst(self) -> None:
@@ -425,7 +425,7 @@ class Simulation:
 
     def flush(self) -> None:
         """The flusher's thread comes to run."""
-        self.store.flush_service.do_round()
+        self.store.durability.flush_service.do_round()
         self.note_durable()
 
     def note_durable(self) -> None:
@@ -500,7 +500,7 @@ class Simulation:
 
     def write_snapshot(self) -> None:
         self.clock.advance(12.0)
-        self.store.snapshot_when_due()
+        self.store.durability.snapshot_regularly()
 
     def kill_writer_in_record(self) -> None:
         """The last put is killed after some of the record's bytes, which a put writes behind the size word first.
@@ -551,14 +551,14 @@ class Simulation:
         self.put()
         self.disk.force_error = errno.EIO
         self.clock.advance(12.0)
-        self.store.flush_service.do_round()
+        self.store.durability.flush_service.do_round()
         self.disk.force_error = None
         if self.store.durable < self.store.appended:
             self.faults["no force"] += 1
             if self.store.state != "READ_ONLY" or "Input/output error" not in (self.store.reason or ""):
                 raise Violation(f"a failed force is kept secret: state={self.store.state} reason={self.store.reason}")
             try:
-                self.store.append(self.message())
+                self.store.appender.append(self.message())
             except StoreReadOnly:
                 pass
             else:

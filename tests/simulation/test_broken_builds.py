@@ -13,10 +13,10 @@ from reput.ring import RingReader
 from reput.ring.layout import WORD_SIZE
 from reput.store.disk.files import WrittenFile
 from reput.store.log.commit_log import CommitLog
-from reput.store.message_store import MessageStore
 from reput.store.recovery import cut_log, log_tail
 from reput.store.state.epochs import Epochs
 from reput.store.state.topic_deletions import TopicDeletions
+from reput.store.writer import store_files
 from simulation.simulated_disk import ProcessFiles, SimulatedDisk
 from simulation.simulation import Simulation, SimulationFailed
 
@@ -59,8 +59,8 @@ def old_units_are_not_zeroed(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_a_killed_writer_left_is_not_forced(patch: pytest.MonkeyPatch) -> None:
-    """A recovered log counts as durable although nobody has forced it."""
-    patch.setattr(MessageStore, "force_recovered", lambda store, segments, begin, end: None)
+    """A recovered log counts as durable although it was never forced."""
+    patch.setattr(store_files, "force_recovered", lambda files, segments, begin, end: None)
 
 
 def the_log_is_not_cut(patch: pytest.MonkeyPatch) -> None:

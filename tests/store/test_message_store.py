@@ -25,12 +25,13 @@ from reput.errors import (
     StoreReadOnly,
 )
 from reput.filter.string_hash import string_hash
-from reput.store import message_store
 from reput.store.config.topic_config_manager import TopicConfig, TopicConfigManager
 from reput.store.log.log_scan import LogScan
 from reput.store.record.message import Message, MessageExtBrokerInner, PutMessageStatus, message_properties
 from reput.store.record.record import encode_address
 from reput.store.state.store_lock import StoreLock
+from reput.store.writer import message_preparer
+from reput.store.writer.publisher import Publisher
 from reput_hooks import DispatchColumns
 from small_store import (
     SEGMENT_SIZE,
@@ -49,7 +50,7 @@ from small_store import (
 RECORD_SIZE_MIN = 97
 
 
-class Published:
+class Published(Publisher):
     """A publisher that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -57,11 +58,11 @@ class Published:
         self.requests: list[object] = []
         self.durable_offsets: list[int] = []
 
-    def publish(self, begin, end, store_timestamp, ordinal, queues, rows, texts):
-        self.frames.append((begin, end, store_timestamp, ordinal))
-        self.requests += DispatchColumns(list(queues), rows, texts)
+    def publish(self, records):
+        self.frames.append((records.begin, records.end, records.store_timestamp, records.ordinal))
+        self.requests += DispatchColumns(list(records.queues), records.rows, records.texts)
 
-    def durable(self, offset, *_):
+    def durable(self, offset):
         self.durable_offsets.append(offset)
 
 
@@ -368,7 +369,7 @@ def test_tags_that_were_met_before_change_nothing(tmp_path):
     for tags in (None, "", "paid", "bezahlt ✓", "a\x01b", "\u3000", "x" * 2000):
         for keys in (None, "", "k1 k2", ["k1", "k2"], [], ("k1",), ["schlüssel"], "a\x01b", "x" * 5000):
             message = Message("orders", b"", tags=tags, keys=keys)
-            first, second = store.prepare(message), store.prepare(message)
+            first, second = store.preparer.prepare(message), store.preparer.prepare(message)
             properties, *_ = message_properties(message)
             assert first == second
             assert first.after_body == b"\x06orders" + len(properties).to_bytes(2, "big") + properties
@@ -381,10 +382,10 @@ def test_tags_that_were_met_before_change_nothing(tmp_path):
 
 def test_the_tags_that_are_known_have_a_limit(store, monkeypatch):
     """Whoever gives each message tags of its own fills no memory."""
-    monkeypatch.setattr(message_store, "TAGS_KNOWN_MAX", 10)
-    codes = [store.prepare(Message("orders", b"", tags=f"tag-{number}")).tags_code for number in range(50)]
+    monkeypatch.setattr(message_preparer, "TAGS_KNOWN_MAX", 10)
+    codes = [store.preparer.prepare(Message("orders", b"", tags=f"tag-{number}")).tags_code for number in range(50)]
     assert codes == [string_hash(f"tag-{number}") for number in range(50)]
-    assert len(store.known_tags) <= 12
+    assert len(store.preparer.known_tags) <= 12
 
 
 def test_properties_up_to_their_limit_are_stored(tmp_path):
@@ -584,7 +585,7 @@ def test_a_store_is_free_after_its_close(tmp_path):
 def test_in_a_forked_child_the_store_is_closed(store):
     """The child can neither write nor take the parent's lock away, nor waits for a thread that it does not have."""
     store.put(Message("orders", b"x"))
-    store.put_lock.acquire()
+    store.appender.put_lock.acquire()
     child = os.fork()
     if child == 0:
         signal.alarm(60)
@@ -596,7 +597,7 @@ def test_in_a_forked_child_the_store_is_closed(store):
             code = 0
         finally:
             os._exit(code)
-    store.put_lock.release()
+    store.appender.put_lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert StoreLock.holder(store.directory) == os.getpid()
     assert store.put(Message("orders", b"y")).queue_offset == 1
@@ -733,7 +734,7 @@ def test_a_failed_force_turns_the_store_read_only(tmp_path):
     with pytest.raises(StoreReadOnly, match="forced"):
         opened.put(Message("orders", b"refused"))
     assert opened.state == "READ_ONLY"
-    assert "Input/output error" in opened.read_only_reason
+    assert "Input/output error" in opened.appender.read_only_reason
     durable = opened.durable
     opened.close(views_complete=True)
     assert (tmp_path / "store" / "abort").exists()
@@ -750,7 +751,7 @@ def test_a_failed_force_is_noticed_without_anyone_waiting(tmp_path):
     opened = open_store(tmp_path / "store", files=files, flush_interval_commit_log=1, flush_commit_log_least_pages=0)
     files.force_error = errno.EIO
     opened.put(Message("orders", b"x"))
-    while opened.read_only_reason is None:
+    while opened.appender.read_only_reason is None:
         threading.Event().wait(0.001)
     with pytest.raises(StoreReadOnly):
         opened.put(Message("orders", b"y"))
@@ -900,7 +901,7 @@ def test_delayed_messages_are_told_as_they_are_stored(tmp_path):
     """Level and deliver time, for single messages and for those of a batch; a level may be without any delay."""
     store = open_store(tmp_path / "store", message_delay_level="0s 5s")
     told: list[tuple[int, int]] = []
-    store.on_delayed = lambda level, timestamp: told.append((level, timestamp))
+    store.appender.on_delayed = lambda level, timestamp: told.append((level, timestamp))
     store.put(Message("orders", b"", delay_level=2))
     store.put_batch([Message("orders", b""), Message("orders", b"", delay_level=1)])
     store.close(views_complete=False)
@@ -1013,7 +1014,7 @@ def test_a_topic_that_is_described_anew_is_spread_anew(store):
     describe(store.directory, "orders", 2)
     assert [store.put(Message("orders", b"")).queue_id for _ in range(2)] == [0, 1]
     describe(store.directory, "orders", 4)
-    store.topic_changed("orders")
+    store.topic_table.topic_changed("orders")
     assert {store.put(Message("orders", b"")).queue_id for _ in range(4)} == {0, 1, 2, 3}
 
 
@@ -1021,18 +1022,18 @@ def test_a_description_that_changes_while_it_is_looked_up_is_not_missed(store):
     """What was read before the change is not kept after it."""
     describe(store.directory, "orders", 1)
     store.put(Message("orders", b""))
-    store.topic_changed("orders")
-    find, changing = store.batch_topics.described.find, []
+    store.topic_table.topic_changed("orders")
+    find, changing = store.topic_table.batch_topics.described.find, []
 
     def find_while_it_changes(topic):
         found = find(topic)
         if not changing:
             describe(store.directory, "orders", 4)
-            changing.append(threading.Thread(target=store.topic_changed, args=("orders",)))
+            changing.append(threading.Thread(target=store.topic_table.topic_changed, args=("orders",)))
             changing[0].start()
         return found
 
-    store.batch_topics.described.find = find_while_it_changes
+    store.topic_table.batch_topics.described.find = find_while_it_changes
     store.put(Message("orders", b""))
     changing[0].join()
     assert {store.put(Message("orders", b"")).queue_id for _ in range(4)} == {0, 1, 2, 3}

@@ -106,7 +106,7 @@ class StoreStates(RuleBasedStateMachine):
     def keep_a_snapshot(self):
         # The log is forced by one thread at a time: here by the flusher's, so that the snapshot need not.
         self.opened.flush()
-        self.opened.write_snapshot(clean=False)
+        self.opened.durability.write_snapshot(clean=False)
 
     @rule()
     def close_and_open(self):

@@ -42,6 +42,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "check",
         "retention",
         "reader",
+        "writer",
     ),
     "reput.consume": ("registry", "pull", "delivery", "administration", "groups"),
     "reput.process": (

@@ -17,8 +17,9 @@ from functools import partial
 import msgspec
 
 from reput.embedded.durable_waits import DurableWaits
-from reput.store.message_store import MessageStore, Prepared
+from reput.store.message_store import MessageStore
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
+from reput.store.writer.message_preparer import Prepared
 
 __all__ = ["GroupedPuts"]
 
@@ -117,8 +118,8 @@ class GroupedPuts:
     def append_group(self, group: Group, end: int) -> int:
         """Store *group*, and answer whoever was refused; the others wait for the disk. Return where the last one ends;
         *end*, if there is none."""
-        begin = self.writer.monotonic()
-        outcomes = self.writer.append_each(group.messages, group.prepared)
+        begin = self.writer.appender.monotonic()
+        outcomes = self.writer.appender.append_each(group.messages, group.prepared)
         stored: Stored = []
         for future, outcome in zip(group.futures, outcomes, strict=True):
             if isinstance(outcome, PutMessageResult):
@@ -134,7 +135,7 @@ class GroupedPuts:
     def settle(self, end: int, stored: Stored, timer: asyncio.TimerHandle, begin: float) -> None:
         """Answer all of a group, which is on disk now or never will be; it was stored at *begin*."""
         timer.cancel()
-        self.writer.put_statistics.note(self.writer.monotonic() - begin, len(stored))
+        self.writer.appender.put_statistics.note(self.writer.appender.monotonic() - begin, len(stored))
         if self.writer.durable >= end:
             for future, result in stored:
                 if not future.done():
@@ -142,7 +143,7 @@ class GroupedPuts:
         else:
             for future, _ in stored:
                 if not future.done():
-                    future.set_exception(self.writer.refusal())
+                    future.set_exception(self.writer.appender.refusal())
 
     def give_up(self, stored: Stored) -> None:
         """Answer all of a group for which the disk takes too long."""

@@ -45,7 +45,7 @@ class OpenRing:
             if awaited is not None and awaited <= writer.appended:
                 writer.force_soon()
 
-        self.release_service = ReleaseService(publisher, writer.put_lock, descriptor, writer.threads, on_asked)
+        self.release_service = ReleaseService(publisher, writer.appender.put_lock, descriptor, writer.threads, on_asked)
         return publisher
 
     def end_release(self) -> None:

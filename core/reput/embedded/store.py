@@ -69,8 +69,8 @@ class Store(OpenedStore[StoreEngine]):
         writer = self._writer
         try:
             if not writer.sync_flush:
-                return writer.append(message)
-            message, prepared = writer.admit(message)
+                return writer.appender.append(message)
+            message, prepared = writer.appender.admit(message)
         except (AttributeError, TypeError):
             require_messages([message])
             raise
@@ -116,7 +116,7 @@ class Store(OpenedStore[StoreEngine]):
         if self._writer.durable < end:
             await self._engine.grouped_puts().waits.wait(end)
             if self._writer.durable < end:
-                raise self._writer.refusal()
+                raise self._writer.appender.refusal()
         return self._writer.durable
 
     @property
@@ -146,7 +146,7 @@ class Store(OpenedStore[StoreEngine]):
         self._writer.call_when_durable(commit_log_offset, forced.set)
         forced.wait()
         if self._writer.durable < commit_log_offset:
-            raise self._writer.refusal()
+            raise self._writer.appender.refusal()
 
     async def await_durable(self, commit_log_offset: int) -> None:
         """As `wait_durable`, for a task. Tasks that wait at the same time share one force."""
@@ -154,7 +154,7 @@ class Store(OpenedStore[StoreEngine]):
             return
         await self._engine.grouped_puts().waits.wait(commit_log_offset)
         if self._writer.durable < commit_log_offset:
-            raise self._writer.refusal()
+            raise self._writer.appender.refusal()
 
     def delete_topic(self, topic: str, timeout: float | None = 5.0) -> int:
         """Delete *topic* and return the commit-log offset of the deletion.

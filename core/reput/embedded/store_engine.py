@@ -36,7 +36,6 @@ from reput.store.config.consumer_offset_manager import consumer_offset_manager
 from reput.store.config.topic_config_manager import TopicConfigManager
 from reput.store.disk.shortages import do_all, go_back, tell_store_error
 from reput.store.message_store import MessageStore
-from reput.store.publisher import Publisher
 from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
 from reput.store.record.message import Message, PutMessageResult, check_topic
@@ -45,6 +44,7 @@ from reput.store.recovery.found_damage import FoundDamages, known_damage
 from reput.store.service.threads import Threads
 from reput.store.state.recorded_settings import meaning_of
 from reput.store.state.store_checkpoint import write_checkpoint
+from reput.store.writer.publisher import Publisher
 from reput_hooks import Cursor
 
 if TYPE_CHECKING:
@@ -120,11 +120,11 @@ class StoreEngine(ReadingEngine):
         self.schedule: ScheduleService | None = None
         if CONSUME_QUEUE in self.settings.dispatchers:
             self.schedule = ScheduleService(self.writer, self.new_reader(), partial(self.group.wait_for, CONSUME_QUEUE))
-            self.writer.on_delayed = self.schedule.notice
+            self.writer.appender.on_delayed = self.schedule.notice
             if self.schedule.has_waiting:
                 self.schedule.start()
-        self.writer.durable_views = self.views.durable_views
-        self.writer.retention.start(self.views.cursors_needed, self.release_log)
+        self.writer.durability.durable_views = self.views.durable_views
+        self.writer.retention.watch(self.views.cursors_needed, self.release_log)
         if isinstance(self.group, ProcessGroup):
             self.group.on_clean = self.writer.retention.clean
             self.group.on_statistics = self.sent_statistics
@@ -135,7 +135,7 @@ class StoreEngine(ReadingEngine):
         This comes before the first put: a new message may get the queue offset of a lost one.
         """
         writer = self.writer
-        if writer.adopted_clean and writer.closed_at == writer.appended:
+        if writer.store_files.adopted_clean and writer.store_files.closed_at == writer.appended:
             # A log that ends where it was closed has lost nothing.
             return
         offsets = consumer_offset_manager(self.directory, self.settings, writer.files)
@@ -149,7 +149,7 @@ class StoreEngine(ReadingEngine):
         """Tell whether this store never puts to *topic*: RocketMQ's batch queues, and light queues not put to yet."""
         writer = self.writer
         unknown_light = topic.startswith(LMQ_PREFIX) and topic not in writer.queue_offsets.queues
-        return unknown_light or writer.batch_topics.has(topic)
+        return unknown_light or writer.topic_table.batch_topics.has(topic)
 
     def attach_publisher(self) -> None:
         """Let the writer tell the group, and who else listens in this process. Called whenever that changes."""
@@ -187,7 +187,7 @@ class StoreEngine(ReadingEngine):
             self.readable_up_to,
             self.generation,
             self.commit_log_offset_min,
-            lambda: self.writer.deleted_at,
+            lambda: self.writer.appender.deleted_at,
             self.writer.opened_at,
             self.found_damages.note,
             self.queue_end_at,
@@ -333,7 +333,7 @@ class StoreEngine(ReadingEngine):
 
     def topic_changed(self, topic: str) -> None:
         """Spread new messages over the queues that the topic's description has now."""
-        self.writer.topic_changed(topic)
+        self.writer.topic_table.topic_changed(topic)
 
     # Views.
 
@@ -402,19 +402,19 @@ class StoreEngine(ReadingEngine):
 
     def put_nums(self, topic: str) -> int | None:
         """Return how many messages were put to *topic* since the opening; None if none ever was."""
-        return self.writer.put_nums_of(topic) if self.writer.queue_offsets.queues.get(topic) else None
+        return self.writer.topic_table.put_nums_of(topic) if self.writer.queue_offsets.queues.get(topic) else None
 
     def statistics(self) -> StoreStatistics:
         """Return what was put and consumed since the opening; what is not known is None."""
         from reput.consume.registry.statistics import StoreStatistics, TopicRow
 
-        topics = self.writer.topics
+        topics = self.writer.topic_table.topics
         return StoreStatistics(
             started=self.started,
             put=self.writer.put_totals(),
             topics=[
                 TopicRow(name, nums, topics[name].put_size if name in topics else None)
-                for name, nums in sorted(self.writer.put_nums().items())
+                for name, nums in sorted(self.writer.topic_table.put_nums().items())
             ],
             groups=[] if self.consuming is None else self.consuming.statistics.group_rows(),
             waiting_delays=self.waiting_delays(),
@@ -469,7 +469,7 @@ class StoreEngine(ReadingEngine):
     @property
     def forked_from(self) -> int | None:
         """In a forked child, the process that opened the store; else None."""
-        return self.writer.forked_from
+        return self.writer.appender.forked_from
 
     def close(self, timeout: float | None = None) -> None:
         """Close the store; `Store.close` promises the rest."""
@@ -499,7 +499,7 @@ class StoreEngine(ReadingEngine):
                 partial(self.group.drain_and_stop, drain_time),
             )
             complete = views.are_complete()
-            if self.writer.read_only_reason is None:
+            if self.writer.appender.read_only_reason is None:
                 if schedule is not None:
                     schedule.keep()
                 self.write_checkpoint(complete)
@@ -527,7 +527,7 @@ class StoreEngine(ReadingEngine):
 
     def write_checkpoint(self, complete: bool) -> None:
         """Write up to which store times log and views are on disk, for RocketMQ."""
-        timestamp = self.writer.durable_timestamp
+        timestamp = self.writer.durability.durable_timestamp
         write_checkpoint(self.directory, timestamp, timestamp if complete else 0, self.writer.files)
 
     def forget(self) -> None:

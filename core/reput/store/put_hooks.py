@@ -12,8 +12,11 @@ import pluggy
 import reput_hooks.store_hooks
 from reput.errors import ConfigError, MessageIllegal, StoreError
 from reput.settings import Settings
-from reput.store.message_store import MessageStore, Prepared
+from reput.store.message_store import MessageStore
 from reput.store.record.message import Message, PutMessageResult
+from reput.store.writer.appender import Appender
+from reput.store.writer.message_preparer import MessagePreparer, Prepared
+from reput.store.writer.store_files import StoreFiles
 
 __all__ = ["HookedMessageStore"]
 
@@ -22,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class HookedMessageStore(MessageStore):
-    """A `MessageStore` with hooks; whoever puts to it, by whichever way, goes through them."""
+    """A `MessageStore` with hooks: every put goes through them."""
 
     def __init__(
         self,
@@ -40,9 +43,22 @@ class HookedMessageStore(MessageStore):
             As `MessageStore`.
         """
         self.hook = load_hooks(hooks)
-        # One after the other, each with what the one before has left; pluggy would give all of them the same.
-        self.before_put = self.hook.reput_before_put.get_hookimpls()[::-1]
         super().__init__(directory, settings, change_settings=change_settings, lock_timeout=lock_timeout)
+
+    def make_appender(self) -> Appender:
+        """Return what appends to the log, through the hooks."""
+        return HookedAppender(self.store_files, self.preparer, self.hook)
+
+
+class HookedAppender(Appender):
+    """An `Appender` that calls *hook*, the hooks of one store, before and after each put."""
+
+    def __init__(self, store_files: StoreFiles, preparer: MessagePreparer, hook: Any) -> None:
+        super().__init__(store_files, preparer)
+        self.hook = hook
+        # One after the other, each with the message that the one before returned; pluggy would give all of them the
+        # same message.
+        self.before_put = hook.reput_before_put.get_hookimpls()[::-1]
 
     def append(self, message: Message) -> PutMessageResult:
         """Store one message as `put` does, without waiting for the disk."""

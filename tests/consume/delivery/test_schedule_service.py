@@ -28,7 +28,7 @@ from reput.store.record.delay_level import SCHEDULE_TOPIC
 from reput.store.record.message import MessageExtBrokerInner
 from reput.store.state.identity import read_identity
 from reput_hooks import Record
-from small_store import ManualClock, records
+from small_store import ManualClock, records, set_clock
 
 # In a unit of a consume queue.
 TAGS_CODE_AT = 12
@@ -50,7 +50,7 @@ def _patient_service(monkeypatch: pytest.MonkeyPatch) -> None:
 def store(tmp_path: Path) -> Iterator[Store]:
     """A store whose first level has no delay and whose second has one of an hour, under a clock that is set by hand."""
     with open_inline(tmp_path / "store", message_delay_level="0s 1h 2s") as opened:
-        opened._engine.writer.clock = ManualClock()
+        set_clock(opened._engine.writer, ManualClock())
         yield opened
 
 
@@ -129,7 +129,7 @@ def test_what_was_delivered_is_kept_at_close_and_waits_at_the_next_opening(tmp_p
     manager.load()
     assert manager.offset_table == {1: 1}
     with open_inline(path, message_delay_level="0s 1h") as store:
-        store._engine.writer.clock = ManualClock(Clock().now_ms() + 3_600_000)
+        set_clock(store._engine.writer, ManualClock(Clock().now_ms() + 3_600_000))
         advance(store, 0)
         wait_delivered(store)
         assert [record.body for record in delivered(store)] == [b"first", b"second"]
@@ -144,7 +144,7 @@ def test_a_unit_that_has_the_hash_of_a_tag_makes_no_message_due_before_its_time(
         queue.seek(TAGS_CODE_AT)
         queue.write(string_hash("paid").to_bytes(8, "big"))
     with open_inline(path, message_delay_level="0s 1h") as store:
-        store._engine.writer.clock = ManualClock(put_at + 3_599_999)
+        set_clock(store._engine.writer, ManualClock(put_at + 3_599_999))
         advance(store, 0)
         store.put(reput.Message("orders", b"at once", delay_level=1))
         wait_until(lambda: [row.deliver_timestamp for row in store.delays()] == [None, put_at + 3_600_000])
@@ -235,7 +235,7 @@ def test_a_message_that_names_no_real_queue_keeps_nobody_waiting(store, caplog):
 def test_a_full_disk_delays_and_doubles_nothing(tmp_path):
     """It takes some of what is due and refuses the rest, which follows when there is room."""
     with open_inline(tmp_path / "store", message_delay_level="1h", mapped_file_size_commit_log=4096) as store:
-        store._engine.writer.clock = ManualClock()
+        set_clock(store._engine.writer, ManualClock())
         bodies = [str(number).encode() * 50 for number in range(40)]
         store.put_batch([reput.Message("orders", body, delay_level=1) for body in bodies])
         room = store._engine.writer.commit_log.room
@@ -259,7 +259,7 @@ def test_a_full_disk_delays_and_doubles_nothing(tmp_path):
 def test_a_record_that_is_damaged_holds_up_its_level_alone(tmp_path, caplog):
     """What lies before it is delivered, other levels go on, and it is reported once, until somebody accepts it."""
     with open_inline(tmp_path / "store", message_delay_level="1h 2h 1h") as store:
-        store._engine.writer.clock = ManualClock()
+        set_clock(store._engine.writer, ManualClock())
         levels = [1, 1, 1, 2, 3]
         results = store.put_batch([reput.Message("orders", b"%d" % at, delay_level=n) for at, n in enumerate(levels)])
         store.flush()

@@ -15,6 +15,7 @@ import pytest
 
 import reput
 import reput_hooks
+import small_store
 from delivering import LIMIT_S, SMALL, all_records, open_inline, wait_until
 from reput.consume.delivery import schedule_service
 from reput.consume.delivery.half_messages import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, done_offsets
@@ -44,7 +45,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def set_clock(store: Store, clock: ManualClock) -> None:
     """Have the store see that clock from now on."""
-    store._engine.writer.clock = clock
+    small_store.set_clock(store._engine.writer, clock)
     store._engine.writer.log_clock = LogClock(clock, 0)
 
 
@@ -57,7 +58,7 @@ class RunningClock(ManualClock):
 
 def set_clock_after_idle(store: Store, clock: ManualClock) -> None:
     """Have the store see that clock from now on, as if its last message were twelve hours old."""
-    store._engine.writer.clock = clock
+    small_store.set_clock(store._engine.writer, clock)
     store._engine.writer.log_clock = LogClock(clock, clock.ms - 12 * 3_600_000)
 
 
@@ -417,7 +418,7 @@ def has_room(store: Store, size: int) -> bool:
     """Whether a half message with a property of *size* can be put."""
     message = reput.Message("orders", b"", tags="paid", keys=["k1"], properties={"large": "x" * size})
     try:
-        store._engine.writer.prepare(half_message(message, GROUP, store._engine.writer))
+        store._engine.writer.preparer.prepare(half_message(message, GROUP, store._engine.writer))
     except MessageIllegal:
         return False
     return True
@@ -538,7 +539,7 @@ def test_a_transaction_that_a_full_disk_cuts_is_settled_once(tmp_path, monkeypat
     path = tmp_path / "store"
     with open_inline(path) as store:
         half = put_half(store, b"x" * 1000)
-        append_batch = store._engine.writer.append_batch
+        append_batch = store._engine.writer.appender.append_batch
 
         def append_first(messages: list[reput.Message]) -> None:
             append_batch(messages[:1])

@@ -41,7 +41,7 @@ def test_a_segment_that_goes_before_anybody_says_so_is_waited_for(store):
         store.work(member, 2)
         store.clock.advance(0.1)
     assert member.cell.progress == 0
-    store.store.publisher.expire(SEGMENT_SIZE, store.store.appended, store.store.ordinal)
+    store.store.appender.publisher.expire(SEGMENT_SIZE, store.store.appended, store.store.ordinal)
     for _ in range(5):
         store.work(member, 2)
         store.clock.advance(0.1)

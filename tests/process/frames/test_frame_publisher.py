@@ -5,6 +5,7 @@ from __future__ import annotations
 from process.frames.test_frame import columns_of
 from reput.process.frames.frame import decode_frame
 from reput.process.frames.frame_publisher import FramePublisher
+from reput.store.writer.publisher import AppendedRecords
 
 
 class Taker:
@@ -23,7 +24,7 @@ def publish(frame_size_max, count):
     """Publish *count* records of 100 bytes and return what came out."""
     taker, columns = Taker(frame_size_max), columns_of(count)
     FramePublisher(taker, 4).publish(
-        0, count * 100, 1000 + count - 1, 50 + count, columns.queues, columns.rows, columns.texts
+        AppendedRecords(0, count * 100, 1000 + count - 1, 50 + count, columns.queues, columns.rows, columns.texts)
     )
     return taker.published, columns
 

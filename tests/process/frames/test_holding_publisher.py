@@ -20,6 +20,7 @@ from reput.process.frames.release_service import ReleaseService
 from reput.ring import RingMemory, RingReader, RingWriter, ring_writer
 from reput.ring.layout import CELL_WORDS, HELD, PARKED
 from reput.store.service.threads import Threads
+from reput.store.writer.publisher import AppendedRecords
 from reput_hooks import DispatchColumns
 from reput_hooks.dispatch import ROW, ROW_SIZE
 from small_store import UnforcedFiles, message_of_size, open_store
@@ -50,8 +51,9 @@ class Log:
             one = columns_of(1)
             begin, self.count = self.count * 100, self.count + 1
             with self.put_lock:
+                texts = b"%03d" % (self.count % 1000)
                 self.publisher.publish(
-                    begin, begin + 100, store_timestamp, self.count, [queue], one.rows, b"%03d" % (self.count % 1000)
+                    AppendedRecords(begin, begin + 100, store_timestamp, self.count, [queue], one.rows, texts)
                 )
 
     def read(self):
@@ -118,7 +120,7 @@ def test_a_batch_comes_behind_what_is_held(log):
     """It is a frame of its own."""
     log.put(2)
     columns = columns_of(5)
-    log.publisher.publish(200, 700, NOW, 7, columns.queues, columns.rows, columns.texts)
+    log.publisher.publish(AppendedRecords(200, 700, NOW, 7, columns.queues, columns.rows, columns.texts))
     assert [frame[:3] for frame in log.read()] == [(0, 100, 0), (100, 200, 1), (200, 700, 2)]
 
 
@@ -144,13 +146,13 @@ def test_a_segment_ends_only_before_what_is_told_at_once(log, tmp_path, flush_di
             sizes = [chance.randrange(120, 700) for _ in range(chance.choice([1, 1, 1, 1, 2, 4]))]
             messages = [message_of_size(size, queue_id=chance.randrange(3)) for size in sizes]
             if len(messages) == 1:
-                store.append(messages[0])
+                store.appender.append(messages[0])
             else:
-                store.append_batch(messages)
+                store.appender.append_batch(messages)
         store.flush()
         if chance.randrange(3):
             continue
-        with store.put_lock:
+        with store.appender.put_lock:
             log.publisher.release()
         for frame in map(decode_frame, log.reader.read()):
             assert (frame.begin, frame.ordinal) == (at, ordinal)

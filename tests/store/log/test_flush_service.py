@@ -14,19 +14,17 @@ from reput.errors import StoreError, StoreReadOnly
 from reput.settings import Settings
 from reput.store.message_store import MessageStore
 from reput.store.record.message import Message
+from reput.store.writer.publisher import Publisher
 
 TIMEOUT = 60.0
 
 
-class Listener:
+class Listener(Publisher):
     """A publisher that remembers what it was told to be durable."""
 
     def __init__(self) -> None:
         self.offset = 0
         self.told = threading.Condition()
-
-    def publish(self, *_: object) -> None:
-        """Appended records are no news here."""
 
     def durable(self, offset: int) -> None:
         """Remember the offset."""
@@ -150,7 +148,7 @@ def test_a_failed_force_refuses_all_who_wait_for_it_and_who_come_later(synchrono
     with pytest.raises(StoreReadOnly):
         synchronous.put(Message("orders", b"x"))
     with pytest.raises(StoreReadOnly):
-        synchronous.wait_durable(synchronous.appended)
+        synchronous.durability.wait(synchronous.appended)
     assert synchronous.durable == 0
 
 
@@ -179,9 +177,9 @@ def test_a_store_that_is_closed_refuses_who_waits_for_what_it_has_not(synchronou
     """The flusher has ended; nobody will force anything."""
     synchronous.put(Message("orders", b"x"))
     synchronous.stop_puts()
-    assert synchronous.flush_service.wait_durable(synchronous.appended, TIMEOUT)
+    assert synchronous.durability.flush_service.wait_durable(synchronous.appended, TIMEOUT)
     with pytest.raises(StoreError):
-        synchronous.flush_service.wait_durable(synchronous.appended + 1, TIMEOUT)
+        synchronous.durability.flush_service.wait_durable(synchronous.appended + 1, TIMEOUT)
 
 
 def test_a_force_that_is_asked_for_has_begun_when_that_returns(synchronous):
@@ -196,14 +194,14 @@ def test_a_force_that_is_asked_for_has_begun_when_that_returns(synchronous):
         write_forced(data, at)
 
     synchronous.commit_log.current.mapping.write_forced = slow
-    synchronous.append(Message("orders", b"x"))
+    synchronous.appender.append(Message("orders", b"x"))
     synchronous.begin_flush(TIMEOUT)
     assert begun.wait(TIMEOUT)
-    end = synchronous.append(Message("orders", b"y")).next_commit_log_offset
+    end = synchronous.appender.append(Message("orders", b"y")).next_commit_log_offset
     synchronous.begin_flush(0.01)
     assert synchronous.durable == 0
     answer.set()
-    assert synchronous.wait_durable(end)
+    assert synchronous.durability.wait(end)
 
 
 def test_a_flush_after_a_failed_one_leaves_nobody_waiting(synchronous):
@@ -213,12 +211,12 @@ def test_a_flush_after_a_failed_one_leaves_nobody_waiting(synchronous):
         raise OSError(5, "Input/output error")
 
     synchronous.commit_log.current.mapping.write_forced = refuse
-    end = synchronous.append(Message("orders", b"x")).next_commit_log_offset
+    end = synchronous.appender.append(Message("orders", b"x")).next_commit_log_offset
     with pytest.raises(StoreReadOnly):
-        synchronous.wait_durable(end)
-    synchronous.flush_service.flush()
+        synchronous.durability.wait(end)
+    synchronous.durability.flush_service.flush()
     with pytest.raises(StoreReadOnly):
-        synchronous.wait_durable(end)
+        synchronous.durability.wait(end)
 
 
 def test_threads_behind_one_that_does_not_get_on_are_let_go_all_the_same(synchronous):
@@ -232,10 +230,10 @@ def test_threads_behind_one_that_does_not_get_on_are_let_go_all_the_same(synchro
     synchronous.commit_log.flush = gated
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(synchronous.put, Message("orders", b"first"))
-        wait_until(lambda: synchronous.flush_service.group.before is not None)
+        wait_until(lambda: synchronous.durability.flush_service.group.before is not None)
         stuck = threading.Lock()
         stuck.acquire()
-        group = synchronous.flush_service.group
+        group = synchronous.durability.flush_service.group
         group.waiting.append(stuck)
         others = [pool.submit(synchronous.put, Message("orders", b"other")) for _ in range(2)]
         wait_until(lambda: len(group.waiting) == 3)

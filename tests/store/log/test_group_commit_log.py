@@ -20,10 +20,10 @@ from reput.store.disk.files import Mapping
 from reput.store.log import commit_log, group_commit_log
 from reput.store.log.group_commit_log import GroupCommitLog
 from reput.store.message_store import MessageStore
-from reput.store.publisher import NobodyListens
 from reput.store.record.layout import BLANK_MAGIC_CODE
 from reput.store.record.message import Message
 from reput.store.service.threads import StartedThread, Threads
+from reput.store.writer.publisher import AppendedRecords, Publisher
 from small_store import (
     SEGMENT_SIZE,
     FailingFiles,
@@ -55,7 +55,7 @@ def open_store(directory: Path, **settings: object) -> MessageStore:
 def test_what_is_put_is_in_the_file_once_it_is_forced(tmp_path):
     """And not before: whoever is killed then has promised nothing."""
     opened = open_store(tmp_path / "store")
-    end = opened.append(Message("orders", b"one")).next_commit_log_offset
+    end = opened.appender.append(Message("orders", b"one")).next_commit_log_offset
     assert (opened.appended, opened.committed, opened.durable) == (end, 0, 0)
     assert not log_bytes(tmp_path / "store").strip(b"\0")
     assert opened.flush() == end
@@ -67,11 +67,11 @@ def test_what_is_put_is_in_the_file_once_it_is_forced(tmp_path):
 def test_the_writer_itself_finds_what_is_in_no_file_yet(tmp_path):
     """By the offset at which it was put; once it is forced, the file has it."""
     opened = open_store(tmp_path / "store")
-    results = [opened.append(Message("orders", body)) for body in (b"one", b"two")]
-    found = [opened.peek(result.commit_log_offset) for result in results]
+    results = [opened.appender.append(Message("orders", body)) for body in (b"one", b"two")]
+    found = [opened.appender.peek(result.commit_log_offset) for result in results]
     assert [record and (record.body, record.queue_offset) for record in found] == [(b"one", 0), (b"two", 1)]
     opened.flush()
-    assert [opened.peek(result.commit_log_offset) for result in results] == [None, None]
+    assert [opened.appender.peek(result.commit_log_offset) for result in results] == [None, None]
     opened.close(views_complete=True)
 
 
@@ -88,11 +88,11 @@ def test_a_force_writes_a_group_with_one_call_for_each_segment(tmp_path, monkeyp
     monkeypatch.setattr(UnforcedMapping, "write", note)
     opened = open_store(tmp_path / "store")
     for _ in range(3):
-        opened.append(message_of_size(SEGMENT_SIZE // 4))
-    opened.append(message_of_size(SEGMENT_SIZE // 2))
+        opened.appender.append(message_of_size(SEGMENT_SIZE // 4))
+    opened.appender.append(message_of_size(SEGMENT_SIZE // 2))
     opened.flush()
     assert written == [(0, 3 * (SEGMENT_SIZE // 4) + 8), (0, SEGMENT_SIZE // 2)]
-    opened.append(message_of_size(100))
+    opened.appender.append(message_of_size(100))
     opened.flush()
     assert written[2:] == [(SEGMENT_SIZE // 2, 100)]
     opened.close(views_complete=True)
@@ -105,11 +105,11 @@ def test_the_log_has_the_bytes_that_it_has_with_asynchronous_flush(tmp_path):
         for number in range(60):
             message = message_of_size(100 + number * 7)
             if number % 3 == 0:
-                opened.append_batch([message, message_of_size(90)])
+                opened.appender.append_batch([message, message_of_size(90)])
             elif number % 7 == 0:
                 opened.put(message)
             else:
-                opened.append(message)
+                opened.appender.append(message)
         opened.close(views_complete=True)
     assert log_bytes(tmp_path / "gathered") == log_bytes(tmp_path / "mapped")
     assert len(records(tmp_path / "gathered")) == 80
@@ -120,7 +120,7 @@ def test_a_put_forces_what_was_gathered_where_that_is_much(tmp_path, monkeypatch
     monkeypatch.setattr(group_commit_log, "GATHERED_MAX", SEGMENT_SIZE)
     opened = open_store(tmp_path / "store")
     for _ in range(20):
-        opened.append(message_of_size(SEGMENT_SIZE // 2))
+        opened.appender.append(message_of_size(SEGMENT_SIZE // 2))
     log = opened.commit_log
     assert isinstance(log, GroupCommitLog)
     assert sum(map(len, log.gathered.values())) <= 2 * SEGMENT_SIZE
@@ -147,7 +147,7 @@ def test_while_the_disk_hangs_much_may_gather_before_a_put_waits_for_it(tmp_path
             first = waiting.submit(opened.put, Message("orders", b"first"))
             assert begun.wait(10)
             for _ in range(6):
-                putting.submit(opened.append, message_of_size(SEGMENT_SIZE // 2)).result(10)
+                putting.submit(opened.appender.append, message_of_size(SEGMENT_SIZE // 2)).result(10)
             assert opened.durable == 0
         finally:
             answer.set()
@@ -160,7 +160,7 @@ def test_a_killed_writer_loses_what_nobody_was_told_of(tmp_path):
     """The log ends where it was forced; the next message has the offset of the first that is gone."""
     opened = open_store(tmp_path / "store")
     opened.put(Message("orders", b"forced"))
-    opened.append(Message("orders", b"lost"))
+    opened.appender.append(Message("orders", b"lost"))
     drop(opened)
     opened = open_small(tmp_path / "store")
     assert opened.put(Message("orders", b"next")).queue_offset == 1
@@ -173,7 +173,7 @@ def test_a_force_that_is_interrupted_is_done_again_whole(tmp_path, comes):
     """Whether Ctrl-C comes before or behind what the system does: no byte goes elsewhere, and none is missing."""
     opened = open_store(tmp_path / "store")
     for number in range(9):
-        opened.append(message_of_size(SEGMENT_SIZE // 4 - number))
+        opened.appender.append(message_of_size(SEGMENT_SIZE // 4 - number))
     mapping = opened.commit_log.current.mapping
     write_forced = mapping.write_forced
 
@@ -187,7 +187,7 @@ def test_a_force_that_is_interrupted_is_done_again_whole(tmp_path, comes):
     with pytest.raises(KeyboardInterrupt):
         opened.commit_log.flush()
     assert opened.durable == 0
-    opened.append(message_of_size(300))
+    opened.appender.append(message_of_size(300))
     assert opened.flush() == opened.appended
     opened.close(views_complete=True)
     assert len(records(tmp_path / "store")) == 10
@@ -229,7 +229,7 @@ def test_a_write_that_the_disk_refuses_fails_every_put_that_waits(tmp_path):
     ] * 3
     wait_until(lambda: opened.state == "READ_ONLY")
     with pytest.raises(StoreReadOnly, match="could not be forced"):
-        opened.append(Message("orders", b"more"))
+        opened.appender.append(Message("orders", b"more"))
     opened.close(views_complete=True)
     assert (tmp_path / "store" / "abort").exists()
     opened = open_small(tmp_path / "store")
@@ -334,7 +334,7 @@ def test_a_force_without_memory_fails_as_one_that_the_disk_refuses(tmp_path):
     log.gathered = NoMemory()
     with pytest.raises(StoreReadOnly, match="Cannot allocate memory"):
         opened.put(Message("orders", b"x"))
-    assert opened.flush_service.thread.is_alive()
+    assert opened.durability.flush_service.thread.is_alive()
     opened.close(views_complete=True)
 
 
@@ -364,14 +364,14 @@ def test_large_batches_are_written_in_parts(tmp_path, monkeypatch):
     log.close()
 
 
-class Listener(NobodyListens):
+class Listener(Publisher):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
         self.end = self.offset = 0
 
-    def publish(self, begin: int, end: int, *_: object) -> None:
-        self.end = end
+    def publish(self, records: AppendedRecords) -> None:
+        self.end = records.end
 
     def durable(self, offset: int) -> None:
         self.offset = offset
@@ -382,7 +382,7 @@ def test_what_a_put_has_forced_is_told_though_nothing_is_left_to_force(tmp_path)
     opened = open_store(tmp_path / "store")
     listener, told = Listener(), []
     opened.attach(listener, needs_properties=False)
-    end = opened.append(Message("orders", b"x")).next_commit_log_offset
+    end = opened.appender.append(Message("orders", b"x")).next_commit_log_offset
     # As a put does that finds much.
     assert opened.commit_log.flush() == end
     opened.call_when_durable(end, lambda: told.append(listener.end))
@@ -396,11 +396,11 @@ def test_a_put_that_cannot_force_what_was_gathered_says_that_the_store_takes_no_
     """As a put does that waits for the force."""
     monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 100)
     opened = open_store(tmp_path / "store", files=UnwritableFiles())
-    opened.append(message_of_size(SEGMENT_SIZE // 2))
-    opened.append(message_of_size(SEGMENT_SIZE // 4))
+    opened.appender.append(message_of_size(SEGMENT_SIZE // 2))
+    opened.appender.append(message_of_size(SEGMENT_SIZE // 4))
     with pytest.raises(StoreReadOnly, match="Input/output error"):
-        opened.append(message_of_size(SEGMENT_SIZE // 2))
-    opened.flush_service.wake.set()
+        opened.appender.append(message_of_size(SEGMENT_SIZE // 2))
+    opened.durability.flush_service.wake.set()
     wait_until(lambda: opened.state == "READ_ONLY")
     opened.close(views_complete=True)
 

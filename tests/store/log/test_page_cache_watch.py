@@ -97,12 +97,12 @@ def test_a_put_succeeds_at_once_when_no_other_waits_any_more(tmp_path):
     """However late the flusher looks again."""
     store = open_store(tmp_path, os_page_cache_busy_time_out_mills=1, flush_interval_commit_log=3_600_000)
     end = time.monotonic() + LIMIT_S
-    with store.put_lock:
-        while not store.page_cache.is_stuck():
+    with store.appender.put_lock:
+        while not store.appender.page_cache.is_stuck():
             assert time.monotonic() < end
         with pytest.raises(StoreBusy, match="OS_PAGECACHE_BUSY"):
             store.put(Message("orders", b"x"))
-        store.page_cache.look()
+        store.appender.page_cache.look()
     for number in range(3):
         assert store.put(Message("orders", b"x")).queue_offset == number
     store.close(views_complete=False)
@@ -112,14 +112,14 @@ def test_puts_are_refused_while_another_one_is_stuck(tmp_path):
     """Nothing of them is stored, and they succeed as soon as it gets on."""
     store = open_store(tmp_path, os_page_cache_busy_time_out_mills=1, flush_interval_commit_log=1)
     end = time.monotonic() + LIMIT_S
-    with store.put_lock:
-        while not store.page_cache.busy:
+    with store.appender.put_lock:
+        while not store.appender.page_cache.busy:
             assert time.monotonic() < end
         with pytest.raises(StoreBusy, match="OS_PAGECACHE_BUSY"):
             store.put(Message("orders", b"x"))
         with pytest.raises(StoreBusy):
             store.put_batch([Message("orders", b"x")])
-    while store.page_cache.busy:
+    while store.appender.page_cache.busy:
         assert time.monotonic() < end
     assert store.put(Message("orders", b"x")).queue_offset == 0
     store.close(views_complete=False)

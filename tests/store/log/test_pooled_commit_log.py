@@ -16,8 +16,8 @@ import reput
 from delivering import wait_until
 from reput.errors import DamagedStore, StoreBusy, StoreClosed, StoreFull, StoreReadOnly
 from reput.store.disk.files import Buffer, Mapping
-from reput.store.publisher import NobodyListens
 from reput.store.record.message import Message
+from reput.store.writer.publisher import Publisher
 from small_store import (
     SEGMENT_SIZE,
     FailingFiles,
@@ -43,15 +43,15 @@ def open_store(directory: Path, **settings: object):
     return open_small(directory, transient_store_pool_enable=True, **{"files": UnforcedFiles(), **NEVER, **settings})
 
 
-class Told(NobodyListens):
+class Told(Publisher):
     """Keeps what it is told of the log's growth, and of deletions."""
 
     def __init__(self) -> None:
         self.ends: list[int] = []
         self.deleted: list[str] = []
 
-    def publish(self, begin, end, *_):
-        self.ends.append(end)
+    def publish(self, records):
+        self.ends.append(records.end)
 
     def delete_topic(self, topic, appended, ordinal):
         self.deleted.append(topic)
@@ -66,7 +66,7 @@ def test_a_message_is_in_the_file_and_told_of_once_it_is_committed(tmp_path):
     opened.delete_topic("orders")
     assert (opened.appended, opened.committed, told.ends, told.deleted) == (result.next_commit_log_offset, 0, [], [])
     assert not log_bytes(tmp_path / "store").strip(b"\0")
-    opened.commit_service.commit()
+    opened.durability.commit_service.commit()
     assert opened.committed == opened.appended
     assert told.ends == [result.next_commit_log_offset]
     assert told.deleted == ["orders"]
@@ -77,17 +77,17 @@ def test_a_message_is_in_the_file_and_told_of_once_it_is_committed(tmp_path):
 def test_the_writer_itself_finds_what_is_in_no_file_yet(tmp_path):
     """By the offset at which it was put, in whichever segment; once it is committed, the file has it."""
     opened = open_store(tmp_path / "store")
-    results = [opened.append(message_of_size(SEGMENT_SIZE // 3)) for _ in range(4)]
+    results = [opened.appender.append(message_of_size(SEGMENT_SIZE // 3)) for _ in range(4)]
     assert results[-1].commit_log_offset > SEGMENT_SIZE
     for result in results:
-        record = opened.peek(result.commit_log_offset)
+        record = opened.appender.peek(result.commit_log_offset)
         assert record is not None
         assert (record.commit_log_offset, record.record_size) == (result.commit_log_offset, result.record_size)
     with pytest.raises(DamagedStore):
-        opened.peek(results[0].commit_log_offset + 1)
-    assert opened.peek(opened.appended) is None
+        opened.appender.peek(results[0].commit_log_offset + 1)
+    assert opened.appender.peek(opened.appended) is None
     opened.commit_log.commit()
-    assert [opened.peek(result.commit_log_offset) for result in results] == [None] * 4
+    assert [opened.appender.peek(result.commit_log_offset) for result in results] == [None] * 4
     opened.close(views_complete=True)
 
 
@@ -108,7 +108,7 @@ def test_enough_pages_or_enough_time_have_it_committed(tmp_path):
     opened = open_store(tmp_path / "store", commit_commit_log_least_pages=2, commit_commit_log_thorough_interval=200)
     clock = opened.clock
     clock.monotonic = lambda: seconds
-    service = opened.commit_service
+    service = opened.durability.commit_service
     seconds = service.last_commit
     service.interval = 3600
     opened.put(message_of_size(100))
@@ -130,7 +130,7 @@ def test_a_killed_writer_loses_what_was_not_committed_and_nothing_else(tmp_path)
     """The log ends where the files do; the next put goes there."""
     opened = open_store(tmp_path / "store")
     opened.put(Message("orders", b"committed"))
-    opened.commit_service.commit()
+    opened.durability.commit_service.commit()
     opened.put(Message("orders", b"lost"))
     drop(opened)
     opened = open_small(tmp_path / "store")
@@ -172,7 +172,7 @@ def test_a_put_that_finds_no_buffer_is_refused_where_it_is_to_fail_fast(tmp_path
     opened.put(message_of_size(3000))
     with pytest.raises(StoreBusy, match=r"transient pool wait.*CREATE_MAPEDFILE_FAILED committed=0"):
         opened.put(message_of_size(3000))
-    opened.commit_service.commit()
+    opened.durability.commit_service.commit()
     assert opened.put(message_of_size(3000)).commit_log_offset == 2 * SEGMENT_SIZE
     opened.close(views_complete=True)
     assert [record.queue_offset for record in records(tmp_path / "store")] == [0, 1, 2]
@@ -214,7 +214,7 @@ def test_a_commit_that_the_disk_refuses_makes_the_store_read_only(tmp_path):
     told = Told()
     opened.attach(told, needs_properties=False)
     opened.put(Message("orders", b"one"))
-    opened.commit_service.commit()
+    opened.durability.commit_service.commit()
     deadline = time.monotonic() + 60
     while opened.state == "RUNNING" and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -242,7 +242,7 @@ def test_there_is_no_pool_with_sync_flush(tmp_path, caplog):
     """RocketMQ 4 has none then either; the log says so."""
     with caplog.at_level(logging.WARNING):
         opened = open_small(tmp_path / "store", transient_store_pool_enable=True, flush_disk_type="SYNC_FLUSH")
-    assert opened.commit_service is None
+    assert opened.durability.commit_service is None
     assert "there is no transient pool" in caplog.text
     opened.close(views_complete=True)
 
@@ -270,7 +270,7 @@ def test_readers_and_views_see_what_is_committed(tmp_path):
         assert store.status().writer.appended == 0
         assert list(store.records()) == []
         assert store.get("orders", 0, 0).status != "FOUND"
-        store._engine.writer.commit_service.commit()
+        store._engine.writer.durability.commit_service.commit()
         store.wait_for("consume_queue", result.next_commit_log_offset, 60.0)
         assert [record.body for record in store.records()] == [b"one"]
         assert [record.body for record in store.get("orders", 0, 0)] == [b"one"]
@@ -286,7 +286,7 @@ def test_a_process_that_is_killed_keeps_what_it_had_committed(tmp_path):
         "store = reput.open(sys.argv[1], transient_store_pool_enable=True, mode='inline')\n"
         "end = store.put(reput.Message('orders', b'one')).next_commit_log_offset\n"
         "store.wait_for('consume_queue', end, 60.0)\n"
-        "store._engine.writer.commit_service.commit = lambda: None\n"
+        "store._engine.writer.durability.commit_service.commit = lambda: None\n"
         "store.put(reput.Message('orders', b'two'))\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -310,7 +310,7 @@ def test_a_commit_that_the_disk_refuses_leaves_nobody_waiting(tmp_path, monkeypa
             store.put(Message("orders", b"lost"))
             # What the thread that looks after the group does whenever dispatchers have come or gone.
             store._engine.attach_publisher()
-            wait_until(lambda: store._engine.writer.read_only_reason)
+            wait_until(lambda: store._engine.writer.appender.read_only_reason)
         assert [view.view for view in store.rebuild("consume_queue")] == ["consume_queue"]
         assert store._engine.threads.deaths == {}
         with pytest.raises(StoreReadOnly, match="Input/output error"):

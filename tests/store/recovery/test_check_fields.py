@@ -131,7 +131,7 @@ def test_a_clock_that_was_set_back_is_no_damage(tmp_path):
     """RocketMQ stores whatever its clock says, and the clock stays where it was set."""
     opened = open_store(tmp_path)
     for ms in (START_MS, START_MS + 9 * HOUR_MS, START_MS + 9 * HOUR_MS + 1, START_MS + 1, START_MS + 2):
-        opened.store_timestamp = 0
+        opened.appender.store_timestamp = 0
         opened.clock.ms = ms
         opened.put(Message("orders", b"x"))
     opened.close(views_complete=False)

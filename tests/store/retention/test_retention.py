@@ -18,6 +18,7 @@ from reput.store.log.segments import Segments
 from reput.store.message_store import MessageStore
 from reput.store.retention import retention
 from reput.store.retention.retention_plan import SegmentFate, kept_segments
+from reput.store.writer.publisher import Publisher
 from small_store import SEGMENT_SIZE, START_MS, ManualClock, message_of_size, records, small_settings
 
 HOUR_MS = 3_600_000
@@ -68,18 +69,12 @@ class GivenDisk:
         return Segments(directory).begins[0]
 
 
-class Told:
+class Told(Publisher):
     """A publisher that keeps what it is told of the log's beginning and of the writer's state."""
 
     def __init__(self) -> None:
         self.minimums: list[int] = []
         self.reasons: list[str | None] = []
-
-    def publish(self, *_):
-        pass
-
-    def durable(self, *_):
-        pass
 
     def read_only(self, reason):
         self.reasons.append(reason)
@@ -470,7 +465,7 @@ def test_the_thread_works_and_ends(scenes):
     scene.set_clock(START_MS - START_MS % (24 * HOUR_MS) + 37 * HOUR_MS)
     scene.fill(2)
     trimmed = threading.Event()
-    scene.retention.start(lambda: {"index": 10 * SEGMENT_SIZE}, trimmed.set)
+    scene.retention.watch(lambda: {"index": 10 * SEGMENT_SIZE}, trimmed.set)
     scene.retention.clean()
     assert trimmed.wait(TIMEOUT)
     assert scene.told.minimums == [SEGMENT_SIZE]

@@ -12,7 +12,6 @@ from reput.process.owner.stopped_status import stopped_status
 from reput.settings import Settings
 from reput.store.disk.files import Clock, Files
 from reput.store.index.index_layout import HEADER
-from reput.store.publisher import NobodyListens
 from reput.store.record.message import Message
 from reput.store.state.store_checkpoint import (
     StoreCheckpoint,
@@ -21,6 +20,7 @@ from reput.store.state.store_checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from reput.store.writer.publisher import Publisher
 from small_store import START_MS, ManualClock, UnforcedFiles, open_store
 
 LIMIT_S = 60.0
@@ -102,7 +102,7 @@ def test_it_is_written_while_the_store_is_open(tmp_path):
 
     clock = Ticking()
     store = open_store(tmp_path, clock=clock, flush_interval_commit_log=1)
-    store.durable_views = lambda: (START_MS - 5, 0)
+    store.durability.durable_views = lambda: (START_MS - 5, 0)
     store.put(reput.Message("orders", b"x"))
     store.flush()
     assert read_checkpoint(tmp_path) == StoreCheckpoint()
@@ -124,7 +124,7 @@ def test_views_say_up_to_when_they_are_on_disk(tmp_path):
         assert store._engine.views.durable_views() == (0, 0)
 
 
-class Told(NobodyListens):
+class Told(Publisher):
     """Counts how often it was told that something is to be known of the writer."""
 
     count = 0

@@ -305,7 +305,7 @@ class ScheduleService:
             return max(begin, beginning.commit_log_offset)
         # RocketMQ kept queue offsets only. Nothing is delivered before it is due.
         due = min(deliver_timestamp for _, deliver_timestamp, _ in heads)
-        if due > self.writer.store_timestamp:
+        if due > self.writer.appender.store_timestamp:
             return self.opened_end
         from reput.consume.delivery.delivery_search import segment_before
 
@@ -353,7 +353,7 @@ class ScheduleService:
     def too_far(self, number: int, now: int) -> int:
         """Return the time behind which no message of a level can be due."""
         delay = self.delay_of(number)
-        return now + delay + min(max(self.writer.store_timestamp - now, 0), delay)
+        return now + delay + min(max(self.writer.appender.store_timestamp - now, 0), delay)
 
     def postpone(self, level: Level) -> None:
         """Have a level tried again a little later."""
@@ -406,10 +406,10 @@ class ScheduleService:
         with self.delivering:
             try:
                 try:
-                    self.writer.append_batch([message for _, message in messages])
+                    self.writer.appender.append_batch([message for _, message in messages])
                 except MessageIllegal:
                     messages = self.those_that_may_be_put(messages)
-                    self.writer.append_batch([message for _, message in messages])
+                    self.writer.appender.append_batch([message for _, message in messages])
             except StoreError as error:
                 # A batch that a full disk cuts: the rest is tried again.
                 self.delivered_count += error.stored_count
@@ -435,7 +435,7 @@ class ScheduleService:
     def refusal(self, message: MessageExtBrokerInner) -> str | None:
         """Return which limit *message* breaks, None if none."""
         try:
-            self.writer.prepare(message)
+            self.writer.preparer.prepare(message)
         except MessageIllegal as error:
             return str(error)
         return None
@@ -458,7 +458,7 @@ class ScheduleService:
 
     def delay_of(self, number: int) -> int:
         """Return the delay of a level in ms: what was put before the levels were changed keeps its time."""
-        return self.writer.delay_history.longest_delay(number)
+        return self.writer.store_files.delay_history.longest_delay(number)
 
     def units(self, level: Level, queue: ConsumeQueueReader) -> list[Waiting]:
         """Return queue offset, deliver time and unit of the next messages that a level's queue shows.
@@ -502,7 +502,7 @@ class ScheduleService:
         if record is None:
             return 0
         level = record.properties.get("DELAY", "")
-        return self.writer.delay_history.at(unit[0]).deliver_timestamp(level, record.store_timestamp) or 0
+        return self.writer.store_files.delay_history.at(unit[0]).deliver_timestamp(level, record.store_timestamp) or 0
 
     def records(self, queue: ConsumeQueueReader, units: list[Waiting]) -> list[Record]:
         """Return the records of *units*; those that the log does not have any more are missing."""

@@ -324,12 +324,12 @@ class TransactionService:
             )
         if message.topic in (HALF_TOPIC, OP_TOPIC):
             raise MessageIllegal(f"what transactions are kept in has no transactions: topic={message.topic!r}")
-        message = self.writer.with_queue(message)
+        message = self.writer.topic_table.with_queue(message)
         half = half_message(message, producer_group, self.writer)
         # Whatever the real topic refuses is refused now, and not when it is too late.
-        self.writer.prepare(msgspec.structs.replace(half, topic=message.topic, queue_id=message.queue_id))
+        self.writer.preparer.prepare(msgspec.structs.replace(half, topic=message.topic, queue_id=message.queue_id))
         with self.changed:
-            result = self.writer.append(half)
+            result = self.writer.appender.append(half)
             transaction = self.know(self.half_at(result.commit_log_offset))
             self.half_ends[0] = result.queue_offset + 1
             self.moved = True
@@ -422,7 +422,7 @@ class TransactionService:
             RequestRefused: SYSTEM_ERROR; there is none.
         """
         try:
-            record = self.writer.peek(commit_log_offset)
+            record = self.writer.appender.peek(commit_log_offset)
             if record is None:
                 # The segment may be younger than the last look.
                 self.reader.store.log()
@@ -449,7 +449,7 @@ class TransactionService:
         self.moved = True
         ops = [self.op_message(transaction.queue_id, queue_offset) for queue_offset in transaction.copies]
         try:
-            results = self.writer.append_batch([*messages, *ops])
+            results = self.writer.appender.append_batch([*messages, *ops])
         except StoreError as error:
             if error.stored_count == 0:
                 raise
@@ -481,7 +481,7 @@ class TransactionService:
         """Write op records that are owed."""
         while self.ops_owed:
             queue_id, queue_offset = self.ops_owed[0]
-            result = self.writer.append(self.op_message(queue_id, queue_offset))
+            result = self.writer.appender.append(self.op_message(queue_id, queue_offset))
             self.ops[queue_id].append((result.queue_offset, queue_offset))
             del self.ops_owed[0]
 
@@ -622,7 +622,7 @@ class TransactionService:
         properties = carried_properties(half)
         properties[CHECK_TIMES] = str(check_times(half) + 1)
         message = carried_message(half, HALF_TOPIC, half.queue_id, properties)
-        result = self.writer.append(message)
+        result = self.writer.appender.append(message)
         transaction.queue_offset = result.queue_offset
         transaction.commit_log_offset = result.commit_log_offset
         transaction.copies = [result.queue_offset]
@@ -696,7 +696,7 @@ class TransactionService:
             if self.thread.is_alive():
                 logger.warning("a checker does not return, and the store closes: patience_s=%g", CHECKER_PATIENCE_S)
         try:
-            if self.writer.read_only_reason is None:
+            if self.writer.appender.read_only_reason is None:
                 self.kept = None
                 self.moved = True
                 self.keep()

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from reput.store.put_statistics import PutTotals
+from reput.store.writer.put_statistics import PutTotals
 
 __all__ = ["GroupRow", "GroupStatistics", "Statistics", "StoreStatistics", "TopicRow", "within"]
 

@@ -26,6 +26,7 @@ from reput.process.plugin.description import lies_elsewhere
 from reput.process.plugin.plugin import convert_options, load_plugin
 from reput.process.views.dead_letters import DeadLetters
 from reput.settings import Settings
+from reput.store.writer.publisher import AppendedRecords
 from reput_hooks import RebuildNeeded
 from reput_hooks.sample import Sample
 
@@ -134,7 +135,9 @@ class Trial:
             columns = scanned.columns
             ordinal += len(columns)
             self.publisher.publish(
-                at, scanned.end, scanned.store_timestamp, ordinal, columns.queues, columns.rows, columns.texts
+                AppendedRecords(
+                    at, scanned.end, scanned.store_timestamp, ordinal, columns.queues, columns.rows, columns.texts
+                )
             )
             at = scanned.end
         self.publisher.durable(at)

@@ -17,6 +17,7 @@ from reput.process.frames.frame import (
     truncate_frame,
 )
 from reput.process.frames.protocols import FrameWriter
+from reput.store.writer.publisher import AppendedRecords, Publisher
 from reput_hooks import DispatchColumns
 from reput_hooks.dispatch import ROW, ROW_SIZE
 
@@ -25,12 +26,12 @@ __all__ = ["FramePublisher"]
 TEXTS_SIZE = 8
 
 
-class FramePublisher:
+class FramePublisher(Publisher):
     """Publishes on *writer*, a `RingWriter` or an `InlineRing`.
 
     Args:
         epoch: number of the log's history.
-        on_read_only: is told why the store takes nothing any more, None once it takes messages again.
+        on_read_only: called with the reason why the store refuses messages, with None once it takes them again.
     """
 
     def __init__(
@@ -40,20 +41,10 @@ class FramePublisher:
         self.epoch = epoch
         self.on_read_only = on_read_only
 
-    def publish(
-        self,
-        begin: int,
-        end: int,
-        store_timestamp: int,
-        ordinal: int,
-        queues: list[tuple[str, int]],
-        rows: bytes,
-        texts: bytes,
-    ) -> None:
-        """Records [begin, end) are appended; *ordinal* counts the records up to *end*.
-
-        One encoding and one copy. A frame that the ring cannot take goes out in parts.
-        """
+    def publish(self, records: AppendedRecords) -> None:
+        """Publish *records*: one encoding and one copy. A frame that the ring cannot take goes out in parts."""
+        begin, end, store_timestamp, ordinal = records.begin, records.end, records.store_timestamp, records.ordinal
+        queues, rows, texts = records.queues, records.rows, records.texts
         first_ordinal = ordinal - len(rows) // ROW_SIZE
         frame = encode_frame((BATCH, self.epoch, begin, end, store_timestamp, first_ordinal, (queues, rows, texts)))
         if len(frame) <= self.writer.frame_size_max:
@@ -92,7 +83,7 @@ class FramePublisher:
         self.writer.set_durable(offset)
 
     def read_only(self, reason: str | None) -> None:
-        """The store takes nothing any more, and why; None: it takes messages again."""
+        """The store refuses messages, and why; None: it takes them again."""
         if self.on_read_only is not None:
             self.on_read_only(reason)
 

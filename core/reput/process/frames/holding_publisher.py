@@ -19,7 +19,7 @@ from itertools import groupby
 
 from reput.process.frames.frame_publisher import FramePublisher
 from reput.ring import RingWriter
-from reput.store.publisher import Told, merged
+from reput.store.writer.publisher import AppendedRecords, merge_appended
 from reput_hooks.dispatch import ROW_SIZE
 
 __all__ = ["HoldingPublisher"]
@@ -57,24 +57,20 @@ class HoldingPublisher(FramePublisher):
         self.end = self.store_timestamp = -1
         # A record is held whose rows have so many bytes: a single row, or none at all.
         self.size_held = ROW_SIZE
-        # One entry has all that is told of a record, since Ctrl-C may come between any two steps of a put: the next one
-        # does not begin where that one ended, then, and is not held behind it.
-        self.held: list[Told] = []
+        # Each entry is complete, since Ctrl-C may come between any two steps of a put: the next record then does not
+        # begin where that one ended, and is not held behind it.
+        self.held: list[AppendedRecords] = []
 
-    def publish(
-        self,
-        begin: int,
-        end: int,
-        store_timestamp: int,
-        ordinal: int,
-        queues: list[tuple[str, int]],
-        rows: bytes,
-        texts: bytes,
-    ) -> None:
-        """Records [begin, end) are appended. One that goes on where the last one ended, in its millisecond, is held."""
-        if store_timestamp == self.store_timestamp and begin == self.end and len(rows) == self.size_held:
+    def publish(self, records: AppendedRecords) -> None:
+        """Hold a single record that begins where the last one ended, in the same millisecond; publish all others."""
+        end, store_timestamp = records.end, records.store_timestamp
+        if (
+            store_timestamp == self.store_timestamp
+            and records.begin == self.end
+            and len(records.rows) == self.size_held
+        ):
             held = self.held
-            held.append((begin, end, store_timestamp, ordinal, queues, rows, texts))
+            held.append(records)
             count = len(held)
             if count == 1:
                 is_wanted = self.ring.begin_hold()
@@ -90,7 +86,7 @@ class HoldingPublisher(FramePublisher):
                 self.release()
             return
         self.release()
-        super().publish(begin, end, store_timestamp, ordinal, queues, rows, texts)
+        super().publish(records)
         self.end = end
         self.store_timestamp = store_timestamp
 
@@ -101,12 +97,12 @@ class HoldingPublisher(FramePublisher):
             return False
         end, self.end = self.end, -1
         self.ring.end_hold()
-        # A blank lies only before the first record of what is told at once. One look for all: segments end rarely.
-        if held[0][0] // self.segment_size == (held[-1][1] - 1) // self.segment_size:
-            super().publish(*merged(held))
+        # A blank may lie only before the first record of a piece. One look for all: segments end rarely.
+        if held[0].begin // self.segment_size == (held[-1].end - 1) // self.segment_size:
+            super().publish(merge_appended(held))
         else:
-            for _, in_one_segment in groupby(held, lambda told: (told[1] - 1) // self.segment_size):
-                super().publish(*merged(list(in_one_segment)))
+            for _, in_one_segment in groupby(held, lambda records: (records.end - 1) // self.segment_size):
+                super().publish(merge_appended(list(in_one_segment)))
         # Last: the puts of these records have returned, so what Ctrl-C interrupts here is done again, by the next put
         # or the service. Nothing is held behind it until then, and readers pass over what is said twice.
         self.held = []

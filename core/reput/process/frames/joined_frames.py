@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from reput.process.frames.frame import BATCH, Frame, decode_frame
-from reput.store.publisher import renumbered
+from reput.store.writer.publisher import renumber_rows
 from reput_hooks import DispatchColumns
 
 __all__ = ["decode_frames"]
@@ -96,7 +96,7 @@ def decode_frames(frames: Sequence[bytes], bound: int) -> list[Frame]:
             if numbers is None:
                 rows.append(columns.rows)
             else:
-                rows.append(renumbered(columns.rows, numbers))
+                rows.append(renumber_rows(columns.rows, numbers))
             texts.append(columns.texts)
         else:
             if first is not NOTHING:

@@ -35,6 +35,7 @@ from reput.store.recovery.log_end import find_log_end
 from reput.store.state.epochs import read_epochs
 from reput.store.state.identity import read_store_id, require_store
 from reput.store.state.recorded_settings import building_settings, load_store_settings
+from reput.store.writer.publisher import AppendedRecords
 from reput_hooks import CommitLogDispatcher, Cursor
 
 __all__ = ["DebuggedDispatcher", "debug"]
@@ -191,7 +192,7 @@ class DebuggedDispatcher:
         if end <= begin:
             return False
         # The ring only says how far the log reaches: behind its hole the loop reads the log itself.
-        self.publisher.publish(end, end, 0, 0, [], b"", b"")
+        self.publisher.publish(AppendedRecords(end, end, 0, 0, [], b"", b""))
         self.publisher.durable(end)
         return True
 

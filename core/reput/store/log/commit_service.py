@@ -8,19 +8,19 @@ Source: RocketMQ store, CommitLog.CommitRealTimeService.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from reput.errors import StoreError
 from reput.store.disk.files import Clock
 from reput.store.log.commit_log import CommitLog
 from reput.store.log.flush_service import PAGE_SIZE, is_able_to_flush
+from reput.store.service.service_thread import ServiceThread
 from reput.store.service.threads import Threads
 
 __all__ = ["CommitService"]
 
 
-class CommitService:
+class CommitService(ServiceThread):
     """One thread. *on_committed* is called after each round that wrote something, and after the last, *on_failure* when
     the disk has refused, *on_death* if an error ends the thread."""
 
@@ -37,6 +37,7 @@ class CommitService:
         on_death: Callable[[str], None],
         threads: Threads | None = None,
     ) -> None:
+        super().__init__("reput-commit", threads)
         self.commit_log = commit_log
         self.clock = clock
         self.interval = interval_ms / 1000
@@ -44,24 +45,27 @@ class CommitService:
         self.thorough_interval = thorough_interval_ms / 1000
         self.on_committed = on_committed
         self.on_failure = on_failure
-        self.wake = threading.Event()
-        self.stopping = False
         self.last_commit = clock.monotonic()
-        self.thread = (threads or Threads()).start("reput-commit", self.run, on_death)
+        self.on_death = on_death
 
     def appended(self, end: int) -> None:
         """The log goes to *end* now. Called under the put lock, and cheap: it wakes the thread once it has enough."""
         enough = end - self.commit_log.committed >= self.least_pages * PAGE_SIZE
         if enough and not self.wake.is_set():
-            self.wake.set()
+            self.wakeup()
 
     def run(self) -> None:
         """Commit until stopped, then a last time."""
-        while not self.stopping:
-            self.wake.wait(self.interval)
-            self.wake.clear()
-            self.do_round()
+        super().run()
         self.commit()
+
+    def seconds_to_next(self) -> float:
+        """Return the interval."""
+        return self.interval
+
+    def end_waits(self, reason: str) -> None:
+        """Tell the flusher, for which nothing comes any more."""
+        self.on_death(reason)
 
     def do_round(self) -> None:
         """Commit if that is due."""
@@ -88,9 +92,3 @@ class CommitService:
             self.on_failure()
             return False
         return True
-
-    def stop(self) -> None:
-        """Commit a last time and end the thread."""
-        self.stopping = True
-        self.wake.set()
-        self.thread.join()

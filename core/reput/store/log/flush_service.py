@@ -18,6 +18,7 @@ from reput.errors import StoreError
 from reput.store.disk.files import Clock
 from reput.store.log.commit_log import CommitLog
 from reput.store.log.wakeup_chain import WakeupChain
+from reput.store.service.service_thread import ServiceThread
 from reput.store.service.threads import Threads
 
 __all__ = ["FlushService", "is_able_to_flush"]
@@ -50,7 +51,7 @@ def is_able_to_flush(appended: int, durable: int, least_pages: int, *, is_full: 
     return appended > durable
 
 
-class FlushService:
+class FlushService(ServiceThread):
     """One thread. *on_durable* is called after each success with the new durable offset and what *before_flush* said;
     *on_failure* once; *on_idle* after each round."""
 
@@ -68,6 +69,7 @@ class FlushService:
         on_idle: Callable[[], None],
         threads: Threads | None = None,
     ) -> None:
+        super().__init__("reput-flush", threads)
         self.commit_log = commit_log
         self.clock = clock
         self.interval = interval_ms / 1000
@@ -81,13 +83,11 @@ class FlushService:
         self.waiting = threading.Lock()
         self.callers: list[tuple[int, Callable[[], None]]] = []
         self.ended = False
-        self.wake = threading.Event()
         # Whom the next force that begins lets go. Who appends and then joins it is covered by that force, because the
         # flusher puts another in its place before it asks how far the log goes.
-        self.group = WakeupChain(self.wake.set)
+        self.group = WakeupChain(self.wakeup)
         # Forces whose threads are not to wait for each other.
         self.crowded = 0
-        self.stopping = False
         self.told_failure = False
         # What *on_durable* was told last: a put that finds much in memory forces the log itself.
         self.told_durable = commit_log.durable
@@ -99,7 +99,6 @@ class FlushService:
         # When the last force ended, and how long it took.
         self.forced_at = self.force_seconds = 0.0
         self.last_thorough = clock.monotonic()
-        self.thread = (threads or Threads()).start("reput-flush", self.run, self.fail)
 
     def wait_durable(self, offset: int, timeout: float) -> bool:
         """Wait until the log is durable up to *offset*, which was appended; False when *timeout* seconds went by first.
@@ -129,7 +128,7 @@ class FlushService:
     def ask(self) -> None:
         """Have what was appended forced soon: a dispatcher has nothing to do until it is."""
         self.asked = True
-        self.wake.set()
+        self.wakeup()
 
     def call_when_durable(self, offset: int, done: Callable[[], None]) -> None:
         """Have *done* called once the log is durable up to *offset* or never will be.
@@ -139,7 +138,7 @@ class FlushService:
         with self.waiting:
             if not self.ended:
                 self.callers.append((offset, done))
-                self.wake.set()
+                self.wakeup()
                 return
         done()
 
@@ -202,7 +201,7 @@ class FlushService:
         """Force the log once, and let go of the threads that waited for it. A failure is reported once and never tried
         again."""
         group = self.group
-        self.group = WakeupChain(self.wake.set, group)
+        self.group = WakeupChain(self.wakeup, group)
         known_before = self.before_flush()
         group.begun.release()
         begun_at = self.clock.monotonic()
@@ -232,7 +231,7 @@ class FlushService:
         # Nobody will force anything for those who come from now on.
         self.group.open()
 
-    def fail(self, reason: str) -> None:
+    def end_waits(self, reason: str) -> None:
         """Let go of all who wait: the thread, or the one that commits, has died. Nothing is put or forced any more."""
         log = self.commit_log
         try:
@@ -258,12 +257,6 @@ class FlushService:
             self.callers = [] if everyone else [caller for caller in self.callers if caller[0] > durable]
             appended = self.commit_log.appended
             if any(offset <= appended for offset, _ in self.callers):
-                self.wake.set()
+                self.wakeup()
         for done in released:
             done()
-
-    def stop(self) -> None:
-        """Flush a last time and end the thread."""
-        self.stopping = True
-        self.wake.set()
-        self.thread.join()

@@ -14,7 +14,6 @@ Source: RocketMQ store, DefaultMessageStore.CleanCommitLogService.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import islice
@@ -27,13 +26,13 @@ from reput.store.disk.disk_space import DiskLevel, DiskLevels, DiskSpace
 from reput.store.log.log_clock import LogClock
 from reput.store.log.segments import Segment, Segments
 from reput.store.retention.retention_plan import KeptSegment, SegmentFate, Situation, kept_segments, plan_retention
-from reput.store.service.threads import StartedThread, Threads, thread_death
+from reput.store.service.service_thread import ServiceThread
+from reput.store.service.threads import Threads, thread_death
 
 __all__ = ["RetainedLog", "Retention"]
 
 # RocketMQ waits as long after a start, which has enough to do.
 FIRST_LOOK_S = 60.0
-THREAD_NAME = "reput-retention"
 
 logger = logging.getLogger("reput.store")
 
@@ -52,8 +51,8 @@ class RetainedLog(Protocol):
         """Refuse puts, and say why; None: take them again."""
 
 
-class Retention:
-    """Watches over one store's log. Until `start`, nothing happens by itself."""
+class Retention(ServiceThread):
+    """Watches over one store's log. Until `watch`, nothing happens by itself."""
 
     def __init__(
         self,
@@ -64,6 +63,7 @@ class Retention:
         disk_space: DiskSpace,
         threads: Threads,
     ) -> None:
+        super().__init__("reput-retention", threads)
         self.directory = store_directory
         self.settings = settings
         self.log = log
@@ -82,14 +82,10 @@ class Retention:
         # The log as the last look found it, without what has gone since.
         self.listed: deque[Segment] = deque()
         self.complaint = ""
-        self.stopping = False
-        self.wake = threading.Event()
-        self.threads = threads
-        self.thread: StartedThread | None = None
 
     # The thread.
 
-    def start(self, cursors: Callable[[], Mapping[str, int | None]], on_trim: Callable[[], None]) -> None:
+    def watch(self, cursors: Callable[[], Mapping[str, int | None]], on_trim: Callable[[], None]) -> None:
         """Begin to watch.
 
         Args:
@@ -98,21 +94,13 @@ class Retention:
         """
         self.cursors = cursors
         self.on_trim = on_trim
-        self.thread = self.threads.start(THREAD_NAME, self.run)
-
-    def stop(self) -> None:
-        """End the thread."""
-        self.stopping = True
-        self.wake.set()
-        if self.thread is not None:
-            self.thread.join()
+        self.start()
 
     def run(self) -> None:
         """Work until stopped."""
         while not self.stopping:
             if not self.do_work():
-                self.wake.wait(self.seconds_to_next())
-                self.wake.clear()
+                self.wait_for_running(self.seconds_to_next())
 
     def clean(self) -> list[SegmentFate]:
         """Have go what may, now and whatever the hour; return what is going to become of every segment.
@@ -120,12 +108,12 @@ class Retention:
         Raises:
             StoreError: the thread that removes them has died.
         """
-        if THREAD_NAME in self.threads.deaths:
-            raise thread_death(self.threads.deaths[THREAD_NAME])
+        if self.service_name in self.threads.deaths:
+            raise thread_death(self.threads.deaths[self.service_name])
         fates = self.plan(asked=True)
         self.requests += 1
         self.look_at = self.clock.monotonic()
-        self.wake.set()
+        self.wakeup()
         return fates
 
     # The agent.

@@ -5,21 +5,22 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import astuple
 
-from reput.store.publisher import CommittedPublisher, NobodyListens
 from reput.store.record.message import Message
+from reput.store.writer.publisher import CommittedPublisher, Publisher
 from reput_hooks import DispatchColumns
 from small_store import UnforcedFiles, message_of_size, open_store
 
 
-class Told(NobodyListens):
+class Told(Publisher):
     """Keeps what it is told."""
 
     def __init__(self):
         self.frames = []
 
-    def publish(self, *frame):
-        self.frames.append(frame)
+    def publish(self, records):
+        self.frames.append(astuple(records))
 
     def expire(self, *told):
         self.frames.append(told)
@@ -31,10 +32,10 @@ def test_what_waited_together_is_told_together(tmp_path):
     keeper = CommittedPublisher(together, lambda end: None)
     store = open_store(tmp_path / "store")
 
-    class Both(NobodyListens):
-        def publish(self, *frame):
-            apart.publish(*frame)
-            keeper.publish(*frame)
+    class Both(Publisher):
+        def publish(self, records):
+            apart.publish(records)
+            keeper.publish(records)
 
     store.attach(Both(), needs_properties=False)
     for number in range(40):
@@ -63,18 +64,18 @@ def test_a_put_of_which_nobody_is_told_stays_a_hole_between_those_beside_it(tmp_
     store = open_store(tmp_path, files=UnforcedFiles(), flush_disk_type="SYNC_FLUSH")
     told = Told()
     store.attach(told, needs_properties=False)
-    results = [store.append(message_of_size(200))]
-    publisher = store.publisher
+    results = [store.appender.append(message_of_size(200))]
+    publisher = store.appender.publisher
 
-    class Interrupted(NobodyListens):
-        def publish(self, *_):
+    class Interrupted(Publisher):
+        def publish(self, records):
             raise KeyboardInterrupt
 
-    store.publisher = Interrupted()
+    store.appender.publisher = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        store.append(message_of_size(200))
-    store.publisher = publisher
-    results += [store.append(message_of_size(200)) for _ in range(2)]
+        store.appender.append(message_of_size(200))
+    store.appender.publisher = publisher
+    results += [store.appender.append(message_of_size(200)) for _ in range(2)]
     store.flush()
     assert [frame[:2] for frame in told.frames] == [(0, 200), (400, 800)]
     assert [result.next_commit_log_offset for result in results] == [200, 600, 800]

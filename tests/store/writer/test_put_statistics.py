@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput.store.put_statistics import DISTRIBUTION, PutStatistics
+from reput.store.writer.put_statistics import DISTRIBUTION, PutStatistics
 
 
 class Counted:

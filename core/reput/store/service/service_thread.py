@@ -1,0 +1,73 @@
+"""ServiceThread: a thread that works in rounds until it is stopped, and that others can wake.
+
+Source: RocketMQ common, ServiceThread.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from reput.store.service.threads import StartedThread, Threads
+
+__all__ = ["ServiceThread"]
+
+
+class ServiceThread:
+    """One thread of a store. Subclasses say what a round does, and how long the thread waits before it.
+
+    Attributes:
+        thread: None before `start`.
+        stopping: set by `stop`. The round that it interrupts is the last one.
+    """
+
+    def __init__(self, service_name: str, threads: Threads | None = None) -> None:
+        self.service_name = service_name
+        self.threads = threads or Threads()
+        self.thread: StartedThread | None = None
+        self.stopping = False
+        self.wake = threading.Event()
+
+    # What a service says.
+
+    def seconds_to_next(self) -> float | None:
+        """Return how long to wait before the next round; None: until `wakeup`."""
+        return None
+
+    def do_round(self) -> None:
+        """Do the work. Runs after each wait, also after the one that `stop` ends."""
+        raise NotImplementedError
+
+    def end_waits(self, reason: str) -> None:
+        """End the waits of callers: an error has ended the thread. Called by the thread as it dies."""
+
+    # What it gets.
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            StoreError: the system starts no thread.
+        """
+        self.thread = self.threads.start(self.service_name, self.run, self.end_waits)
+
+    def run(self) -> None:
+        """Do rounds until stopped; the thread."""
+        while not self.stopping:
+            self.wait_for_running(self.seconds_to_next())
+            self.do_round()
+
+    def wait_for_running(self, timeout: float | None) -> None:
+        """Wait until somebody calls `wakeup`, or *timeout* seconds went by."""
+        self.wake.wait(timeout)
+        self.wake.clear()
+
+    def wakeup(self) -> None:
+        """Begin the next round at once."""
+        self.wake.set()
+
+    def stop(self) -> None:
+        """End the thread, and return once it has ended."""
+        self.stopping = True
+        self.wakeup()
+        if self.thread is not None:
+            self.thread.join()

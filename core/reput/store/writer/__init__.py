@@ -1,0 +1,1 @@
+"""The parts of the writer: opening and recovering, checking messages, appending, durability, publishing, statistics."""
