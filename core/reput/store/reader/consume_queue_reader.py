@@ -38,6 +38,7 @@ __all__ = ["ConsumeQueueReader"]
 # A commit-log offset that no unit has, whatever is in it.
 NOWHERE = -(1 << 64)
 HOSTS_V6_FLAGS = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
+COPIED_BODY_SIZE_MAX = 4096
 
 
 class ConsumeQueueReader(ConsumeQueueBounds):
@@ -253,9 +254,11 @@ class ConsumeQueueReader(ConsumeQueueBounds):
 
 
 def body_fits(record: bytes) -> bool:
-    """Tell whether the body of a whole record has the CRC that the record says; one without bytes has any."""
+    """Tell whether the body of a whole record has the CRC that the record names; an empty body has any."""
     crc, sys_flag = BODY_CRC_AND_SYS_FLAG.unpack_from(record)
     body_at = BODY_AT[sys_flag >> HOST_FLAGS_SHIFT & HOST_FLAGS_MASK]
     (size,) = BODY_SIZE.unpack_from(record, body_at - BODY_SIZE.size)
-    found: int = crc32(memoryview(record)[body_at : body_at + size])
+    # Copying a small body costs less than a view of it.
+    whole = record if size <= COPIED_BODY_SIZE_MAX else memoryview(record)
+    found: int = crc32(whole[body_at : body_at + size])
     return bool(size == 0 or found & 0x7FFFFFFF == crc)
