@@ -7,14 +7,13 @@ they cannot change in between, and into the same buffer each time, so that no pa
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
 from reput.errors import DamagedStore, OffsetOutOfRange
-from reput.store.log.segments import Segment, Segments, disk_cannot_read
+from reput.store.log.segment_reader import SegmentReader
+from reput.store.log.segments import Segment, Segments
 from reput.store.record.record_columns import RecordColumns, locate_records
 from reput.store.recovery.log_walk import LogWalk
 
@@ -69,8 +68,7 @@ class RangeReader:
         self.passed_over = passed_over
         self.on_damage = on_damage
         self.buffer = bytearray(self.window_size)
-        self.descriptor = -1
-        self.path: Path | None = None
+        self.reader = SegmentReader(segments)
 
     def read(self, begin: int, until: int) -> Iterator[RecordColumns]:
         """Yield the records that begin in [begin, until), in its order; each run is valid until the next is asked for.
@@ -100,7 +98,7 @@ class RangeReader:
             if begin <= at < end:
                 return None, min(end, until)
         readable = min(until, segment.end, segment.begin + segment.size) - at
-        view = self.fill(at - segment.begin, min(self.window_size, readable))
+        view = self.fill(segment, at, min(self.window_size, readable))
         columns, stop = locate_records(view, at, segment.end - at)
         bad = columns.first_bad_record() if self.verify else None
         if bad is not None:
@@ -155,42 +153,31 @@ class RangeReader:
         self.on_damage(DamagedRange(at, end, reason))
         return end
 
-    def fill(self, position: int, size: int) -> memoryview:
-        """Return *size* bytes of the open segment from *position* on, fewer at its end, in the reader's buffer.
+    def fill(self, segment: Segment, commit_log_offset: int, size: int) -> memoryview:
+        """Return *size* bytes of *segment* from this offset on, fewer at its end, in the reader's buffer.
 
         Raises:
             DamagedStore: the disk cannot read them.
         """
-        assert self.path is not None
         if size > len(self.buffer):
             self.buffer = bytearray(min(size + size // WINDOW_MARGIN_PART, max(size, self.window_size_max)))
         view = memoryview(self.buffer)[:size]
-        try:
-            return view[: os.preadv(self.descriptor, [view], position)]
-        except OSError as error:
-            raise disk_cannot_read(self.path, int(self.path.name) + position, size, error) from error
+        return view[: self.reader.open(segment).read_into(commit_log_offset, view)]
 
     def open_segment(self, commit_log_offset: int) -> Segment | None:
         """Open the segment that holds this byte, None if there is none."""
         segment = self.segments.find(commit_log_offset)
-        if segment is None:
-            return None
-        if segment.path != self.path:
-            self.close()
+        if segment is not None:
             try:
-                self.descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                # Retention was faster. What is there now is told by the directory.
-                self.segments.refresh()
+                self.reader.open(segment)
+            except OffsetOutOfRange:
+                # Retention has removed it.
                 return None
-            self.path = segment.path
         return segment
 
     def close(self) -> None:
         """Close the open segment."""
-        if self.path is not None:
-            os.close(self.descriptor)
-            self.path = None
+        self.reader.close()
 
 
 def pass_trimmed(commit_log_offset: int, offset_min: int, fail_on_data_loss: bool) -> int:

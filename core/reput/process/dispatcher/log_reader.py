@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from reput.errors import DamagedStore, OffsetOutOfRange
-from reput.store.log.segments import Segments, disk_cannot_read
+from reput.store.log.segment_reader import SegmentReader
+from reput.store.log.segments import Segments
 from reput.store.record.record import body_crc, decode_record
 from reput_hooks import DispatchRequest, Record
 
@@ -21,9 +21,7 @@ class CommitLogReader:
 
     def __init__(self, store_directory: Path) -> None:
         self.directory = store_directory / "commitlog"
-        self.segments: Segments | None = None
-        self.path: Path | None = None
-        self.descriptor = -1
+        self.reader: SegmentReader | None = None
 
     def read(self, request: DispatchRequest) -> Record:
         """Return the record of *request*.
@@ -65,19 +63,10 @@ class CommitLogReader:
             OffsetOutOfRange: the log does not hold them all.
             DamagedStore: the disk cannot read them.
         """
-        if self.segments is None:
-            self.segments = Segments(self.directory)
-        segment = self.segments.find(commit_log_offset)
-        if segment is None:
-            raise OffsetOutOfRange(f"no segment holds this offset: commit_log_offset={commit_log_offset} size={size}")
-        if segment.path != self.path:
-            self.close()
-            self.descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
-            self.path = segment.path
-        try:
-            data = os.pread(self.descriptor, size, commit_log_offset - segment.begin)
-        except OSError as error:
-            raise disk_cannot_read(segment.path, commit_log_offset, size, error) from error
+        if self.reader is None:
+            self.reader = SegmentReader(Segments(self.directory))
+        segment = self.reader.segments.holding(commit_log_offset)
+        data = self.reader.pread(segment, commit_log_offset, size)
         if len(data) < size:
             raise OffsetOutOfRange(
                 f"the segment ends before the record does: commit_log_offset={commit_log_offset} size={size} "
@@ -87,9 +76,8 @@ class CommitLogReader:
 
     def close(self) -> None:
         """Release the open segment."""
-        if self.path is not None:
-            os.close(self.descriptor)
-            self.path = None
+        if self.reader is not None:
+            self.reader.close()
 
 
 def whole_record(data: bytes, at: int) -> Record:

@@ -109,9 +109,8 @@ class LogFeed:
     def read_record(self, commit_log_offset: int, data: bytes) -> DispatchColumns | None:
         """Return the request of one record, None if the log does not hold *data* at this offset."""
         scan = self.scan or self.open()
-        segment = scan.segments.find(commit_log_offset)
         end = commit_log_offset + len(data)
-        if segment is None or scan.pread(segment.path, len(data), commit_log_offset - segment.begin) != data:
+        if scan.segments.find(commit_log_offset) is None or scan.read_bytes(commit_log_offset, len(data)) != data:
             return None
         return scan.scan(commit_log_offset, end, len(data)).columns
 

@@ -8,7 +8,6 @@ Source of the requests: RocketMQ store, CommitLog.checkMessageAndReturnSize and 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from reput.errors import DamagedStore, OffsetOutOfRange
-from reput.store.log.segments import Segments, disk_cannot_read
+from reput.errors import DamagedStore
+from reput.store.log.segment_reader import CHUNK_SIZE, SegmentReader
+from reput.store.log.segments import Segments
 from reput.store.record.byte_runs import WORD_SIZE, join_runs
 from reput.store.record.delay_level import SCHEDULE_TOPIC, DelayHistory
 from reput.store.record.record import decode_record
@@ -28,7 +28,6 @@ from reput_hooks.dispatch import ROW_FIELDS
 
 __all__ = ["LogScan", "ScannedRange"]
 
-CHUNK_SIZE = 4 << 20
 ROW_DTYPE = np.dtype(list(ROW_FIELDS))
 PROPERTY_END = 2
 NAME_END = 1
@@ -69,8 +68,7 @@ class LogScan:
         self.delay_history = delay_history or DelayHistory()
         self.passed_over = dict(passed_over)
         self.verify = verify
-        self.descriptor = -1
-        self.open_path: Path | None = None
+        self.reader = SegmentReader(self.segments)
         self.hashes = StringHashes()
 
     @property
@@ -80,31 +78,7 @@ class LogScan:
 
     def close(self) -> None:
         """Release the open segment."""
-        if self.open_path is not None:
-            os.close(self.descriptor)
-            self.open_path = None
-
-    def pread(self, path: Path, size: int, at: int) -> bytes:
-        """Read from *path*, which stays open until another segment is read.
-
-        Raises:
-            OffsetOutOfRange: the log was trimmed since its segments were listed.
-            DamagedStore: the disk cannot read these bytes.
-        """
-        if path != self.open_path:
-            self.close()
-            try:
-                self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                self.segments.refresh()
-                raise OffsetOutOfRange(
-                    f"the log does not begin so early any more: segment={path.name} offset_min={self.offset_min}"
-                ) from None
-            self.open_path = path
-        try:
-            return os.pread(self.descriptor, size, at)
-        except OSError as error:
-            raise disk_cannot_read(path, int(path.name) + at, size, error) from error
+        self.reader.close()
 
     def scan(self, commit_log_offset: int, until: int, size_max: int = CHUNK_SIZE) -> ScannedRange:
         """Return the requests of whole records from *commit_log_offset* on, blanks passed over, never beyond *until*.
@@ -126,18 +100,12 @@ class LogScan:
 
     def locate(self, commit_log_offset: int, until: int, size_max: int = CHUNK_SIZE) -> tuple[RecordColumns, int]:
         """Return the records from *commit_log_offset* on, as `scan` does, and the offset to go on from."""
-        segment = self.segments.find(commit_log_offset)
-        if segment is None:
-            raise OffsetOutOfRange(
-                f"no segment holds this offset: commit_log_offset={commit_log_offset} "
-                f"offset_min={self.segments.offset_min} offset_end={self.segments.offset_end}"
-            )
-        at = commit_log_offset - segment.begin
+        segment = self.segments.holding(commit_log_offset)
         readable = min(until, segment.begin + segment.size, segment.end) - commit_log_offset
         size = min(size_max, readable)
         while True:
             columns, stop = locate_records(
-                self.pread(segment.path, size, at), commit_log_offset, segment.end - commit_log_offset
+                self.reader.pread(segment, commit_log_offset, size), commit_log_offset, segment.end - commit_log_offset
             )
             if self.verify:
                 columns = verified(columns)
@@ -171,13 +139,16 @@ class LogScan:
             DamagedStore: there is no such record.
             OffsetOutOfRange: the log does not hold these bytes.
         """
-        segment = self.segments.find(commit_log_offset)
-        if segment is None:
-            raise OffsetOutOfRange(
-                f"no segment holds this offset: commit_log_offset={commit_log_offset} "
-                f"offset_min={self.segments.offset_min} offset_end={self.segments.offset_end}"
-            )
-        return decode_record(self.pread(segment.path, record_size, commit_log_offset - segment.begin))
+        return decode_record(self.read_bytes(commit_log_offset, record_size))
+
+    def read_bytes(self, commit_log_offset: int, size: int) -> bytes:
+        """Return up to *size* bytes of one segment.
+
+        Raises:
+            DamagedStore: the disk cannot read them.
+            OffsetOutOfRange: no segment holds the first of them.
+        """
+        return self.reader.pread(self.segments.holding(commit_log_offset), commit_log_offset, size)
 
     def requests(self, columns: RecordColumns) -> DispatchColumns:
         """Return what dispatchers get of *columns*."""

@@ -1,10 +1,8 @@
-"""SegmentReader: reads the bytes of a log's segments from their files, whatever they hold. Loads no numpy."""
+"""SegmentReader: reads the log's segments, one open file at a time. Loads no numpy."""
 
 from __future__ import annotations
 
-import os
-
-from reput.store.log.segments import Segment, Segments, disk_cannot_read, open_segment
+from reput.store.log.segments import Segment, SegmentFile, Segments
 
 __all__ = ["CHUNK_SIZE", "SegmentReader"]
 
@@ -12,62 +10,52 @@ CHUNK_SIZE = 4 << 20
 
 
 class SegmentReader:
-    """Reads *segments*, of which one file is open at a time. `close` it."""
+    """Reads *segments*. The file of the last segment stays open until another one is read: `close` it."""
 
     def __init__(self, segments: Segments) -> None:
         self.segments = segments
-        self.path = ""
-        self.descriptor = -1
+        self.file: SegmentFile | None = None
 
     def last_data(self, at: int) -> int:
         """Return where the bytes from *at* on that are not zero end; *at* if there are none."""
         last = at
         segment = self.segments.find(at) or self.segments.following(at)
         while segment is not None:
-            position = max(at - segment.begin, 0)
-            while (position := self.seek_data(segment, position)) < segment.size:
-                data = self.pread(segment, segment.begin + position, CHUNK_SIZE)
+            position = max(at, segment.begin)
+            end = segment.begin + segment.size
+            file = self.open(segment)
+            while (position := file.seek_data(position)) < end:
+                data = file.read(position, CHUNK_SIZE)
                 used = len(data.rstrip(b"\0"))
                 if used:
-                    last = segment.begin + position + used
+                    last = position + used
                 position += len(data)
             segment = self.segments.following(segment.begin + 1)
         return last
 
-    def seek_data(self, segment: Segment, at: int) -> int:
-        """Return the next place in *segment* from *at* on that the file system does not know to be zero."""
-        self.open(segment)
-        try:
-            return os.lseek(self.descriptor, at, os.SEEK_DATA)
-        except OSError:
-            # ENXIO: nothing but a hole up to the end.
-            return segment.size
-
     def pread(self, segment: Segment, commit_log_offset: int, size: int) -> bytes:
-        """Read from *segment*.
+        """Return up to *size* bytes of *segment*, as `SegmentFile.read` does.
 
         Raises:
+            OffsetOutOfRange: the segment was removed since the segments were listed.
             DamagedStore: the disk cannot read these bytes.
         """
-        self.open(segment)
-        try:
-            return os.pread(self.descriptor, size, commit_log_offset - segment.begin)
-        except OSError as error:
-            raise disk_cannot_read(segment.path, commit_log_offset, size, error) from None
+        return self.open(segment).read(commit_log_offset, size)
 
-    def open(self, segment: Segment) -> None:
-        """Have *segment* open; one file is open at a time.
+    def open(self, segment: Segment) -> SegmentFile:
+        """Return the open file of *segment*; that of another one is closed.
 
         Raises:
-            OffsetOutOfRange: it was removed since the segments were listed.
+            OffsetOutOfRange: as of `Segments.open`.
         """
-        if str(segment.path) != self.path:
+        file = self.file
+        if file is None or file.segment.begin != segment.begin:
             self.close()
-            self.descriptor = open_segment(segment.path)
-            self.path = str(segment.path)
+            file = self.file = self.segments.open(segment)
+        return file
 
     def close(self) -> None:
         """Close the open file."""
-        if self.path:
-            os.close(self.descriptor)
-            self.path = ""
+        if self.file is not None:
+            self.file.close()
+            self.file = None

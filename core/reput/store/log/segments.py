@@ -7,13 +7,14 @@ import os
 from bisect import bisect_right
 from itertools import pairwise
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
 from reput.errors import DamagedStore, NotAStore, OffsetOutOfRange, StoreError
 from reput.store.disk.file_name import parse_file_name
 
-__all__ = ["Segment", "Segments", "disk_cannot_read", "open_segment"]
+__all__ = ["Segment", "SegmentFile", "Segments"]
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -23,6 +24,62 @@ class Segment(msgspec.Struct, frozen=True):
     begin: int
     end: int
     size: int
+
+
+class SegmentFile:
+    """The file of one segment, open to read, whatever it holds. `Segments.open` makes it; `close` it."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, commit_log_offset: int, size: int) -> bytes:
+        """Return up to *size* bytes from *commit_log_offset* on; fewer at the end of the file.
+
+        Raises:
+            DamagedStore: the disk cannot read them.
+        """
+        try:
+            return os.pread(self.descriptor, size, commit_log_offset - self.segment.begin)
+        except OSError as error:
+            raise self.unreadable(commit_log_offset, size, error) from error
+
+    def read_into(self, commit_log_offset: int, buffer: memoryview) -> int:
+        """Fill *buffer* from *commit_log_offset* on and return how many bytes it got; fewer at the end of the file.
+
+        Raises:
+            DamagedStore: the disk cannot read them.
+        """
+        try:
+            return os.preadv(self.descriptor, [buffer], commit_log_offset - self.segment.begin)
+        except OSError as error:
+            raise self.unreadable(commit_log_offset, len(buffer), error) from error
+
+    def seek_data(self, commit_log_offset: int) -> int:
+        """Return the next place from *commit_log_offset* on that is no hole of the file, else where its bytes end."""
+        try:
+            begin = self.segment.begin
+            return begin + os.lseek(self.descriptor, commit_log_offset - begin, os.SEEK_DATA)
+        except OSError:
+            # ENXIO: nothing but a hole up to the end.
+            return self.segment.begin + self.segment.size
+
+    def unreadable(self, commit_log_offset: int, size: int, error: OSError) -> DamagedStore:
+        """Return the error that says where the log cannot be read."""
+        return DamagedStore(
+            f"the disk cannot read the log: commit_log_offset={commit_log_offset} size={size} "
+            f"path={self.segment.path} error={error.strerror}"
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Segments:
@@ -103,6 +160,20 @@ class Segments:
                 self.refresh()
         return None
 
+    def holding(self, commit_log_offset: int) -> Segment:
+        """Return the segment that holds this byte, as `find` does.
+
+        Raises:
+            OffsetOutOfRange: there is none.
+        """
+        segment = self.find(commit_log_offset)
+        if segment is None:
+            raise OffsetOutOfRange(
+                f"no segment holds this offset: commit_log_offset={commit_log_offset} offset_min={self.offset_min} "
+                f"offset_end={self.offset_end}"
+            )
+        return segment
+
     def following(self, commit_log_offset: int) -> Segment | None:
         """Return the first segment that begins at or behind this byte, None if there is none."""
         number = bisect_right(self.begins, commit_log_offset - 1)
@@ -121,33 +192,23 @@ class Segments:
                 f"the log does not hold these bytes: commit_log_offset={commit_log_offset} size={size} "
                 f"offset_min={self.offset_min} offset_end={self.offset_end}"
             )
-        descriptor = open_segment(segment.path)
+        with self.open(segment) as file:
+            return file.read(commit_log_offset, size)
+
+    def open(self, segment: Segment) -> SegmentFile:
+        """Open the file of *segment*. If it is gone, the directory is listed again.
+
+        Raises:
+            OffsetOutOfRange: it was removed since the segments were listed.
+        """
         try:
-            return os.pread(descriptor, size, commit_log_offset - segment.begin)
-        except OSError as error:
-            raise disk_cannot_read(segment.path, commit_log_offset, size, error) from None
-        finally:
-            os.close(descriptor)
-
-
-def open_segment(path: Path) -> int:
-    """Return a descriptor of a segment's file, to read.
-
-    Raises:
-        OffsetOutOfRange: it was removed since the segments were listed.
-    """
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise OffsetOutOfRange(f"the log was trimmed while it was read: segment={path}", "Ask again.") from None
-
-
-def disk_cannot_read(path: Path, commit_log_offset: int, size: int, error: OSError) -> DamagedStore:
-    """Return the error that says where the log cannot be read."""
-    return DamagedStore(
-        f"the disk cannot read the log: commit_log_offset={commit_log_offset} size={size} path={path} "
-        f"error={error.strerror}"
-    )
+            return SegmentFile(segment)
+        except FileNotFoundError:
+            self.refresh()
+            raise OffsetOutOfRange(
+                f"the log was trimmed while it was read: segment={segment.path} offset_min={self.offset_min}",
+                "Ask again.",
+            ) from None
 
 
 def shown_segment_size(found: list[tuple[int, str, int]]) -> int:

@@ -17,7 +17,8 @@ from struct import Struct
 
 from reput.errors import OffsetOutOfRange, StoreError
 from reput.store.disk.files import Clock
-from reput.store.log.segments import Segments, open_segment
+from reput.store.log.segment_reader import CHUNK_SIZE
+from reput.store.log.segments import Segments
 from reput.store.queue.queue_offsets import QueueOffsets, read_queue_offsets
 from reput.store.record.layout import SIZE_AND_MAGIC
 from reput.store.recovery.recovery import as_it_was_closed
@@ -27,7 +28,6 @@ from reput.store.state.store_lock import StoreLock
 
 __all__ = ["find_log_end", "force_log"]
 
-CHUNK_SIZE = 4 << 20
 PHYSIC_MSG_TIMESTAMP = Struct(">q")
 
 
@@ -93,8 +93,8 @@ def nothing_was_appended(segments: Segments, log_end: int) -> bool:
     segment = segments.find(log_end)
     if segment is None:
         return True
-    with os.fdopen(open_segment(segment.path), "rb", buffering=0) as file:
-        return not os.pread(file.fileno(), SIZE_AND_MAGIC.size, log_end - segment.begin).strip(b"\0")
+    with segments.open(segment) as file:
+        return not file.read(log_end, SIZE_AND_MAGIC.size).strip(b"\0")
 
 
 def trusted_snapshot(store_directory: Path, segments: Segments) -> tuple[int, QueueOffsets, int] | None:
@@ -150,12 +150,12 @@ def skim(segments: Segments, begin: int) -> int:
     from reput.store.record.record_columns import locate_records
 
     at = good = begin
-    buffer = bytearray(CHUNK_SIZE)
+    buffer = memoryview(bytearray(CHUNK_SIZE))
     while (segment := segments.find(at)) is not None:
-        with os.fdopen(open_segment(segment.path), "rb", buffering=0) as file:
+        with segments.open(segment) as file:
             while True:
-                size = os.preadv(file.fileno(), [buffer], at - segment.begin)
-                columns, stop = locate_records(memoryview(buffer)[:size], at, segment.end - at)
+                size = file.read_into(at, buffer)
+                columns, stop = locate_records(buffer[:size], at, segment.end - at)
                 if not len(columns):
                     break
                 good = at
@@ -178,12 +178,9 @@ def force_log(segments: Segments, begin: int, until: int) -> None:
         if segment.begin >= until or segment.end <= begin:
             continue
         try:
-            descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
-        except FileNotFoundError:
+            with segments.open(segment) as file:
+                os.fdatasync(file.descriptor)
+        except OffsetOutOfRange:
             # Retention took it, and only takes what is on disk.
             continue
         except OSError as error:

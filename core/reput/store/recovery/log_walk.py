@@ -365,13 +365,13 @@ class LogWalk(SegmentReader):
 
     def magic_places(self, segment: Segment, begin: int) -> Iterator[int]:
         """Yield where in *segment*, from *begin* on, a record's magic code says that one might begin. Skips holes."""
-        at = begin - segment.begin
-        while (at := self.seek_data(segment, at)) < segment.size:
-            data = self.pread(segment, segment.begin + at, CHUNK_SIZE)
+        at, end = begin, segment.begin + segment.size
+        while (at := self.open(segment).seek_data(at)) < end:
+            data = self.pread(segment, at, CHUNK_SIZE)
             for place in sorted(place for magic in MAGICS for place in places(data, magic)):
                 if place >= MAGIC_CODE_AT:
-                    yield segment.begin + at + place - MAGIC_CODE_AT
-            if at + len(data) >= segment.size:
+                    yield at + place - MAGIC_CODE_AT
+            if at + len(data) >= end:
                 return
             at += len(data) - (SIZE_AND_MAGIC.size - 1)
 
