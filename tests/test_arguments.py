@@ -12,7 +12,7 @@ import pytest
 
 import reput
 from delivering import LIMIT_S
-from reput.consume import TransactionState
+from reput.consume.delivery.transaction_messages import TransactionState
 from reput.errors import ConfigError, NotAStore, ReputError, RequestRefused, StoreError, StoreReadOnly
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.config.topic_config_manager import TopicConfig

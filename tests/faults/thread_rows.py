@@ -17,8 +17,9 @@ import reput
 from delivering import LIMIT_S, SMALL, all_records, wait_until
 from faults.rows import row
 from reput.consume.delivery.delay_offsets import DelayOffsets
+from reput.consume.delivery.open_transactions import OpenTransactions
 from reput.consume.delivery.schedule_service import ScheduleService
-from reput.consume.delivery.transaction_service import TransactionService, TransactionState
+from reput.consume.delivery.transaction_messages import TransactionState
 from reput.consume.pull.arrival_service import ArrivalService
 from reput.consume.pull.pull_service import PullRequest
 from reput.consume.registry.subscription import subscribe
@@ -229,7 +230,7 @@ def asker(victim: Victim) -> None:
     """Senders commit themselves; what they say nothing of waits for the next opening."""
     transactions = victim.store.transactions
     half = transactions.put_half("shop", reput.Message("orders", b"half"))
-    victim.dies(TransactionService, "take_due", lambda: transactions.on_check("shop", unsure))
+    victim.dies(OpenTransactions, "take_due", lambda: transactions.on_check("shop", unsure))
     transactions.commit(half)
     victim.acknowledged.append(b"half")
 

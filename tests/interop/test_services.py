@@ -17,7 +17,7 @@ from interop.file_sizes import FILE_SIZES
 from interop.put_questions import put_question
 from interop.rocketmq_store import record_of
 from reput.consume.delivery.half_messages import OP_TOPIC, done_offsets
-from reput.consume.delivery.transaction_service import TransactionState
+from reput.consume.delivery.transaction_messages import TransactionState
 from reput.settings import Settings
 from reput.store.record.message import Message
 

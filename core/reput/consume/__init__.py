@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reput.consume.administration.group_reading import GroupReading
-    from reput.consume.delivery.transaction_service import HalfMessage, TransactionService, TransactionState
+    from reput.consume.delivery.transaction_messages import HalfMessage, TransactionState
+    from reput.consume.delivery.transaction_service import TransactionService
     from reput.consume.groups.consumer import Consumer
     from reput.consume.pull.pull_service import PullRequest, PullResult, PullService
     from reput.consume.pull.topic_reader import Beginning, MessageSource, TopicReader, first_queue_offset
@@ -36,7 +37,7 @@ HOMES = {
     "Consumer": "reput.consume.groups.consumer",
     "Filter": "reput.consume.registry.subscription",
     "GroupReading": "reput.consume.administration.group_reading",
-    "HalfMessage": "reput.consume.delivery.transaction_service",
+    "HalfMessage": "reput.consume.delivery.transaction_messages",
     "MessageSource": "reput.consume.pull.topic_reader",
     "PullRequest": "reput.consume.pull.pull_service",
     "PullResult": "reput.consume.pull.pull_service",
@@ -45,7 +46,7 @@ HOMES = {
     "Subscription": "reput.consume.registry.subscription",
     "TopicReader": "reput.consume.pull.topic_reader",
     "TransactionService": "reput.consume.delivery.transaction_service",
-    "TransactionState": "reput.consume.delivery.transaction_service",
+    "TransactionState": "reput.consume.delivery.transaction_messages",
     "first_queue_offset": "reput.consume.pull.topic_reader",
     "subscribe": "reput.consume.registry.subscription",
 }

@@ -90,6 +90,7 @@ class StoreEngine(ReadingEngine):
         self.consuming: ConsumeServices | None = None
         self.transacting_lock = threading.Lock()
         self.transacting: TransactionService | None = None
+        self.transaction_reader: MessageReader | None = None
         try:
             self.views = StoreViews(directory, self.writer, mode, configuration, self.attach_publisher)
             self.group = self.views.group
@@ -276,10 +277,10 @@ class StoreEngine(ReadingEngine):
     def release_log(self) -> None:
         """Close removed segments: the disk gets their room back only when no descriptor is open."""
         commit_log = str(self.directory / "commitlog")
-        self.reader.store.files.forget(commit_log)
-        for service in (self.schedule, self.transacting):
-            if service is not None:
-                service.reader.store.files.forget(commit_log)
+        of_schedule = None if self.schedule is None else self.schedule.reader
+        for reader in (self.reader, of_schedule, self.transaction_reader):
+            if reader is not None:
+                reader.store.files.forget(commit_log)
 
     # Writing.
 
@@ -383,7 +384,9 @@ class StoreEngine(ReadingEngine):
             if self.transacting is None:
                 from reput.consume.delivery.transaction_service import TransactionService
 
-                self.transacting = TransactionService(self, self.new_reader())
+                reader = self.new_reader()
+                self.transacting = TransactionService(self, reader)
+                self.transaction_reader = reader
             return self.transacting
 
     def queue_ids(self, topic: str) -> list[int]:
@@ -434,7 +437,7 @@ class StoreEngine(ReadingEngine):
     def half_messages(self) -> int | None:
         """Return how many transactions are open; None if they were not counted yet, which `transactions` does."""
         if self.transacting is not None:
-            return len(self.transacting.pending)
+            return self.transacting.status()
         # If no transaction was ever begun, none is open.
         return None if self.queue_ids(HALF_TOPIC) else 0
 

@@ -42,7 +42,7 @@ def last(store: Store) -> Record:
 
 def sent_back(store: Store, record: Record, *arguments: int | None) -> Record:
     """Send a message back and return its copy, whatever the store delivers meanwhile of what waited in it."""
-    result = send_back(store, GROUP, record, *arguments)
+    result = send_back(store._engine, GROUP, record, *arguments)
     assert result is not None
     return all_records(store, result.commit_log_offset)[0]
 
@@ -97,7 +97,7 @@ def test_topics_and_group_are_made_when_they_are_needed(store):
     for _ in range(40):
         queues.add(sent_back(store, record).properties["REAL_QID"])
     assert queues == {"0", "1", "2"}
-    send_back(store, GROUP, record, -1)
+    send_back(store._engine, GROUP, record, -1)
     manager = TopicConfigManager(store.directory)
     manager.load()
     assert (manager.entries["%RETRY%billing"].read_queue_nums, manager.entries["%RETRY%billing"].perm) == (3, 6)
@@ -107,7 +107,7 @@ def test_topics_and_group_are_made_when_they_are_needed(store):
 def test_what_comes_again_comes_to_a_queue_that_is_read(store):
     """Also if the group was given more retry queues after its retry topic was made."""
     record = put_one(store)
-    send_back(store, GROUP, record)
+    send_back(store._engine, GROUP, record)
     store._engine.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=64))
     for _ in range(8):
         assert sent_back(store, record).properties["REAL_QID"] == "0"
@@ -118,7 +118,7 @@ def test_a_group_without_retry_queues_gets_nothing_again(store):
     store._engine.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=0))
     record = put_one(store)
     end = store.appended
-    assert send_back(store, GROUP, record) is None
+    assert send_back(store._engine, GROUP, record) is None
     assert store.appended == end
 
 
@@ -127,11 +127,11 @@ def test_what_is_not_permitted_is_refused_with_rocketmqs_code(store):
     record = put_one(store)
     end = store.appended
     with pytest.raises(RequestRefused) as refused:
-        send_back(store, "no group", record)
+        send_back(store._engine, "no group", record)
     assert refused.value.response_code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     store._engine.services.topics.create_or_update(TopicConfig(topic_name="%RETRY%billing", perm=4))
     with pytest.raises(RequestRefused) as refused:
-        send_back(store, GROUP, record)
+        send_back(store._engine, GROUP, record)
     assert refused.value.response_code == ResponseCode.NO_PERMISSION
     assert store.appended == end
 
@@ -140,7 +140,7 @@ def test_a_broker_that_takes_no_messages_takes_none_back(tmp_path):
     with reput.open(tmp_path / "store", mode="inline", broker_permission=4) as store:
         record = put_one(store)
         with pytest.raises(RequestRefused) as refused:
-            send_back(store, GROUP, record)
+            send_back(store._engine, GROUP, record)
         assert refused.value.response_code == ResponseCode.NO_PERMISSION
 
 
@@ -162,7 +162,7 @@ def test_copies_are_those_that_rocketmq_made(golden, golden_listing):
             target = record.topic if dead else record.properties["REAL_TOPIC"]
             group = target.removeprefix("%DLQ%").removeprefix("%RETRY%")
             level = 0 if dead else int(record.properties["DELAY"])
-            result = send_back(store, group, former, level, former.reconsume_times if dead else None)
+            result = send_back(store._engine, group, former, level, former.reconsume_times if dead else None)
             # Meanwhile the store delivers what waited in it.
             own = next(store.records(result.commit_log_offset))
             for name in ("topic", "queue_id", "flag", "sys_flag", "born_timestamp", "born_host", "body", "properties"):
@@ -175,8 +175,8 @@ def test_copies_are_those_that_rocketmq_made(golden, golden_listing):
 def test_the_statistics_count_what_comes_back(store):
     """By group and the topic where it came from first, and the dead letters apart."""
     record = put_one(store)
-    send_back(store, GROUP, record)
-    send_back(store, GROUP, record, -1)
+    send_back(store._engine, GROUP, record)
+    send_back(store._engine, GROUP, record, -1)
     counted = store._engine.services.statistics.of_group(GROUP, "orders")
     assert (counted.send_back_nums, counted.dead_letter_nums) == (2, 1)
 
@@ -187,8 +187,8 @@ def test_a_consumer_that_sends_to_its_retry_topic_itself_meets_the_same_end(stor
     message = MessageExtBrokerInner(
         "%RETRY%billing", b"x", properties={"DELAY": "4"}, delay_level=4, reconsume_times=reconsume_times
     )
-    store.put(dead_letter_when_exhausted(store, message, maximum))
+    store.put(dead_letter_when_exhausted(store._engine, message, maximum))
     assert last(store).topic == ("%DLQ%billing" if dead else SCHEDULE_TOPIC)
     assert last(store).reconsume_times == reconsume_times
     others = MessageExtBrokerInner("orders", b"x", reconsume_times=99)
-    assert dead_letter_when_exhausted(store, others) is others
+    assert dead_letter_when_exhausted(store._engine, others) is others

@@ -9,7 +9,7 @@ import pytest
 import reput
 from delivering import open_inline, wait_until
 from golden_sets import tree_digest
-from reput.consume.delivery.transaction_service import TransactionState
+from reput.consume.delivery.transaction_messages import TransactionState
 
 
 def waiting(store: Path, **settings: object) -> tuple[dict[int, int] | None, int | None]:

@@ -19,7 +19,7 @@ import small_store
 from delivering import LIMIT_S, SMALL, all_records, open_inline, wait_until
 from reput.consume.delivery import schedule_service
 from reput.consume.delivery.half_messages import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, done_offsets
-from reput.consume.delivery.transaction_service import HalfMessage, TransactionState, half_message
+from reput.consume.delivery.transaction_messages import HalfMessage, TransactionState, half_message
 from reput.consume.registry.response_code import ResponseCode
 from reput.embedded.store import Store
 from reput.errors import ConfigError, MessageIllegal, RequestRefused, StoreFull
@@ -82,8 +82,8 @@ def advance(store: Store, ms: int) -> None:
         clock.ms += min(ms, PARTED_MS // 2)
         ms -= PARTED_MS // 2
         log_clock.now_ms()
-    with store.transactions.changed:
-        store.transactions.changed.notify_all()
+    with store.transactions._open.changed:
+        store.transactions._open.changed.notify_all()
 
 
 def of_topic(store: Store, topic: str) -> list[Record]:
@@ -295,7 +295,7 @@ def test_a_sender_that_says_nothing_is_asked(store):
 
 def test_a_checker_that_does_not_return_keeps_no_store_open(tmp_path, monkeypatch, caplog):
     """Its answer does not count any more; the sender is asked again after the next opening."""
-    monkeypatch.setattr("reput.consume.delivery.transaction_service.CHECKER_PATIENCE_S", 0.01)
+    monkeypatch.setattr("reput.consume.delivery.transaction_checks.CHECKER_PATIENCE_S", 0.01)
     asked, go_on = threading.Event(), threading.Event()
 
     def checker(half: Record) -> TransactionState:
@@ -307,7 +307,7 @@ def test_a_checker_that_does_not_return_keeps_no_store_open(tmp_path, monkeypatc
         store.transactions.on_check(GROUP, checker)
         put_half(store)
         assert asked.wait(60)
-        thread = store.transactions.thread
+        thread = store.transactions._checks.thread
     assert "a checker does not return" in caplog.text
     go_on.set()
     thread.join()
@@ -387,8 +387,8 @@ def test_a_message_without_room_for_a_count_is_asked_about_as_often_as_any(tmp_p
         size = next(size for size in range(PROPERTIES_SIZE_MAX, 0, -1) if has_room(store, size))
         odd = {"PGROUP": GROUP, "REAL_TOPIC": "../x", "REAL_QID": "0"}
         nowhere = store.put(MessageExtBrokerInner(HALF_TOPIC, b"nowhere", properties=odd))
-        with store.transactions.changed:
-            store.transactions.know(store.transactions.half_at(nowhere.commit_log_offset))
+        with store.transactions._open.changed:
+            store.transactions._open.know(store.transactions._open.half_at(nowhere.commit_log_offset))
         put_half(store, b"large", properties={"large": "x" * size})
         put_half(store, b"small")
         for number in (1, 2):
@@ -418,7 +418,7 @@ def has_room(store: Store, size: int) -> bool:
     """Whether a half message with a property of *size* can be put."""
     message = reput.Message("orders", b"", tags="paid", keys=["k1"], properties={"large": "x" * size})
     try:
-        store._engine.writer.preparer.prepare(half_message(message, GROUP, store._engine.writer))
+        store._engine.writer.preparer.prepare(half_message(message, GROUP, store._engine.writer.born_host))
     except MessageIllegal:
         return False
     return True
@@ -492,7 +492,7 @@ def test_a_sender_is_asked_in_time_after_the_store_has_lain_idle(store):
 
 def test_a_sender_is_asked_once_the_clock_shows_that_it_is_due(store, monkeypatch):
     """The clock of the log catches up with the machine's after ten minutes, and nobody says so."""
-    monkeypatch.setattr("reput.consume.delivery.transaction_service.LOOK_S", 0.01)
+    monkeypatch.setattr("reput.consume.delivery.open_transactions.LOOK_S", 0.01)
     clock = RunningClock()
     set_clock_after_idle(store, clock)
     store.transactions.on_check(GROUP, lambda _: COMMIT)
@@ -555,8 +555,8 @@ def test_a_transaction_that_a_full_disk_cuts_is_settled_once(tmp_path, monkeypat
         assert len(of_topic(store, "orders")) == 1
         with pytest.raises(RequestRefused, match="settled"):
             store.transactions.commit(half)
-        with store.transactions.changed:
-            store.transactions.changed.notify_all()
+        with store.transactions._open.changed:
+            store.transactions._open.changed.notify_all()
         wait_until(lambda: len(of_topic(store, OP_TOPIC)) == 1)
     assert progress(path) == (1, 1)
 
@@ -630,8 +630,8 @@ def test_committed_messages_that_rocketmq_wrote_are_those_that_reput_writes(gold
                 continue
             half = halves[record.prepared_transaction_offset]
             # As if it was not settled yet.
-            with transactions.changed:
-                transactions.know(half)
+            with transactions._open.changed:
+                transactions._open.know(half)
             transactions.end(half.properties["PGROUP"], half.commit_log_offset, half.queue_offset, COMMIT)
             own, op = list(store.records())[-2:]
             for name in (
@@ -659,7 +659,7 @@ import contextlib, sys
 import reput
 import reput.errors
 from tests_settings import SETTINGS
-from reput.consume.delivery.transaction_service import TransactionState
+from reput.consume.delivery.transaction_messages import TransactionState
 
 store = reput.open(sys.argv[1], mode="inline", dispatchers=["consume_queue"], **SETTINGS)
 number = int(sys.argv[2])

@@ -38,7 +38,7 @@ def test_a_message_that_cannot_be_read_yet_is_looked_for_until_its_view_has_it(s
     assert looked == [queue]
     assert arrival_service.look_again_if_due(queue, 0, appended) == appended
     assert looked == [queue]
-    monkeypatch.setattr(store, "readable_up_to", lambda view: 0)
+    monkeypatch.setattr(store._engine, "readable_up_to", lambda view: 0)
     assert arrival_service.look_again_if_due(queue, 0, appended) == appended
     assert looked == [queue, queue]
 

@@ -38,7 +38,7 @@ def pulling(directory: Path, config: Path | None = None, **settings: object):
         filters = ConsumerFilters(managers.filters, managers.bloom_filter, directory, bit_maps_are_made=True)
         reader = GroupReader(
             store,
-            Topics(managers.topics, held, lambda topic: store.topics().get(topic, []), persist=False),
+            Topics(managers.topics, held, lambda topic: store.reader.topics().get(topic, []), persist=False),
             SubscriptionGroups(managers.groups, held, persist=False),
             filters,
             managers.bloom_filter,

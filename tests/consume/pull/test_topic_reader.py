@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reput.consume import TopicReader, first_queue_offset
-from reput.embedded.read_only_engine import ReadOnlyEngine
+import reput
+from reput.consume.pull.topic_reader import TopicReader, first_queue_offset
 from reput.filter import parse, parse_tags
-from reput.settings import Settings
 from reput.store.reader.results import GetMessageResult, GetMessageStatus
 
 TOPIC = "Meadow_orders-12"
@@ -16,7 +15,7 @@ TOPIC = "Meadow_orders-12"
 @pytest.fixture
 def source(golden_read_only):
     """A store that RocketMQ wrote, with several queues in the topic."""
-    with ReadOnlyEngine(golden_read_only("basic-5.3") / "store", Settings()) as store:
+    with reput.open(golden_read_only("basic-5.3") / "store", read_only=True) as store:
         yield store
 
 
