@@ -7,6 +7,7 @@ breaks it, too. The first line of a clause's docstring is the promise, in the wo
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import shutil
@@ -53,6 +54,20 @@ def make_store(subject: Subject, directory: Path, count: int | None = None) -> S
         subject.settings,
         needs_properties=subject.description.needs_properties,
     )
+
+
+def over_segments(function: Callable[[Subject, SampleStore, Path], None]) -> Clause:
+    """Make the store of a clause that trims the log, and skip the clause if all samples lie in one segment."""
+
+    @functools.wraps(function)
+    def hold(subject: Subject, directory: Path) -> str | None:
+        store = make_store(subject, directory)
+        if not store.segment_begins:
+            return "the samples fill less than a segment of the log"
+        function(subject, store, directory)
+        return None
+
+    return hold
 
 
 def built_at_once(subject: Subject, store: SampleStore, root: Path) -> object:
@@ -368,11 +383,9 @@ def truncates(subject: Subject, directory: Path) -> str | None:
 
 
 @clause
-def truncates_no_further_than_the_log(subject: Subject, directory: Path) -> str | None:
+@over_segments
+def truncates_no_further_than_the_log(subject: Subject, store: SampleStore, directory: Path) -> None:
     """Where the log cannot tell what its older history was, the view keeps what lies below it, or is built anew."""
-    store = make_store(subject, directory)
-    if not store.segment_begins:
-        return "the samples fill less than a segment of the log"
     minimum = store.segment_begins[0]
     count = len(store.bounds) - 1
     trial = Trial(subject, store, directory / "root")
@@ -390,15 +403,12 @@ def truncates_no_further_than_the_log(subject: Subject, directory: Path) -> str 
     trial.end()
     if trial.view() != anew:
         require_equal(trial.view(), kept.view(), f"after the log's history below {minimum} had become unknown")
-    return None
 
 
 @clause
-def expires(subject: Subject, directory: Path) -> str | None:
+@over_segments
+def expires(subject: Subject, store: SampleStore, directory: Path) -> None:
     """When the log is trimmed at its beginning, the view goes on, and says the same at the next start."""
-    store = make_store(subject, directory)
-    if not store.segment_begins:
-        return "the samples fill less than a segment of the log"
     minimum = store.segment_begins[0]
     count = len(store.bounds) - 1
     trial = Trial(subject, store, directory / "root")
@@ -416,15 +426,12 @@ def expires(subject: Subject, directory: Path) -> str | None:
     trial.begin()
     trial.end()
     require_equal(trial.view(), once, "after another start on a trimmed log")
-    return None
 
 
 @clause
-def goes_on_behind_a_gap(subject: Subject, directory: Path) -> str | None:
+@over_segments
+def goes_on_behind_a_gap(subject: Subject, store: SampleStore, directory: Path) -> None:
     """If retention took what it had not taken in, it goes on with the first record that is there."""
-    store = make_store(subject, directory)
-    if not store.segment_begins:
-        return "the samples fill less than a segment of the log"
     minimum = store.segment_begins[-1]
     trial = Trial(subject, store, directory / "root")
     trial.begin(3)
@@ -438,7 +445,6 @@ def goes_on_behind_a_gap(subject: Subject, directory: Path) -> str | None:
     trial.begin()
     trial.end()
     require_equal(trial.view(), once, "after another start behind the gap")
-    return None
 
 
 @clause
