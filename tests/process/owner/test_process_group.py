@@ -33,8 +33,8 @@ from reput.process.dispatcher.states import Phase, State
 from reput.process.group.group_place import place_path, read_place
 from reput.process.owner.process_group import ProcessGroup
 from reput.process.plugin.catalogue import select_dispatchers
+from reput.process.supervisor.dispatcher_group import DispatcherGroup
 from reput.process.supervisor.member import Member
-from reput.process.supervisor.supervisor import Supervisor
 from reput.ring import RingMemory
 
 TIMEOUT = 60.0
@@ -327,29 +327,28 @@ def test_one_that_is_killed_is_stopping_until_it_has_ended(log, context, plugins
     """A process that waits for a disk does not die before the disk answers; here nobody takes its end up."""
     plugins.add("probe")
     memory = RingMemory.create(1 << 16)
-    supervisor = Supervisor.__new__(Supervisor)
-    supervisor.memory, supervisor.rebuild = memory, None
-    supervisor.merger = SimpleNamespace(say=lambda *_, **__: None)
-    supervisor.ending, supervisor.finished = False, False
-    supervisor.unwatch_process = lambda member: None
+    group = DispatcherGroup.__new__(DispatcherGroup)
+    group.memory = memory
+    group.merger = SimpleNamespace(say=lambda *_, **__: None)
+    group.unwatch_process = lambda member: None
     cell = memory.open_cell(0)
     cell.clear("probe")
     (entry,) = select_dispatchers(["probe"], {})
     member = Member(entry, cell, context("probe", dispatcher_dispatch_time_max=1).settings, {})
-    supervisor.members = {"probe": member}
+    group.members = {"probe": member}
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as process:
         member.show_state(State.RUNNING)
         member.pid, member.pidfd = process.pid, os.pidfd_open(process.pid)
         cell.set_phase(Phase.DISPATCH)
         cell.beat()
         while not member.killed_for:
-            supervisor.enforce_time_limits()
+            group.enforce_time_limits()
         assert (member.state, cell.state) == (State.STOPPING, State.STOPPING)
         assert cell.error == (
-            f"dispatcher is killed, and its end awaited: dispatcher=probe pid={process.pid} "
+            f"dispatcher was killed and has not ended yet: dispatcher=probe pid={process.pid} "
             "phase exceeded its time limit: phase=DISPATCH"
         )
-        supervisor.on_end(member)
+        group.on_end(member)
         process.returncode = -signal.SIGKILL
     assert member.state is State.BACKOFF
     assert "phase=DISPATCH" in cell.error
@@ -820,7 +819,7 @@ def test_sighup_takes_up_what_was_installed_and_configured_since(plugins, tmp_pa
         )
         wait_until(lambda: store._engine.group.status()[0].pid not in (None, before))
         config.write_text("nonsense = 1")
-        hang_up_until(lambda: "the configuration is not taken up" in log.read_text())
+        hang_up_until(lambda: "the changed configuration is not used" in log.read_text())
         before = store._engine.group.status()[0].pid
         os.kill(store._engine.group.process.pid, signal.SIGKILL)
         wait_until(

@@ -139,9 +139,10 @@ def test_how_far_a_view_has_to_come_is_known_once_those_it_comes_after_have_star
     description = SimpleNamespace(reads="appended", after_failed="proceed")
     built = SimpleNamespace(progress=min(first or 0, 100))
     rebuild.shadows = {"second": SimpleNamespace(description=description, state=State.RUNNING, cell=built)}
-    rebuild.group = SimpleNamespace(memory=SimpleNamespace(header=SimpleNamespace(appended=100)))
     before = SimpleNamespace(state=State.STARTING, cell=SimpleNamespace(progress=first))
-    rebuild.predecessors = lambda name: [before]
+    rebuild.group = SimpleNamespace(
+        memory=SimpleNamespace(header=SimpleNamespace(appended=100)), predecessors=lambda shadow: [before]
+    )
     assert rebuild.is_near("second") is near
 
 

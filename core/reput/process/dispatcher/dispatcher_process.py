@@ -39,7 +39,7 @@ __all__ = [
     "EXCEPTION_STATUS",
     "REFUSED_STATUS",
     "STOP_SIGNAL",
-    "Assignment",
+    "ProcessTask",
     "run_dispatcher",
 ]
 
@@ -55,7 +55,7 @@ BROKEN_STATUS = 204
 FORKED_STATUS = 205
 
 
-class Assignment(msgspec.Struct, frozen=True):
+class ProcessTask(msgspec.Struct, frozen=True):
     """What one dispatcher's process is to do.
 
     Attributes:
@@ -80,18 +80,18 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 def run_dispatcher(
-    context: GroupContext, memory: RingMemory, lock: GroupLock, assignment: Assignment, supervisor_pid: int
+    context: GroupContext, memory: RingMemory, lock: GroupLock, task: ProcessTask, supervisor_pid: int
 ) -> NoReturn:
     """Be the dispatcher's process. Called in the child, right after the fork; never returns."""
     status = EXCEPTION_STATUS
     try:
         die_with_parent(supervisor_pid)
-        confine_descriptors(memory, lock, assignment)
+        confine_descriptors(memory, lock, task)
         lock.withhold()
-        os.nice(assignment.nice)
-        cell = memory.confine(assignment.slot)
+        os.nice(task.nice)
+        cell = memory.confine(task.slot)
         cell.set_phase(Phase.START)
-        process = DispatcherProcess(context, memory, cell, assignment)
+        process = DispatcherProcess(context, memory, cell, task)
         status = process.run()
     except BaseException:
         # Before there is a log; what is printed comes out there.
@@ -103,13 +103,13 @@ def run_dispatcher(
         os._exit(status)
 
 
-def confine_descriptors(memory: RingMemory, lock: GroupLock, assignment: Assignment) -> None:
+def confine_descriptors(memory: RingMemory, lock: GroupLock, task: ProcessTask) -> None:
     """Have new standard streams, and close everything that is not for this process."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    os.dup2(assignment.print_descriptor, 1)
-    os.dup2(assignment.print_descriptor, 2)
-    kept = {0, 1, 2, assignment.log_descriptor, *memory.descriptors}
+    os.dup2(task.print_descriptor, 1)
+    os.dup2(task.print_descriptor, 2)
+    kept = {0, 1, 2, task.log_descriptor, *memory.descriptors}
     if lock.descriptor is not None:
         kept.add(lock.descriptor)
     begin = 0
@@ -124,16 +124,16 @@ def confine_descriptors(memory: RingMemory, lock: GroupLock, assignment: Assignm
 class DispatcherProcess:
     """The dispatcher, its loop and its signals."""
 
-    def __init__(self, context: GroupContext, memory: RingMemory, cell: Cell, assignment: Assignment) -> None:
+    def __init__(self, context: GroupContext, memory: RingMemory, cell: Cell, task: ProcessTask) -> None:
         self.context = context
         self.memory = memory
         self.cell = cell
-        self.assignment = assignment
-        self.entry = assignment.entry
+        self.task = task
+        self.entry = task.entry
         self.pid = os.getpid()
         self.loop: DispatcherLoop | None = None
         self.stop: StopMode | None = None
-        self.log = install(assignment.log_descriptor, self.entry.name, self.position)
+        self.log = install(task.log_descriptor, self.entry.name, self.position)
 
     def position(self) -> int | None:
         """Return where the dispatcher stands, None before it has started."""
@@ -149,7 +149,7 @@ class DispatcherProcess:
             plugin = load_plugin(self.entry.name, self.entry.module)
             self.take_back_process()
             description = plugin.describe()
-            options = convert_options(self.entry.name, self.assignment.options, description.options)
+            options = convert_options(self.entry.name, self.task.options, description.options)
         except BaseException:
             self.fail("cannot be imported")
             return BROKEN_STATUS
@@ -186,7 +186,7 @@ class DispatcherProcess:
         self.stop = StopMode.DRAIN if number == DRAIN_SIGNAL else StopMode.NOW
         if self.loop is not None:
             self.loop.request_stop(self.stop)
-        os.eventfd_write(self.memory.wake_descriptors[self.assignment.slot], 1)
+        os.eventfd_write(self.memory.wake_descriptors[self.task.slot], 1)
 
     def dispatch(self, plugin: Plugin, description: DispatcherDescription, options: object) -> None:
         """Run the loop until it is finished."""
@@ -196,12 +196,12 @@ class DispatcherProcess:
             plugin,
             description,
             options,
-            root=self.assignment.root,
+            root=self.task.root,
             reader=reader,
             cell=self.cell,
-            predecessors=[self.memory.view(slot) for slot in self.assignment.predecessors],
-            builds_anew=self.assignment.root != self.context.store_directory,
-            first_batch=self.assignment.first_batch,
+            predecessors=[self.memory.view(slot) for slot in self.task.predecessors],
+            builds_anew=self.task.root != self.context.store_directory,
+            first_batch=self.task.first_batch,
         )
         loop = self.loop = hosted.loop
         if self.stop is not None:

@@ -1,4 +1,4 @@
-"""LiveRebuild: views built anew beside those that run, and put into their places; driven by the supervisor.
+"""LiveRebuild: views rebuilt beside those that run, and swapped in; the supervisor drives it.
 
     BUILDING   a second process for each view reads the log from its beginning into the shadow and then follows the
                ring; the running ones go on
@@ -21,23 +21,19 @@ import enum
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from reput.errors import DispatcherError, ReputError
 from reput.process.control.control_messages import RebuiltView
 from reput.process.dispatcher.dispatcher_process import DRAIN_SIGNAL
 from reput.process.dispatcher.states import ABSENT, State
 from reput.process.logs.exception_text import last_words
-from reput.process.plugin.dispatcher_order import enabled_predecessors
 from reput.process.plugin.external_views import refuse_elsewhere
+from reput.process.supervisor.dispatcher_group import DispatcherGroup
 from reput.process.supervisor.member import Member
 from reput.process.system.parent_death import die_with_parent
 from reput.process.views.shadow_folders import ShadowFolders
 
-if TYPE_CHECKING:
-    from reput.process.supervisor.supervisor import Supervisor
-
-__all__ = ["LOOK_S", "LiveRebuild"]
+__all__ = ["LOOK_S", "Done", "LiveRebuild"]
 
 # Bytes of the log that a new view may lack when the running one is stopped: some ten milliseconds of work.
 NEAR = 1 << 20
@@ -71,7 +67,13 @@ class LiveRebuild:
     """
 
     def __init__(
-        self, group: Supervisor, names: Sequence[str], done: Done, *, force: bool = False, renews: Sequence[str] = ()
+        self,
+        group: DispatcherGroup,
+        names: Sequence[str],
+        done: Done,
+        *,
+        force: bool = False,
+        renews: Sequence[str] = (),
     ) -> None:
         """Begin.
 
@@ -104,13 +106,10 @@ class LiveRebuild:
         try:
             for name, member in self.members.items():
                 self.shadows[name] = group.add_shadow(member, self.folders.root)
-                self.shadows[name].rebuild = self
         except ReputError:
             self.forget_shadows()
             self.folders.remove()
             raise
-        for member in self.members.values():
-            member.rebuild = self
 
     def begin(self) -> None:
         """Start the processes that build."""
@@ -153,11 +152,6 @@ class LiveRebuild:
                     linked[name] = other.description.store_folders
         return linked
 
-    def predecessors(self, name: str) -> list[Member]:
-        """Return whom the new view of *name* comes after: the new views of those that are rebuilt, else the running."""
-        names = enabled_predecessors(self.group.after())[name]
-        return [self.shadows.get(other) or self.group.members[other] for other in names]
-
     # Going on.
 
     def look(self) -> None:
@@ -186,6 +180,8 @@ class LiveRebuild:
         if not all(self.is_near(name) for name in self.shadows):
             return
         self.step = Step.STOPPING
+        for member in [*self.members.values(), *self.shadows.values()]:
+            member.on_stopped_for_swap = self.on_stopped
         for name, member in self.members.items():
             if member.pid is not None or member.state is State.BACKOFF:
                 self.stopped.add(name)
@@ -211,7 +207,7 @@ class LiveRebuild:
         assert shadow.description is not None
         header = self.group.memory.header
         reach = (header.durable if shadow.description.reads == "durable" else header.appended) or 0
-        for other in self.predecessors(name):
+        for other in self.group.predecessors(self.shadows[name]):
             if shadow.description.after_failed == "wait" or other.state not in ABSENT:
                 progress = other.cell.progress
                 if progress is None:
@@ -221,8 +217,9 @@ class LiveRebuild:
 
     def drain(self) -> None:
         """Have the new views end whose predecessors have ended; swap when all have."""
-        for name, shadow in self.shadows.items():
-            waits = any(other.pid is not None for other in self.predecessors(name) if other in self.shadows.values())
+        shadows = list(self.shadows.values())
+        for shadow in shadows:
+            waits = any(other.pid is not None for other in self.group.predecessors(shadow) if other in shadows)
             if shadow.pid is not None and shadow.state is not State.STOPPING and not waits:
                 self.group.stop(shadow, State.STOPPED, DRAIN_SIGNAL)
         if all(shadow.pid is None for shadow in self.shadows.values()):
@@ -299,7 +296,7 @@ class LiveRebuild:
         self.step = Step.RESUMING
         self.forget_shadows()
         for name, member in self.members.items():
-            member.rebuild = None
+            member.on_stopped_for_swap = None
             if name in self.stopped or (member.state is State.FATAL and not isinstance(self.outcome, ReputError)):
                 member.backoff.forgive()
                 if member.pid is None:
@@ -316,16 +313,10 @@ class LiveRebuild:
         if self.outcome is None:
             self.fail(why)
 
-    @property
-    def swaps(self) -> bool:
-        """Whether the running dispatchers have been stopped for the swap, and start by themselves after it."""
-        return self.step in (Step.STOPPING, Step.DRAINING)
-
     def forget_shadows(self) -> None:
-        """Kill what still builds, and free the slots."""
-        for shadow in self.shadows.values():
-            shadow.rebuild = None
-            self.group.forget_shadow(shadow)
+        """Kill the processes that still build, and free their slots."""
+        for member in self.members.values():
+            self.group.forget_shadow(member)
 
     # The removing of what is not needed any more: gigabytes of files take their time.
 

@@ -1,4 +1,4 @@
-"""Member: one dispatcher, as the supervisor keeps it."""
+"""Member: one dispatcher of the supervisor's group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from reput.process.control.control_messages import MemberInfo
 from reput.process.dispatcher.batch_bound import BatchSize, smaller_batch
@@ -19,28 +18,29 @@ from reput.process.supervisor.backoff import Backoff
 from reput.ring import Cell
 from reput.settings import Settings
 
-if TYPE_CHECKING:
-    from reput.process.supervisor.live_rebuild import LiveRebuild
-
 __all__ = ["Member"]
 
 
 class Member:
-    """One dispatcher: what is known of it, its process if there is one, and what is to come next.
+    """One dispatcher: what is known of it, its process if there is one, and what comes next.
 
     Attributes:
         options: as they were given to it.
         description: None: it was not described yet, or could not be.
-        following_state: where it goes when it has stopped; BACKOFF, or FATAL: it was killed for taking too long.
-        start_at: monotonic seconds, when the next process is due.
+        following_state: its state after STOPPING; BACKOFF, or FATAL: it was killed for taking too long.
+        start_at: monotonic seconds, when the next process starts.
         killed_for: why the supervisor killed the process.
-        stopped_for: why the supervisor asked it to end, which counts as a death all the same.
-        first_batch: bound of the next process's first batch; None: none was killed in the middle of one.
+        stopped_for: why the supervisor asked the process to end; it counts as a death all the same.
+        first_batch: bound of the next process's first batch; None: no process was killed in the middle of one.
+        awaited: the beginning of the group waits for its description.
+        late: the group has begun without its description.
         joining: its plugin is asked what it declares; it was not started yet.
         leaving: it leaves the group when it has stopped.
         when_left: called when it has left.
-        root: below which it builds its view; None: the group's.
-        rebuild: in which it takes part, as the one that runs or as the one that builds anew.
+        root: below which it builds its view; None: the group's. A member with a root is the shadow of another.
+        shadow: builds the view of this one anew; None: no rebuild is under way.
+        on_stopped_for_swap: called with the exit code when the process, which was stopped for a swap of views, has
+            ended; the rebuild starts the next one. None: no swap is under way.
     """
 
     def __init__(
@@ -55,15 +55,18 @@ class Member:
         self.options = options
         self.name = entry.name
         self.root = root
-        self.rebuild: LiveRebuild | None = None
+        self.shadow: Member | None = None
+        self.on_stopped_for_swap: Callable[[Member, int], None] | None = None
         self.cell = cell
         self.settings = settings
-        # A rebuild is given up at last, whatever it builds.
+        # By its title a shadow is never essential: each rebuild has a restart limit.
         self.backoff = Backoff(self.title, settings)
         self.description: PluginDescription | None = None
         self.state = State.STOPPED
         self.following_state = State.STOPPED
         self.start_at = 0.0
+        self.awaited = False
+        self.late = False
         self.joining = False
         self.leaving = False
         self.when_left: list[Callable[[], None]] = []
@@ -77,34 +80,42 @@ class Member:
 
     @property
     def question(self) -> Question:
-        """Return what its plugin is asked."""
+        """Return the question to its plugin."""
         return Question(self.entry, self.options)
 
     @property
     def info(self) -> MemberInfo:
-        """Return what others are told of it."""
-        shadow = None if self.rebuild is None else self.rebuild.shadows.get(self.name)
-        shadow_slot = None if shadow is None else shadow.cell.slot
+        """Return what other processes are told of it."""
+        shadow_slot = None if self.shadow is None else self.shadow.cell.slot
         return MemberInfo(self.entry, self.cell.slot, self.description, shadow_slot, self.options)
 
     @property
+    def in_rebuild(self) -> bool:
+        """Whether its view is being rebuilt, or it is the one that builds."""
+        return self.shadow is not None or self.root is not None
+
+    @property
+    def is_swapping(self) -> bool:
+        """Whether it was stopped for a swap of views, after which the rebuild starts it again."""
+        return self.on_stopped_for_swap is not None
+
+    @property
     def rebuild_progress(self) -> int | None:
-        """Return how far the view is that is being built anew beside this one, None if none is."""
-        shadow = None if self.rebuild is None else self.rebuild.shadows.get(self.name)
-        return None if shadow is None else shadow.cell.progress
+        """Return how far the new view is that is being built beside this one, None if none is."""
+        return None if self.shadow is None else self.shadow.cell.progress
 
     @property
     def title(self) -> str:
-        """Return how the group's log names it."""
+        """Return its name in the group's log."""
         return self.name if self.root is None else f"{self.name}(rebuild)"
 
     def set_state(self, state: State) -> None:
-        """Go to *state*, which must be a step of the picture, and say so in the cell."""
+        """Go to *state*, a step that `TRANSITIONS` allows, and show it in the cell."""
         check_transition(self.name, self.state, state)
         self.show_state(state)
 
     def show_state(self, state: State) -> None:
-        """Say in the cell what the state is."""
+        """Show *state* in the cell."""
         self.state = state
         self.cell.set_state(state, time.time_ns() // 1_000_000)
 
@@ -113,7 +124,7 @@ class Member:
         settings = self.settings
         heartbeat = self.cell.heartbeat_ns
         if heartbeat is None or heartbeat < self.spawned_ns:
-            # The process has not come so far as to give a sign; what stands in the cell is its predecessor's.
+            # The process has not given a sign of life yet; the heartbeat in the cell is its predecessor's.
             return self.spawned_ns + settings.dispatcher_start_time_max * 1_000_000
         limit_ms = {
             Phase.START: settings.dispatcher_start_time_max,
@@ -123,7 +134,7 @@ class Member:
         return heartbeat + limit_ms * 1_000_000
 
     def learn_from_end(self, code: int) -> None:
-        """Have the next process begin with less, if a signal, ours or the system's, ended this one within a batch."""
+        """Let the next process begin with a smaller batch, if a signal ended this one within a batch."""
         in_batch = code < 0 and self.phase_name() == Phase.DISPATCH.name
         killed = BatchSize(self.cell.batch_record_count, self.cell.batch_size)
         self.first_batch = smaller_batch(killed) if in_batch else None
@@ -136,7 +147,7 @@ class Member:
         return Phase(self.cell.phase or 0).name
 
     def release_process(self) -> None:
-        """Take up the last lines of a process that has ended, and close what belonged to it."""
+        """Read the last lines of a process that has ended, and close what belonged to it."""
         if self.lines is not None:
             self.lines.close()
         if self.rubbish is not None:
