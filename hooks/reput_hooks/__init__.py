@@ -1,4 +1,4 @@
-"""What an author of a dispatcher imports. It imports nothing else of reput's, and changes slowly."""
+"""The package that authors of dispatchers import. It imports nothing else of reput, and changes slowly."""
 
 from reput_hooks.cursor import Cursor
 from reput_hooks.dispatch import DispatchBatch, DispatchColumns, DispatchRequest

@@ -1,4 +1,4 @@
-"""Cursor: up to where a view has taken in the commit log."""
+"""Cursor: how far a view has taken in the commit log."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Cursor(msgspec.Struct, frozen=True, order=False):
     """A position in one history of one store's log.
 
     Attributes:
-        store_id: 32 hex digits; a cursor of another store is refused.
-        epoch: number of the log's history; a new one begins at each truncation and at each writing by another program.
-        commit_log_offset: every record that begins below it is in the view, none from it on.
+        store_id: 32 hex digits; the host refuses a cursor of another store.
+        epoch: number of the log's history; a new one begins at each truncation, and when another program has written.
+        commit_log_offset: the view has every record that begins below it, and no other.
         store_timestamp: of the last record below it, milliseconds since 1970 UTC; 0 before the first.
     """
 

@@ -1,7 +1,7 @@
-"""DispatchRequest and DispatchBatch: what a dispatcher gets of the commit log - where each record lies, not its body.
+"""DispatchRequest and DispatchBatch: the input of a dispatcher. They tell where each record lies, without its body.
 
-A batch travels as columns, so that a dispatcher can take it whole with numpy or row by row without. Of each record
-there is one row of 64 bytes, little-endian:
+A batch travels as columns: a dispatcher can process all of it with numpy, or row by row without numpy. Each record has
+one row of 64 bytes, little-endian:
 
     at  size  field                        meaning
      0     8  commit_log_offset            bytes
@@ -12,14 +12,14 @@ there is one row of 64 bytes, little-endian:
     40     4  record_size                  bytes
     44     4  queue_index                  row of `DispatchColumns.queues`
     48     4  sys_flag
-    52     4  texts_size                   bytes that this record has in `DispatchColumns.texts`
+    52     4  texts_size                   bytes of this record in `DispatchColumns.texts`
     56     2  uniq_key_size                bytes, -1: the record has none
     58     2  keys_size                    bytes, -1: the record has properties but no keys
     60     2  multi_dispatch_size          bytes, -1: none
     62     2  properties_size              bytes, -1: not carried
 
-The texts of a record follow each other in `texts`, in the order of their sizes, UTF-8. What is left of `texts_size`
-behind them is the record's tags.
+The texts of a record follow each other in `texts`, in the order of their sizes, UTF-8. The rest of `texts_size` is the
+record's tags.
 
 Source of the fields: RocketMQ store, DispatchRequest.
 """
@@ -68,9 +68,9 @@ class DispatchRequest(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         keys: the KEYS property, parts separated by spaces; "" if the record has no properties, None if it has
             properties but no keys.
-        multi_dispatch: the further queues (name, queue offset) that RocketMQ's multi-dispatch puts the record into.
-        properties: the raw properties string, only if an enabled dispatcher asked for it with ``needs_properties``.
-        tags: the TAGS property, whole; None if the record has none, or an empty one.
+        multi_dispatch: further queues (name, queue offset) of the record, by RocketMQ's multi-dispatch.
+        properties: the raw properties string, only if an enabled dispatcher declares ``needs_properties``.
+        tags: the whole TAGS property; None if it is missing or empty.
     """
 
     topic: str
@@ -158,7 +158,7 @@ class DispatchColumns(msgspec.Struct, frozen=True, array_like=True):
 def parse_multi_dispatch(text: bytes) -> tuple[tuple[str, int], ...]:
     """Return the (queue name, queue offset) pairs of ``names 0x02 offsets``, both joined by commas.
 
-    Empty where the counts differ or an offset is no number: RocketMQ then dispatches to none of them.
+    Empty if the counts differ or an offset is not a number: RocketMQ then dispatches to none of them.
     """
     names, _, offsets = text.decode("utf-8", "replace").partition(MULTI_DISPATCH_SEPARATOR)
     queue_names, queue_offsets = names.split(","), offsets.split(",")
@@ -171,12 +171,12 @@ def parse_multi_dispatch(text: bytes) -> tuple[tuple[str, int], ...]:
 
 
 class DispatchBatch:
-    """The requests of a range of the commit log, in its order and without gaps.
+    """The requests of a range of the commit log, in the order of the log and without gaps.
 
     Attributes:
-        commit_log_offset: first byte of the range; where the batch before ended.
+        commit_log_offset: first byte of the range, the end of the previous batch.
         end: cursor behind the range. `dispatch` brings the view up to it.
-        parts: the requests, as columns. Empty with ``feeds="positions"``, and where the range holds no record.
+        parts: the requests, as columns. Empty with ``feeds="positions"``, and if the range has no record.
     """
 
     __slots__ = ("_array", "commit_log_offset", "end", "parts")
@@ -195,7 +195,7 @@ class DispatchBatch:
             yield from part
 
     def cursor_behind(self, request: DispatchRequest) -> Cursor:
-        """Return the cursor behind one record of the batch, for a view that was brought up to it and no further."""
+        """Return the cursor behind one record, for a view that has taken in the batch up to this record."""
         return Cursor(
             self.end.store_id,
             self.end.epoch,
@@ -204,10 +204,10 @@ class DispatchBatch:
         )
 
     def columns(self) -> tuple[np.ndarray[Any, Any], list[tuple[str, int]], bytes]:
-        """Return the whole batch as (rows, queues, texts), for work with numpy.
+        """Return the whole batch as (rows, queues, texts) for numpy.
 
-        ``rows`` is a read-only structured array with the fields of `ROW_FIELDS`, whose ``queue_index`` counts in
-        ``queues``, a list of different (topic, queue id) pairs. Imports numpy.
+        ``rows`` is a read-only structured array with the fields of `ROW_FIELDS`. Its ``queue_index`` is an index into
+        ``queues``, a list of distinct (topic, queue id) pairs. Imports numpy.
         """
         if self._array is None:
             self._array = merge(self.parts)
@@ -226,7 +226,7 @@ def merge(parts: Sequence[DispatchColumns]) -> tuple[np.ndarray[Any, Any], list[
     texts = b"".join([part.texts for part in parts])
     queues = parts[0].queues if parts else []
     if [part.queues for part in parts].count(queues) == len(parts):
-        # Frames of one record after the other to the same queue: there is nothing to renumber.
+        # All frames have the same queues: there is nothing to renumber.
         return joined, queues, texts
     rows = joined.copy()
     index_of: dict[tuple[str, int], int] = {}

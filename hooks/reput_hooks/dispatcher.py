@@ -1,4 +1,4 @@
-"""CommitLogDispatcher: the plugin that derives one view from the commit log, and what its host promises it."""
+"""CommitLogDispatcher: the base of plugins that derive a view from the commit log, and the promises of the host."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ hookimpl = pluggy.HookimplMarker("reput")
 
 
 class RetryLater(Exception):
-    """Raised by a `CommitLogDispatcher` that cannot go on for a reason that passes. Its text is shown in the status.
+    """Raised by a `CommitLogDispatcher` that has to wait until a problem passes. The status shows its text.
 
-    From `dispatch`, when nothing was changed: the same batch comes again after a while. From `flush`: so does the
-    flush. From anything else: the dispatcher is closed, and after a while another one is made and started.
+    From `dispatch`, if it has changed nothing: the same batch comes again after a pause. From `flush`: the host flushes
+    again after a pause. From any other method: the host closes the dispatcher, and creates and starts it again after a
+    pause.
 
     Attributes:
-        until: from `dispatch` alone: the view was brought up to this cursor, and what lies behind comes again.
+        until: only from `dispatch`: the view has taken in the batch up to this cursor, and the rest comes again.
             `DispatchBatch.cursor_behind` makes one. None: nothing was changed.
-        after: seconds until then, as a server says with ``Retry-After``; None: as the host has it, which waits longer
-            each time, up to five seconds.
+        after: seconds of the pause, for example from ``Retry-After``; None: the host waits longer each time, up to five
+            seconds.
     """
 
     def __init__(self, *arguments: object, until: Cursor | None = None, after: float | None = None) -> None:
@@ -56,33 +57,32 @@ class RetryLater(Exception):
 
 
 class RebuildNeeded(Exception):
-    """Raised when a view cannot be brought back to an earlier position: the host builds it again from the log.
+    """Raised if a view cannot go back to an earlier position: the host empties it and rebuilds it from the log.
 
-    Its text, or that of the error it comes from, stands in the dispatcher's status until the view has caught up.
+    The status shows its text, or that of its cause, until the view has caught up.
     """
 
 
 class DispatcherDescription(msgspec.Struct, frozen=True):
-    """What a dispatcher declares before it runs. It is asked in a process apart, and kept per installed version.
+    """What a dispatcher declares before it runs. The host asks in a separate process, and caches the answer by version.
 
     Attributes:
-        api_version: version of `reput_hooks` that the plugin was written for.
-        after: names of dispatchers whose progress must be ahead; names that are not enabled are ignored.
-        after_failed: what to do when one of them is paused, failed or off.
-        reads: "durable": only what a power cut cannot take back; "appended": at once, `truncate` may follow.
+        api_version: version of `reput_hooks` that you wrote the plugin for.
+        after: names of dispatchers that must process each record before this one; others than enabled ones are ignored.
+        after_failed: whether to wait or to proceed while one of them is paused, failed or stopped.
+        reads: "durable": only records that survive a power cut; "appended": all at once, and `truncate` may follow.
         feeds: "requests", or "positions": batches without requests, for a plugin that reads the log itself.
         needs_properties: requests carry the raw properties string.
-        options: msgspec struct of the options, which is checked before the process starts; None: it has no options.
-        store_folders: folders of RocketMQ's in the store's root that are this view. A stranger's plugin has none.
-        rebuilt_with: dispatchers whose views this one leads into: when one of them is rebuilt, so is this one, and both
+        options: msgspec struct of the options, which the host checks before the process starts; None: no options.
+        store_folders: RocketMQ's folders in the store's root that belong to the view. Only built-in plugins have them.
+        rebuilt_with: dispatchers whose views this one refers to: when one of them is rebuilt, so is this one, and both
             are swapped in at once.
-        view_version: number of the view's format; where a view was written in another one, the host builds it again
-            beside the old one, which readers have until then. Raise it when a release cannot go on with older views.
-        view_elsewhere: what it takes in leaves the store, for a server or another program. Building the view again
-            would send it there once more, and needs an operator's word. Or a function of the options that says so.
-        batch_record_count_max: records that a batch has at most; None: as many as the host gives.
-        batch_size_max: bytes of the log that a batch covers at most, but one record always goes; None: as the host has
-            it.
+        view_version: number of the view's format. If a view was written in another format, the host rebuilds it beside
+            the old one, which readers use until then. Increase it when a release cannot use older views.
+        view_elsewhere: records leave the store, for a server or another program. A rebuild would send them again, so
+            only an operator may order one. Or a function of the options that returns this.
+        batch_record_count_max: most records in a batch; None: the host's limit.
+        batch_size_max: most bytes of the log in a batch, though a single record may be larger; None: the host's limit.
     """
 
     api_version: int = API_VERSION
@@ -101,13 +101,13 @@ class DispatcherDescription(msgspec.Struct, frozen=True):
 
 
 class Counter(Protocol):
-    """A number in the dispatcher's cell that every process can read, also after the dispatcher's death."""
+    """A number in the dispatcher's cell that every process can read, also after a crash of the dispatcher."""
 
     value: int
 
 
 class LogReader(Protocol):
-    """The commit log, for whoever needs bodies or properties."""
+    """The commit log, for dispatchers that need bodies or properties."""
 
     def read(self, request: DispatchRequest) -> Record:
         """Return the record of *request*."""
@@ -120,16 +120,16 @@ class DispatcherContext(Protocol):
     """What the host gives to a dispatcher.
 
     Attributes:
-        name: of the dispatcher, as in the configuration.
-        directory: the view's own folder, which exists; the plugin keeps its data and its cursor there.
+        name: the dispatcher's name in the configuration.
+        directory: the view's own folder, which exists; keep data and cursor there.
         options: instance of the declared options struct, or None.
         settings: the store's settings, RocketMQ's names in snake case.
-        store_directory: the store's root, to read.
+        store_directory: the store's root; read it, and do not write to it.
         store_id: as in every cursor of this store.
-        log: whole records, bodies included.
-        logger: its lines come out in the group's log with the dispatcher's name.
-        rehearsal: this is not the store's own view: it is built apart, debugged or tried. A dispatcher whose view lies
-            elsewhere should send nothing there.
+        log: reads whole records, bodies included.
+        logger: logs to the group's log under the dispatcher's name.
+        rehearsal: this is not the store's own view: it is built in another directory, debugged or tested. A dispatcher
+            whose view lies elsewhere should send nothing.
     """
 
     name: str
@@ -143,64 +143,63 @@ class DispatcherContext(Protocol):
     rehearsal: bool
 
     def folder(self, name: str) -> Path:
-        """Return the place of one of the declared ``store_folders``, which may not exist yet."""
+        """Return the path of one of the declared ``store_folders``, which may not exist yet."""
 
     def counter(self, name: str) -> Counter:
         """Return the number of that name in the dispatcher's cell; at most 32 names of at most 24 bytes."""
 
     def reject(self, request: DispatchRequest, reason: str) -> None:
-        """Put one record into the dispatcher's dead-letter file, durably, and go on."""
+        """Write one record to the dispatcher's dead-letter file, durably. Go on with the next record."""
 
     def alive(self) -> None:
-        """Say that a long piece of work goes on: the time limit of the present phase begins again.
+        """Call this during long work: the time limit of the current phase begins again.
 
-        So does that of a flush that is being prepared; the thread that works on it may call this.
+        So does that of a flush that is being prepared; a thread that works on it may call this.
         """
 
 
 class CommitLogDispatcher:
-    """Base of every dispatcher. All methods are called by one thread of the dispatcher's own process.
+    """Base of every dispatcher. One thread of the dispatcher's own process calls all methods.
 
-    An exception that is not named here ends the process; it starts again from the cursor that `start` returns.
+    An exception that is not listed here ends the process; a new one goes on from the cursor that `start` returns.
     """
 
     def start(self) -> Cursor | None:
-        """Return up to where the view is durable, None to begin with the log. Called once, before any batch."""
+        """Return the cursor of the durable view, None to begin with the log. Called once, before any batch."""
         return None
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Bring the view up to ``batch.end``.
 
-        Batches come in commit-log order, without gaps, at least once: after a crash those behind the durable cursor
+        Batches come in commit-log order, without gaps, at least once: after a crash, batches behind the durable cursor
         come again. When it returns, readers may see the batch.
 
         Raises:
-            RetryLater: nothing was changed, and the same batch is to come again; or the view was brought up to
-                ``until``, and what lies behind is to come.
+            RetryLater: nothing was changed, and the same batch has to come again; or the view has taken in the batch up
+                to ``until``, and the rest has to come.
         """
         raise NotImplementedError
 
     def replay(self, batch: DispatchBatch) -> None:
-        """Take in records that were rejected before, because an operator wants to try them again.
+        """Take in records that were rejected before. Called after an operator has asked for a replay.
 
-        The batch covers no range of the log: it begins and ends where the view stands, and its requests lie further
-        back, in the order of the log. What is rejected once more stays a dead letter. `flush` follows at once. By
-        default it is dispatched as any other; a view that depends on the order of the log does better to take such
-        records in another way.
+        The batch covers no range of the log: it begins and ends at the view's position, and its requests lie before
+        that, in the order of the log. A record that you reject again stays a dead letter. `flush` follows at once. By
+        default the batch is dispatched like any other; override this if your view depends on the order of the log.
 
         Raises:
-            RetryLater: nothing was changed; the same records are to come again.
+            RetryLater: nothing was changed; the same records have to come again.
         """
         self.dispatch(batch)
 
     def prepare_flush(self) -> bool:
-        """Do a part of the work of a flush that takes long; return whether there is more to do before it.
+        """Do one part of a long flush; return whether there is another part to do before `flush`.
 
-        Called before `flush`, again and again while it returns True, with batches in between, so that readers need not
-        wait for the whole. The `flush` that follows has to make durable only what was dispatched before the first of
-        these calls. Not called at the end, nor before a flush that the host wants at once: that one takes in all.
-        From the first to the last of them the time limit of a flush holds, as `DispatcherContext.alive` renews it:
-        what takes longer is given up, and the dispatcher starts again from its durable cursor.
+        Called before `flush`, repeatedly while it returns True, with batches in between, so that readers need not wait
+        for the whole flush. The `flush` that follows only has to make durable what was dispatched before the first of
+        these calls. Not called at the end, nor before a flush that cannot wait: that flush covers everything.
+        All calls together have the time limit of a flush, which `DispatcherContext.alive` renews. If they take longer,
+        the host gives up, and the dispatcher starts again from its durable cursor.
 
         Raises:
             RetryLater: as `flush`.
@@ -208,45 +207,45 @@ class CommitLogDispatcher:
         return False
 
     def flush(self) -> Cursor | None:
-        """Make durable what was dispatched and say up to where. Called when idle, at an interval, and at the end.
+        """Make the view durable, and return its cursor. Called when idle, at an interval, and at the end.
 
         Raises:
-            RetryLater: it is not durable yet; `flush` comes again.
+            RetryLater: it is not durable yet; the host calls `flush` again.
         """
         return None
 
     def truncate(self, cursor: Cursor) -> None:
         """Forget everything from ``cursor.commit_log_offset`` on: from there the log has another history.
 
-        Keep what lies below. The offset is never lower than the log's minimum at this moment: what retention has taken
-        the log cannot contradict, and your view may be the only place that still has it. Where it is not known where
-        the histories part, the offset is that minimum.
+        Keep what lies below. The offset is never below the log's current minimum: the log cannot tell what retention
+        has removed, and your view may be the only place that still has it. If it is not known where the histories
+        differ, the offset is that minimum.
 
         Raises:
-            RebuildNeeded: the view cannot be cut. It is emptied and built again from what the log still has, so a view
-                that outlives its log must not raise it.
+            RebuildNeeded: the view cannot be truncated. The host empties it and rebuilds it from what the log still
+                has, so a view that outlives its log must not raise this.
         """
         raise RebuildNeeded
 
     def expire(self, commit_log_offset_min: int) -> None:
-        """The log was trimmed below this offset; what the view says of it may go."""
+        """The log was trimmed below this offset; the view may forget those records."""
 
     def delete_topic(self, topic: str) -> None:
-        """The topic was deleted; what the view says of its records so far may go."""
+        """The topic was deleted; the view may forget its records so far."""
 
     def close(self) -> None:
-        """Release files. Called after the last `flush`; never promised."""
+        """Release files. Called after the last `flush`, unless the process is killed."""
 
 
 @hookspec(firstresult=True)
 def reput_create_dispatcher(context: DispatcherContext) -> CommitLogDispatcher:
-    """Return the dispatcher. Called once, in the dispatcher's own process; an exception counts as a failed start."""
+    """Return the dispatcher. Called in the dispatcher's own process; an exception counts as a failed start."""
     raise NotImplementedError
 
 
 @hookspec(firstresult=True)
 def reput_describe_dispatcher() -> DispatcherDescription:
-    """Return what the dispatcher declares; without it, `DispatcherDescription()` holds.
+    """Return what the dispatcher declares; without this hook, `DispatcherDescription()` holds.
 
     Called in a short-lived process that imports the plugin. It must not touch files or the network. An exception
     makes the dispatcher ``BROKEN``.
@@ -256,10 +255,10 @@ def reput_describe_dispatcher() -> DispatcherDescription:
 
 @hookspec(firstresult=True)
 def reput_read_view(folders: Sequence[Path]) -> object:
-    """Return what a view holds, in a form in which equal views are equal: for tests, which compare views.
+    """Return the content of a view as a value, so that tests can compare views.
 
-    Without it every file of *folders* counts: JSON and SQLite by what they say, others by their bytes. A plugin whose
-    equal views may differ in their bytes, or lie elsewhere, needs it. Called by the contract suite, with the plugin's
+    Without this hook the suite compares all files in *folders*: JSON and SQLite by content, others by bytes. A plugin
+    needs it if equal views may have different bytes, or lie elsewhere. The contract suite calls it with the plugin's
     own folder and the declared ``store_folders``, while no dispatcher works on them.
     """
     raise NotImplementedError

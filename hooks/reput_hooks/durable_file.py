@@ -1,4 +1,4 @@
-"""replace_durably: a small file that is either the old one or the new one, whatever happens."""
+"""replace_durably: replaces a small file; a crash leaves either the old file or the new one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ def replace_durably(path: Path, data: bytes) -> None:
     """Replace *path* by *data* as a whole: draft, fsync, rename, fsync of the directory.
 
     Raises:
-        OSError: the old file is still there, unless it was the directory that could not be forced to disk. It names
-            the file.
+        OSError: the old file is still there, unless forcing the directory to disk failed. The error names the file.
     """
     draft = path.with_name(path.name + ".draft")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -37,7 +36,7 @@ def replace_durably(path: Path, data: bytes) -> None:
 
 
 def named(error: OSError, path: Path) -> OSError:
-    """Return *error*, which says *path* now if it said no file: calls on a descriptor do not know its name."""
+    """Return *error*, with *path* as its file if it has none: calls on a descriptor do not know the name."""
     if error.filename is None:
         error.filename = str(path)
     return error

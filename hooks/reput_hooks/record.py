@@ -9,12 +9,12 @@ __all__ = ["Record", "UndecodedRecord"]
 
 
 class UndecodedRecord:
-    """A record in the making, by whoever decodes it: it may be written to, and becomes a `Record` by its ``__class__``.
+    """A writable record for decoders, which turn it into a `Record` by setting its ``__class__``.
 
     Attributes:
         _data: the bytes of the record.
-        _decode: ``decode(data, name)`` returns values of fields by name, among them that of *name*. It is called when
-            a field is asked for that was not set, and cannot fail.
+        _decode: ``decode(data, name)`` returns values of fields by name, including *name*. The record calls it for a
+            field that was not set; it cannot fail.
     """
 
     __slots__ = (
@@ -46,9 +46,9 @@ FIELDS = frozenset(name for name in UndecodedRecord.__slots__ if not name.starts
 
 @dataclass(frozen=True)
 class Record(UndecodedRecord):
-    """One message of the commit log, all seventeen fields of it, in the words of RocketMQ.
+    """One message of the commit log with all seventeen fields, named as in RocketMQ.
 
-    One that was read decodes most of its fields when they are asked for first; it has its bytes to itself.
+    A record that was read decodes most fields at their first use. It owns a copy of its bytes.
 
     Attributes:
         commit_log_offset: bytes from the birth of the log to the record's first byte.
@@ -58,9 +58,9 @@ class Record(UndecodedRecord):
         born_timestamp, store_timestamp: milliseconds since 1970 UTC.
         born_host, store_host: ``127.0.0.1:5000`` or ``[::1]:5000``.
         body_crc: as stored, unsigned.
-        body: as stored, never unpacked.
+        body: as stored, never decompressed.
         properties: in stored order, empty values kept.
-        message_id: the store's own id, upper-case hex of store host and commit-log offset.
+        message_id: the id of the store, upper-case hex of store host and commit-log offset.
 
     Source: RocketMQ, MessageExt and CommitLog.checkMessageAndReturnSize.
     """
@@ -87,7 +87,7 @@ class Record(UndecodedRecord):
     message_id: str
 
     def __getattr__(self, name: str) -> Any:
-        """Decode a field that was not asked for before."""
+        """Decode a field at its first use."""
         if name not in FIELDS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         values: dict[str, Any] = self._decode(self._data, name)
@@ -105,10 +105,10 @@ class Record(UndecodedRecord):
 
     @property
     def keys(self) -> list[str]:
-        """The index keys a user gave, without the client's unique id."""
+        """The keys that the producer gave, without the client's unique id."""
         return [key for key in self.properties.get("KEYS", "").split(" ") if key]
 
     @property
     def uniq_key(self) -> str | None:
-        """The message id that the client made."""
+        """The message id that the client generated."""
         return self.properties.get("UNIQ_KEY")

@@ -1,4 +1,4 @@
-"""Sample: a message that a plugin's author wants the contract to be tried with."""
+"""Sample: a message with which the contract is tested."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Sample(msgspec.Struct, frozen=True):
     """One message, as a producer would put it.
 
     Attributes:
-        keys: what it can be queried by.
-        delay_level: 1 to 18 has it lie in RocketMQ's schedule topic first, 0 does not.
+        keys: for queries by key.
+        delay_level: 1 to 18 puts it into RocketMQ's schedule topic first; 0 does not delay it.
     """
 
     topic: str

@@ -1,7 +1,7 @@
-"""The hooks of a store: what a program that writes may have done before and after each put.
+"""The hooks of a store, which run before and after each put.
 
-They run in the writer's own process, on the thread that puts, and nothing isolates them: what they cost, every put
-costs. Without any, a put pays nothing.
+They run in the writer's process, on the thread that puts, without isolation: each put takes the time that they take. A
+store without hooks pays nothing for them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["reput_after_put", "reput_before_put"]
 def reput_before_put(message: Any) -> Any:
     """Look at *message*, a `reput.Message`, before it is stored; return the one to store in its place, or None.
 
-    Called by whoever puts, without a lock; of a batch with each message, before the first of them is stored. Where
-    several hooks stand, each is called with what the one before it has left. A replacement is checked as any message
-    is; ``msgspec.structs.replace(message, …)`` makes one that differs in some fields. An exception refuses the put:
-    nothing is stored, and the exception reaches whoever puts.
+    Called on the thread that puts, without a lock; for a batch with each message, before the first is stored. Each of
+    several hooks gets the message that the one before it left. A replacement is checked like any other message;
+    ``msgspec.structs.replace(message, …)`` makes one that differs in some fields. An exception refuses the put: nothing
+    is stored, and the put raises the exception.
 
     Source: RocketMQ store, PutMessageHook.executeBeforePutMessage.
     """
@@ -28,10 +28,10 @@ def reput_before_put(message: Any) -> Any:
 
 @hookspec
 def reput_after_put(message: Any, result: Any) -> None:
-    """Look at what came of a put: *result* is the `reput.PutMessageResult` of *message*, the one stored.
+    """Look at the result of a put: *result* is the `reput.PutMessageResult` of *message*, the message that was stored.
 
-    Called by whoever puts, once the message is in the log and before the disk is waited for; of a batch with each
-    message, once all are there. The message is stored, so an exception is logged and goes no further.
+    Called on the thread that puts, when the message is in the log and before the wait for the disk; for a batch with
+    each message, when all are in the log. The message is stored: the host logs an exception, and the put succeeds.
 
     Source: RocketMQ broker, SendMessageHook.sendMessageAfter.
     """

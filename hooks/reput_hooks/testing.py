@@ -1,12 +1,12 @@
-"""DispatcherContract: the contract of a dispatcher as tests of pytest. Needs pytest, and reput beside the plugin.
+"""DispatcherContract: the contract of a dispatcher as pytest tests. Needs pytest, and reput beside the plugin.
 
     from reput_hooks.testing import DispatcherContract
 
     class TestContract(DispatcherContract):
         dispatcher = "topic_count"
 
-Each clause is a test: order, gaps, at-least-once, a crash at every call, truncation, retention, and so on. They run in
-the process of pytest, so that a debugger finds the plugin; only what has to die, dies in a forked child.
+Each clause is a test: order, gaps, at-least-once, a crash at every call, truncation, retention, and so on. The tests
+run the plugin in pytest's own process, where you can debug it; only crashes run in a forked child.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ ENTRY_POINT_GROUP = "reput.contract"
 
 
 class ContractHost(Protocol):
-    """Whoever runs dispatchers, and can try one."""
+    """Runs dispatchers, and can try one."""
 
     def promises(self) -> Mapping[str, str]:
-        """Return every clause's name and the promise that it tries."""
+        """Return the name of each clause, and its promise."""
 
     def try_clause(
         self,
@@ -41,15 +41,15 @@ class ContractHost(Protocol):
         samples: Sequence[Sample],
         directory: Path,
     ) -> str | None:
-        """Try one clause; return why it does not apply, None if the promise is kept."""
+        """Try one clause; return None if the promise is kept, or why the clause does not apply."""
 
 
 @cache
 def contract_host() -> ContractHost:
-    """Return the host that is installed."""
+    """Return the installed host."""
     found = list(entry_points(group=ENTRY_POINT_GROUP))
     if not found:
-        raise LookupError("nothing is installed that runs dispatchers: pip install reput")
+        raise LookupError("no host for dispatchers is installed: pip install reput")
     host: ContractHost = found[0].load()
     return host
 
@@ -60,7 +60,7 @@ class DispatcherContract:
     Attributes:
         dispatcher: name of the entry point.
         options: of the dispatcher, as in ``[dispatchers.NAME]``.
-        samples: messages that it is tried with; by default orders and payments in JSON, in three topics.
+        samples: messages for the tests; by default orders and payments in JSON, in three topics.
     """
 
     dispatcher: ClassVar[str]

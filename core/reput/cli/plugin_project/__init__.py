@@ -1,4 +1,4 @@
-"""write_project: a plugin's project to start from, as `reput plugin new` writes it."""
+"""write_project: the project of a new plugin, as `reput plugin new` writes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reput_hooks import API_VERSION
 
 __all__ = ["ProjectNames", "write_project"]
 
-# Template → where it goes, below the project's folder.
+# Template → its path below the project's folder.
 FILES = {
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",
@@ -30,44 +30,44 @@ TYPED = "src/$module/py.typed"
 
 
 class ProjectNames:
-    """The names in a project, all of them made of the dispatcher's.
+    """The names in a project, all derived from the dispatcher's name.
 
     Raises:
-        ConfigError: it is no name that a module could have, too long, or that of a module that is there.
+        ConfigError: a module cannot have the name, it is too long, or a module of that name is installed.
     """
 
     def __init__(self, name: str) -> None:
         if not NAME.fullmatch(name):
             raise ConfigError(
                 f"a new dispatcher's name has small letters and digits, and _ or - between words: name={name!r}",
-                "Name it for what it makes, as in word_count.",
+                "Name it for its view, for example word_count.",
             )
         words = re.split("[_-]", name)
         if len(name) > NAME_SIZE_MAX:
             raise ConfigError(f"a dispatcher's name is too long: name={name} size={len(name)} max={NAME_SIZE_MAX}")
         self.name = name
         self.module = f"reput_{'_'.join(words)}"
-        # As reput_hooks, which everybody else could not import any more.
+        # For example reput_hooks, which other code could not import any more.
         if PathFinder.find_spec(self.module) is not None:
             raise ConfigError(f"a module of this name is installed: name={name} module={self.module}", CHOOSE_ANOTHER)
         self.distribution = self.module.replace("_", "-")
-        # Of these words alone it could be a name that the module has from elsewhere, or None.
+        # Without the suffix it could be a name that the module imports, or None.
         self.class_name = "".join(word.capitalize() for word in words) + "View"
 
     def substitutes(self) -> dict[str, str | int]:
-        """Return what stands in the place of each ``$$word`` of a template."""
+        """Return the values of the ``$$word`` placeholders in templates."""
         return {**vars(self), "api_version": API_VERSION}
 
 
 def write_project(names: ProjectNames, folder: Path) -> list[Path]:
-    """Write the project into *folder*, which is made; return its files.
+    """Create *folder*, write the project into it, and return its files.
 
     Raises:
-        ConfigError: there is something in *folder* already.
-        OSError: it cannot be written.
+        ConfigError: *folder* exists and is not empty.
+        OSError: a file cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"there is something here already: directory={folder}", "Name another one by --directory.")
+        raise ConfigError(f"the directory is not empty: directory={folder}", "Give another one with --directory.")
     substitutes = names.substitutes()
     templates = files(__name__) / "templates"
     written: list[Path] = []
@@ -79,7 +79,7 @@ def write_project(names: ProjectNames, folder: Path) -> list[Path]:
 
 
 def write(path: Path, text: str) -> Path:
-    """Write one file, with the folders that it needs."""
+    """Write one file; create its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
     return path
