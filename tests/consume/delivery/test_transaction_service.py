@@ -161,7 +161,7 @@ def test_a_transaction_for_which_the_disk_is_slow_is_there_all_the_same(tmp_path
     with open_inline(tmp_path / "store", flush_disk_type="SYNC_FLUSH") as store:
         assert store.transactions.status() == 0
         with monkeypatch.context() as patched:
-            patched.setattr(store._engine.writer, "wait_durable", lambda end: False)
+            patched.setattr(store._engine.writer.durability, "wait", lambda end: False)
             patched.setattr(store._engine.writer.commit_log, "flush", lambda: store._engine.writer.durable)
             half = put_half(store)
             result = store.transactions.commit(half)
@@ -548,7 +548,7 @@ def test_a_transaction_that_a_full_disk_cuts_is_settled_once(tmp_path, monkeypat
             raise error
 
         with monkeypatch.context() as patched:
-            patched.setattr(store._engine.writer, "append_batch", append_first)
+            patched.setattr(store._engine.writer.appender, "append_batch", append_first)
             with pytest.raises(StoreFull):
                 store.transactions.commit(half)
         assert store.transactions.status() == 0
