@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import get_type_hints
 
+import msgspec
 import pytest
 
 from golden_sets import CLEAN_SETS, PART_SETS
 from reput.errors import ConfigError
-from reput.settings import Settings, load_settings
+from reput.settings import Settings, given_settings, load_settings
 from reput.settings.java_properties import parse_properties
+from reput.settings.keywords import SettingKeywords
 from reput.settings.known_names import ROCKETMQ_NAMES
 from reput.settings.spelling import FIELDS, snake_case
 
@@ -372,3 +375,28 @@ def test_a_configuration_without_end_is_refused():
     """A device is read no further than any configuration could be."""
     with pytest.raises(ConfigError, match="config=/dev/zero"):
         load_settings(Path("/dev/zero"))
+
+
+def test_every_setting_is_a_keyword_of_open_for_editors():
+    """With its type; the list of dispatchers is an argument of its own, and what has dots is given one by one."""
+    keywords = get_type_hints(SettingKeywords)
+    assert keywords.pop("spark") == Mapping[str, str]
+    settings = get_type_hints(Settings)
+    for name in ("dispatchers", "dispatcher_options", "dispatcher_plugins", "spark_options"):
+        del settings[name]
+    assert keywords == settings
+
+
+def test_a_settings_object_gives_the_fields_that_differ_from_their_defaults():
+    """A configuration holds for the others. What is named with dots is kept, too."""
+    given = Settings(
+        flush_disk_type="SYNC_FLUSH",
+        dispatchers=("consume_queue", "sink"),
+        dispatcher_options={"sink": {"url": "http://localhost"}},
+        dispatcher_plugins={"sink": "http_sink"},
+        spark_options={"spark.master": "local[2]"},
+    )
+    loaded = load_settings(None, (), None, (), None, **given_settings(given)).settings
+    assert loaded == msgspec.structs.replace(given, message_index_enable=False)
+    assert given_settings(Settings()) == {}
+    assert given_settings(loaded) == {**given_settings(given), "message_index_enable": False}

@@ -5,96 +5,116 @@
         store.wait_for("consume_queue", result.next_commit_log_offset, timeout=1.0)
         found = store.get("orders", queue_id=0, queue_offset=0, count_max=32)
 
-Names are imported when they are first used, so that `import reput` stays light.
+The names of this module are the public interface, and so are `parse`, `SqlFilter` and the two errors of `reput.filter`.
+Everything else may change at any time. docs/versions.md says what a version promises.
 """
 
 from __future__ import annotations
 
-# Not imported: `typing` takes as long to load as all the rest of this, and with a command a Ctrl-C may come meanwhile.
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from reput.embedded.opening import open
-    from reput.embedded.read_only_store import ReadOnlyStore
-    from reput.embedded.store import Store
-    from reput.errors import (
-        ConfigError,
-        DamagedStore,
-        DispatcherError,
-        MessageIllegal,
-        NotAStore,
-        ReputError,
-        StoreError,
-        StoreLocked,
-    )
-    from reput.process.owner.debugging import DebuggedDispatcher, debug
-    from reput.settings import Settings
-    from reput.store.reader.results import GetMessageResult, GetMessageStatus
-    from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
-    from reput_hooks import Record
+from reput.lazy_exports import lazy_exports
 
 __version__ = "0.1.0"
 
-# Where each public name lives.
-HOMES = {
-    "ConfigError": "reput.errors",
-    "DamagedStore": "reput.errors",
-    "DebuggedDispatcher": "reput.process.owner.debugging",
-    "DispatcherError": "reput.errors",
-    "GetMessageResult": "reput.store.reader.results",
-    "GetMessageStatus": "reput.store.reader.results",
-    "Message": "reput.store.record.message",
-    "MessageIllegal": "reput.errors",
-    "NotAStore": "reput.errors",
-    "PutMessageResult": "reput.store.record.message",
-    "PutMessageStatus": "reput.store.record.message",
-    "ReadOnlyStore": "reput.embedded.read_only_store",
-    "Record": "reput_hooks",
-    "ReputError": "reput.errors",
-    "Settings": "reput.settings",
-    "Store": "reput.embedded.store",
-    "StoreError": "reput.errors",
-    "StoreLocked": "reput.errors",
-    "debug": "reput.process.owner.debugging",
-    "open": "reput.embedded.opening",
-}
-
-__all__ = [
-    "ConfigError",
-    "DamagedStore",
-    "DebuggedDispatcher",
-    "DispatcherError",
-    "GetMessageResult",
-    "GetMessageStatus",
-    "Message",
-    "MessageIllegal",
-    "NotAStore",
-    "PutMessageResult",
-    "PutMessageStatus",
-    "ReadOnlyStore",
-    "Record",
-    "ReputError",
-    "Settings",
-    "Store",
-    "StoreError",
-    "StoreLocked",
-    "__version__",
-    "debug",
-    "open",
-]
-
-
-def __getattr__(name: str) -> Any:
-    home = HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'reput' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *HOMES})
+# `typing` is not imported: it takes as long to load as everything else here, and Ctrl-C may come meanwhile.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from reput import filter as filter
+    from reput.consume.administration.administration import Administration as Administration
+    from reput.consume.administration.administration import GroupProgress as GroupProgress
+    from reput.consume.administration.administration import QueueStats as QueueStats
+    from reput.consume.delivery.schedule_service import DelayLevelRow as DelayLevelRow
+    from reput.consume.delivery.transaction_messages import HalfMessage as HalfMessage
+    from reput.consume.delivery.transaction_messages import TransactionState as TransactionState
+    from reput.consume.delivery.transaction_service import TransactionService as TransactionService
+    from reput.consume.groups.consumer import Consumer as Consumer
+    from reput.consume.registry.response_code import ResponseCode as ResponseCode
+    from reput.consume.registry.statistics import StoreStatistics as StoreStatistics
+    from reput.embedded.opening import aopen as aopen
+    from reput.embedded.opening import open as open
+    from reput.embedded.read_only_store import ReadOnlyStore as ReadOnlyStore
+    from reput.embedded.store import Store as Store
+    from reput.errors import BrokerError as BrokerError
+    from reput.errors import ConfigError as ConfigError
+    from reput.errors import DamagedStore as DamagedStore
+    from reput.errors import DispatcherError as DispatcherError
+    from reput.errors import GroupUnreachable as GroupUnreachable
+    from reput.errors import MessageIllegal as MessageIllegal
+    from reput.errors import NotAStore as NotAStore
+    from reput.errors import OffsetOutOfRange as OffsetOutOfRange
+    from reput.errors import ReputError as ReputError
+    from reput.errors import RequestRefused as RequestRefused
+    from reput.errors import RingClosed as RingClosed
+    from reput.errors import RingError as RingError
+    from reput.errors import RingLapped as RingLapped
+    from reput.errors import StoreBusy as StoreBusy
+    from reput.errors import StoreClosed as StoreClosed
+    from reput.errors import StoreError as StoreError
+    from reput.errors import StoreFull as StoreFull
+    from reput.errors import StoreLocked as StoreLocked
+    from reput.errors import StoreReadOnly as StoreReadOnly
+    from reput.errors import WaitTimeout as WaitTimeout
+    from reput.process.control.control_messages import GroupStatus as GroupStatus
+    from reput.process.control.control_messages import RebuiltView as RebuiltView
+    from reput.process.owner.debugging import DebuggedDispatcher as DebuggedDispatcher
+    from reput.process.owner.debugging import debug as debug
+    from reput.settings import Settings as Settings
+    from reput.store.config.subscription_group_manager import SubscriptionGroupConfig as SubscriptionGroupConfig
+    from reput.store.config.topic_config_manager import TopicConfig as TopicConfig
+    from reput.store.reader.results import GetMessageResult as GetMessageResult
+    from reput.store.reader.results import GetMessageStatus as GetMessageStatus
+    from reput.store.record.message import Message as Message
+    from reput.store.record.message import PutMessageResult as PutMessageResult
+    from reput.store.record.message import PutMessageStatus as PutMessageStatus
+    from reput.store.retention.retention_plan import SegmentFate as SegmentFate
+    from reput.worker import Worker as Worker
+    from reput.worker import WorkerStatistics as WorkerStatistics
+    from reput_hooks import Record as Record
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "reput": ("filter",),
+            "reput.consume.administration.administration": ("Administration", "GroupProgress", "QueueStats"),
+            "reput.consume.delivery.schedule_service": ("DelayLevelRow",),
+            "reput.consume.delivery.transaction_messages": ("HalfMessage", "TransactionState"),
+            "reput.consume.delivery.transaction_service": ("TransactionService",),
+            "reput.consume.groups.consumer": ("Consumer",),
+            "reput.consume.registry.response_code": ("ResponseCode",),
+            "reput.consume.registry.statistics": ("StoreStatistics",),
+            "reput.embedded.opening": ("aopen", "open"),
+            "reput.embedded.read_only_store": ("ReadOnlyStore",),
+            "reput.embedded.store": ("Store",),
+            "reput.errors": (
+                "BrokerError",
+                "ConfigError",
+                "DamagedStore",
+                "DispatcherError",
+                "GroupUnreachable",
+                "MessageIllegal",
+                "NotAStore",
+                "OffsetOutOfRange",
+                "ReputError",
+                "RequestRefused",
+                "RingClosed",
+                "RingError",
+                "RingLapped",
+                "StoreBusy",
+                "StoreClosed",
+                "StoreError",
+                "StoreFull",
+                "StoreLocked",
+                "StoreReadOnly",
+                "WaitTimeout",
+            ),
+            "reput.process.control.control_messages": ("GroupStatus", "RebuiltView"),
+            "reput.process.owner.debugging": ("DebuggedDispatcher", "debug"),
+            "reput.settings": ("Settings",),
+            "reput.store.config.subscription_group_manager": ("SubscriptionGroupConfig",),
+            "reput.store.config.topic_config_manager": ("TopicConfig",),
+            "reput.store.reader.results": ("GetMessageResult", "GetMessageStatus"),
+            "reput.store.record.message": ("Message", "PutMessageResult", "PutMessageStatus"),
+            "reput.store.retention.retention_plan": ("SegmentFate",),
+            "reput.worker": ("Worker", "WorkerStatistics"),
+            "reput_hooks": ("Record",),
+        },
+    )

@@ -8,19 +8,29 @@ from source_tree import OURS, ROOT, Module, modules
 
 # reput_hooks, errors < settings, filter < store, ring < process, consume, table < embedded < the public API < cli.
 FOUNDATION = {"reput.errors", "reput_hooks"}
-BELOW_STORE = {*FOUNDATION, "reput.filter", "reput.settings"}
+BELOW_STORE = {*FOUNDATION, "reput.filter", "reput.settings", "reput.lazy_exports", "reput.in_thread"}
 BELOW_PROCESS = {*BELOW_STORE, "reput.store"}
 MAY_IMPORT: dict[str, set[str]] = {
     "reput_hooks": set(),
     "reput.errors": set(),
     "reput.settings": {"reput.errors"},
-    "reput.filter": {"reput.errors"},
+    "reput.lazy_exports": set(),
+    "reput.in_thread": set(),
+    "reput.filter": {"reput.errors", "reput.lazy_exports"},
     "reput.store": BELOW_STORE,
     "reput.ring": {"reput.errors"},
     "reput.arguments": BELOW_PROCESS,
     "reput.process": {*BELOW_PROCESS, "reput.ring", "reput.arguments"},
     "reput.consume": {*BELOW_PROCESS, "reput.ring", "reput.arguments"},
-    "reput.embedded": {*BELOW_PROCESS, "reput.ring", "reput.arguments", "reput.process", "reput.consume"},
+    "reput.worker": {*FOUNDATION, "reput.arguments", "reput.in_thread"},
+    "reput.embedded": {
+        *BELOW_PROCESS,
+        "reput.ring",
+        "reput.arguments",
+        "reput.process",
+        "reput.consume",
+        "reput.worker",
+    },
     "reput.table": BELOW_PROCESS,
     "reput_plugins": {*BELOW_PROCESS, "reput.table"},
     "pyspark_reput": {*BELOW_PROCESS, "reput.table"},

@@ -16,70 +16,53 @@ Names are imported when they are first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from reput.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from reput.consume.administration.group_reading import GroupReading
-    from reput.consume.delivery.transaction_messages import HalfMessage, TransactionState
-    from reput.consume.delivery.transaction_service import TransactionService
-    from reput.consume.groups.consumer import Consumer
-    from reput.consume.pull.pull_service import PullRequest, PullResult, PullService
-    from reput.consume.pull.topic_reader import Beginning, MessageSource, TopicReader, first_queue_offset
-    from reput.consume.registry.response_code import ResponseCode
-    from reput.consume.registry.subscription import Filter, Subscription, subscribe
-    from reput.consume.services import ConsumeServices
-
-# Where each public name lives.
-HOMES = {
-    "Beginning": "reput.consume.pull.topic_reader",
-    "ConsumeServices": "reput.consume.services",
-    "Consumer": "reput.consume.groups.consumer",
-    "Filter": "reput.consume.registry.subscription",
-    "GroupReading": "reput.consume.administration.group_reading",
-    "HalfMessage": "reput.consume.delivery.transaction_messages",
-    "MessageSource": "reput.consume.pull.topic_reader",
-    "PullRequest": "reput.consume.pull.pull_service",
-    "PullResult": "reput.consume.pull.pull_service",
-    "PullService": "reput.consume.pull.pull_service",
-    "ResponseCode": "reput.consume.registry.response_code",
-    "Subscription": "reput.consume.registry.subscription",
-    "TopicReader": "reput.consume.pull.topic_reader",
-    "TransactionService": "reput.consume.delivery.transaction_service",
-    "TransactionState": "reput.consume.delivery.transaction_messages",
-    "first_queue_offset": "reput.consume.pull.topic_reader",
-    "subscribe": "reput.consume.registry.subscription",
-}
-
-__all__ = [
-    "Beginning",
-    "ConsumeServices",
-    "Consumer",
-    "Filter",
-    "GroupReading",
-    "HalfMessage",
-    "MessageSource",
-    "PullRequest",
-    "PullResult",
-    "PullService",
-    "ResponseCode",
-    "Subscription",
-    "TopicReader",
-    "TransactionService",
-    "TransactionState",
-    "first_queue_offset",
-    "subscribe",
-]
-
-
-def __getattr__(name: str) -> Any:
-    home = HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'reput.consume' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *HOMES})
+    from reput.consume.administration.group_reading import GroupReading as GroupReading
+    from reput.consume.delivery.transaction_messages import HalfMessage as HalfMessage
+    from reput.consume.delivery.transaction_messages import TransactionState as TransactionState
+    from reput.consume.delivery.transaction_service import TransactionService as TransactionService
+    from reput.consume.groups.consumer import Consumer as Consumer
+    from reput.consume.pull.pull_service import PullRequest as PullRequest
+    from reput.consume.pull.pull_service import PullResult as PullResult
+    from reput.consume.pull.pull_service import PullService as PullService
+    from reput.consume.pull.topic_reader import Beginning as Beginning
+    from reput.consume.pull.topic_reader import MessageSource as MessageSource
+    from reput.consume.pull.topic_reader import TopicReader as TopicReader
+    from reput.consume.pull.topic_reader import first_queue_offset as first_queue_offset
+    from reput.consume.registry.response_code import ResponseCode as ResponseCode
+    from reput.consume.registry.subscription import Filter as Filter
+    from reput.consume.registry.subscription import Subscription as Subscription
+    from reput.consume.registry.subscription import subscribe as subscribe
+    from reput.consume.services import ConsumeServices as ConsumeServices
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "reput.consume.administration.group_reading": ("GroupReading",),
+            "reput.consume.delivery.transaction_messages": ("HalfMessage", "TransactionState"),
+            "reput.consume.delivery.transaction_service": ("TransactionService",),
+            "reput.consume.groups.consumer": ("Consumer",),
+            "reput.consume.pull.pull_service": (
+                "PullRequest",
+                "PullResult",
+                "PullService",
+            ),
+            "reput.consume.pull.topic_reader": (
+                "Beginning",
+                "MessageSource",
+                "TopicReader",
+                "first_queue_offset",
+            ),
+            "reput.consume.registry.response_code": ("ResponseCode",),
+            "reput.consume.registry.subscription": (
+                "Filter",
+                "Subscription",
+                "subscribe",
+            ),
+            "reput.consume.services": ("ConsumeServices",),
+        },
+    )

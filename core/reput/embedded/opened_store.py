@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from reput.arguments import require_text, require_whole
-from reput.embedded.in_thread import in_thread
 from reput.embedded.reading_engine import ReadingEngine
 from reput.errors import ConfigError
 from reput.filter import TagMessageFilter, parse_plain_tags
+from reput.in_thread import in_thread
 from reput.process.control.control_messages import GroupStatus
 from reput.settings import Settings
 from reput.store.disk.shortages import store_error, tell_read_error
@@ -113,8 +113,7 @@ class OpenedStore(Generic[Engine]):
             topic: None if *key* is a ``message_id``.
             key: one of a message's keys, the unique key that RocketMQ's clients set, or a ``message_id``.
             tags: the tags that the message was put with, whole. Needs the setting ``index_tags``.
-            begin: the earliest store time, in ms since 1970. The index knows times to the second.
-            end: the latest store time.
+            begin, end: store time in ms since 1970, both included. The index knows times to the second.
 
         Raises:
             ConfigError: neither *key* nor *tags* is given, or both are; or the store's index has no tags; or *topic*

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import partial
 from types import NoneType
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from reput.arguments import require_path, require_seconds
 from reput.embedded.read_only_engine import ReadOnlyEngine
@@ -15,11 +15,16 @@ from reput.embedded.store import Store
 from reput.embedded.store_engine import StoreEngine
 from reput.embedded.views import Mode
 from reput.errors import ConfigError
+from reput.in_thread import opened_in_thread
 from reput.process.control.configuration import Configuration
+from reput.settings import Settings, given_settings
 from reput.store.disk.shortages import tell_read_error, tell_store_error
 from reput.store.state.recorded_settings import changed_settings, load_store_settings
 
-__all__ = ["open"]
+if TYPE_CHECKING:
+    from reput.settings.keywords import SettingKeywords
+
+__all__ = ["aopen", "open"]
 
 
 @overload
@@ -30,10 +35,11 @@ def open(
     mode: Mode = "processes",
     read_only: Literal[False] = False,
     config: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
     hooks: Sequence[object] = (),
     change_settings: Sequence[str] = (),
     lock_timeout: float | None = 0.0,
-    **settings: Any,
+    **keywords: Unpack[SettingKeywords],
 ) -> Store: ...
 
 
@@ -45,8 +51,28 @@ def open(
     mode: Mode = "processes",
     read_only: Literal[True],
     config: str | os.PathLike[str] | None = None,
-    **settings: Any,
+    settings: Settings | None = None,
+    hooks: Sequence[object] = (),
+    change_settings: Sequence[str] = (),
+    lock_timeout: float | None = 0.0,
+    **keywords: Unpack[SettingKeywords],
 ) -> ReadOnlyStore: ...
+
+
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    dispatchers: Sequence[str] | None = None,
+    mode: Mode = "processes",
+    read_only: bool,
+    config: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    hooks: Sequence[object] = (),
+    change_settings: Sequence[str] = (),
+    lock_timeout: float | None = 0.0,
+    **keywords: Unpack[SettingKeywords],
+) -> Store | ReadOnlyStore: ...
 
 
 def open(
@@ -56,10 +82,11 @@ def open(
     mode: Mode = "processes",
     read_only: bool = False,
     config: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
     hooks: Sequence[object] = (),
     change_settings: Sequence[str] = (),
     lock_timeout: float | None = 0.0,
-    **settings: Any,
+    **keywords: Unpack[SettingKeywords],
 ) -> Store | ReadOnlyStore:
     """Open the store in directory *path*. If the directory is absent or empty, a new store is made in it.
 
@@ -73,7 +100,8 @@ def open(
             the values given here hold. Without its name here, a value other than the recorded one is refused.
         lock_timeout: seconds to wait while another process writes the store, for a deployment that starts the new
             process before the old one has ended; None: without limit.
-        settings: RocketMQ's settings in snake case. They win over *config*.
+        settings: a `reput.Settings`. Fields that differ from their defaults count as given, and win over *config*.
+        keywords: RocketMQ's settings in snake case, one by one. They win over *settings*.
 
     Raises:
         ConfigError: a setting, a dispatcher or one of its options is wrong, or a setting differs from the recorded one.
@@ -95,15 +123,19 @@ def open(
     require_seconds("lock_timeout", lock_timeout)
     if not isinstance(hooks, Iterable):
         raise ConfigError(f"hooks are a list of modules or objects: hooks={hooks!r}")
+    if settings is not None and not isinstance(settings, Settings):
+        raise ConfigError(f"settings are no reput.Settings: settings={settings!r:.100}", "Give reput.Settings(...).")
+    given: dict[str, Any] = {} if settings is None else given_settings(settings)
+    given |= keywords
     if dispatchers is not None:
-        settings["dispatchers"] = tuple(dispatchers)
+        given["dispatchers"] = tuple(dispatchers)
     changes = changed_settings(change_settings)
     if read_only and changes:
         raise ConfigError(
             f"a store that is only read keeps its settings: change_settings={','.join(changes)}",
             "Leave change_settings out, or open the store for writing.",
         )
-    read = partial(load_store_settings, directory, config_path, changes=changes, **settings)
+    read = partial(load_store_settings, directory, config_path, changes=changes, **given)
     with tell_read_error(f"the store cannot be opened: store={directory}"):
         loaded = read()
     if read_only:
@@ -114,3 +146,83 @@ def open(
     configuration = Configuration(loaded.settings, lambda: read().settings)
     with tell_store_error(f"the store cannot be opened: store={directory}"):
         return Store(StoreEngine(directory, loaded.settings, mode, configuration, hooks, changes, lock_timeout))
+
+
+@overload
+async def aopen(
+    path: str | os.PathLike[str],
+    *,
+    dispatchers: Sequence[str] | None = None,
+    mode: Mode = "processes",
+    read_only: Literal[False] = False,
+    config: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    hooks: Sequence[object] = (),
+    change_settings: Sequence[str] = (),
+    lock_timeout: float | None = 0.0,
+    **keywords: Unpack[SettingKeywords],
+) -> Store: ...
+
+
+@overload
+async def aopen(
+    path: str | os.PathLike[str],
+    *,
+    dispatchers: Sequence[str] | None = None,
+    mode: Mode = "processes",
+    read_only: Literal[True],
+    config: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    hooks: Sequence[object] = (),
+    change_settings: Sequence[str] = (),
+    lock_timeout: float | None = 0.0,
+    **keywords: Unpack[SettingKeywords],
+) -> ReadOnlyStore: ...
+
+
+@overload
+async def aopen(
+    path: str | os.PathLike[str],
+    *,
+    dispatchers: Sequence[str] | None = None,
+    mode: Mode = "processes",
+    read_only: bool,
+    config: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    hooks: Sequence[object] = (),
+    change_settings: Sequence[str] = (),
+    lock_timeout: float | None = 0.0,
+    **keywords: Unpack[SettingKeywords],
+) -> Store | ReadOnlyStore: ...
+
+
+async def aopen(
+    path: str | os.PathLike[str],
+    *,
+    dispatchers: Sequence[str] | None = None,
+    mode: Mode = "processes",
+    read_only: bool = False,
+    config: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    hooks: Sequence[object] = (),
+    change_settings: Sequence[str] = (),
+    lock_timeout: float | None = 0.0,
+    **keywords: Unpack[SettingKeywords],
+) -> Store | ReadOnlyStore:
+    """As `open`, for a task: ``async with await reput.aopen("store") as store``."""
+
+    def opening() -> Store | ReadOnlyStore:
+        return open(
+            path,
+            dispatchers=dispatchers,
+            mode=mode,
+            read_only=read_only,
+            config=config,
+            settings=settings,
+            hooks=hooks,
+            change_settings=change_settings,
+            lock_timeout=lock_timeout,
+            **keywords,
+        )
+
+    return await opened_in_thread(opening)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from reput.arguments import OFFSET_MAX, require_messages, require_path, require_seconds, require_text, require_whole
 from reput.consume.delivery.schedule_service import DelayLevelRow
-from reput.embedded.in_thread import in_thread
 from reput.embedded.opened_store import OpenedStore
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import MessageIllegal
+from reput.in_thread import in_thread, opened_in_thread
 from reput.process.control.control_messages import RebuiltView
 from reput.store.record.message import Message, PutMessageResult
 from reput.store.retention.retention_plan import SegmentFate
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from reput.consume.administration.administration import Administration
     from reput.consume.delivery.transaction_service import TransactionService
     from reput.consume.registry.statistics import StoreStatistics
+    from reput.worker import Handler, Order, Worker, WorkerStatistics
 
 __all__ = ["Store"]
 
@@ -80,7 +81,10 @@ class Store(OpenedStore[StoreEngine]):
         """Store *messages* one after the other, under one lock and with one publication. Return a result for each.
 
         All messages are checked before the first is stored. If the disk refuses midway, the error's ``stored_count``
-        says how many were stored. The errors are those of `put`.
+        says how many were stored.
+
+        Raises:
+            As `put`.
         """
         if not isinstance(messages, Iterable):
             raise MessageIllegal(
@@ -303,7 +307,7 @@ class Store(OpenedStore[StoreEngine]):
         offset_store: str | os.PathLike[str] | None = None,
     ) -> Consumer:
         """As `consumer`, for a task."""
-        return await in_thread(
+        return await opened_in_thread(
             self.consumer,
             group,
             topics,
@@ -312,6 +316,122 @@ class Store(OpenedStore[StoreEngine]):
             in_flight_max=in_flight_max,
             broadcast=broadcast,
             offset_store=offset_store,
+        )
+
+    def run(
+        self,
+        handler: Handler,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        filter: Filter = None,
+        begin: Beginning = "earliest",
+        concurrency: int = 1,
+        order: Order = "any",
+        time_limit: float | None = None,
+        max_reconsume_times: int | None = None,
+        suspend_time: float = 1.0,
+        drain_time: float | None = None,
+    ) -> WorkerStatistics:
+        """Consume *topics* with *handler* until SIGTERM or Ctrl-C, let the running handlers end, and return counts.
+
+        A message is acknowledged when its handler returns. If the handler raises, the message comes again; after too
+        many times it goes to the dead letters, ``%DLQ%group``. Signals are handled in the main thread only; elsewhere
+        stop a `worker`.
+
+        Args:
+            handler: a function, which runs in threads, or a coroutine function, which runs in tasks. It gets the
+                message as a `reput.Record`; what it returns is ignored.
+            group, topics, filter, begin: as for `consumer`.
+            concurrency: how many messages are handled at the same time.
+            order: "any": a failed message goes back to the store and comes again after 10 s, 30 s, 1 min and so on,
+                while others go on. "queue": the messages of a queue are handled one by one, in their order; a failed
+                one is tried again in its place after *suspend_time* seconds, and its queue waits.
+            time_limit: seconds for one run of the handler; None: no limit. A coroutine is cancelled, and has failed. A
+                function cannot be ended: its message goes back, and its thread is free when it returns. With
+                order="queue" a function is only reported.
+            max_reconsume_times: how often a message comes again before it is a dead letter; None: as the group's
+                configuration says (16), with order="queue" without limit.
+            drain_time: seconds that running handlers get to end; None: as long as they need.
+
+        Raises:
+            As `consumer`; ConfigError too if *handler* or an option is wrong.
+            StoreError: the store cannot be read, or another thread closed it.
+        """
+        return self.worker(
+            handler,
+            topics,
+            group=group,
+            filter=filter,
+            begin=begin,
+            concurrency=concurrency,
+            order=order,
+            time_limit=time_limit,
+            max_reconsume_times=max_reconsume_times,
+            suspend_time=suspend_time,
+            drain_time=drain_time,
+        ).run()
+
+    async def arun(
+        self,
+        handler: Handler,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        filter: Filter = None,
+        begin: Beginning = "earliest",
+        concurrency: int = 1,
+        order: Order = "any",
+        time_limit: float | None = None,
+        max_reconsume_times: int | None = None,
+        suspend_time: float = 1.0,
+        drain_time: float | None = None,
+    ) -> WorkerStatistics:
+        """As `run`, for a task, until it is cancelled. It handles no signals."""
+        return await self.worker(
+            handler,
+            topics,
+            group=group,
+            filter=filter,
+            begin=begin,
+            concurrency=concurrency,
+            order=order,
+            time_limit=time_limit,
+            max_reconsume_times=max_reconsume_times,
+            suspend_time=suspend_time,
+            drain_time=drain_time,
+        ).arun()
+
+    def worker(
+        self,
+        handler: Handler,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        filter: Filter = None,
+        begin: Beginning = "earliest",
+        concurrency: int = 1,
+        order: Order = "any",
+        time_limit: float | None = None,
+        max_reconsume_times: int | None = None,
+        suspend_time: float = 1.0,
+        drain_time: float | None = None,
+    ) -> Worker:
+        """Return a worker that does what `run` does when its own `run` or `arun` is called, and that can be stopped."""
+        from reput.worker import Worker
+
+        def open_consumer(in_flight_max: int) -> Consumer:
+            return self.consumer(group, topics, filter, begin=begin, in_flight_max=in_flight_max)
+
+        return Worker(
+            open_consumer,
+            handler,
+            concurrency=concurrency,
+            order=order,
+            time_limit=time_limit,
+            max_reconsume_times=max_reconsume_times,
+            suspend_time=suspend_time,
+            drain_time=drain_time,
         )
 
     @property

@@ -14,70 +14,63 @@
 know. Nothing here knows of stores, rings or sockets. Every rule is RocketMQ's, its surprises included: an expression
 must not mean another thing here than at the broker it was written for.
 
-Names are imported when they are first used: the store needs a hash of this package and never the parser.
+Names are imported when they are first used: the store needs a hash from here, and never the parser.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from reput.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from reput.filter.bloom_filter import BloomFilter, BloomFilterData
-    from reput.filter.consumer_filter import ConsumerFilter, FilterBitMap
-    from reput.filter.errors import FilterEvaluationError, FilterSyntaxError
-    from reput.filter.message_filter import ExpressionMessageFilter, MessageFilter, RetryMessageFilter, TagMessageFilter
-    from reput.filter.sql_filter import SqlFilter, parse
-    from reput.filter.tags import SUBSCRIBE_ALL, TagFilter, parse_plain_tags, parse_tags
-
-# Where each public name lives.
-HOMES = {
-    "SUBSCRIBE_ALL": "reput.filter.tags",
-    "BloomFilter": "reput.filter.bloom_filter",
-    "BloomFilterData": "reput.filter.bloom_filter",
-    "ConsumerFilter": "reput.filter.consumer_filter",
-    "ExpressionMessageFilter": "reput.filter.message_filter",
-    "FilterBitMap": "reput.filter.consumer_filter",
-    "FilterEvaluationError": "reput.filter.errors",
-    "FilterSyntaxError": "reput.filter.errors",
-    "MessageFilter": "reput.filter.message_filter",
-    "RetryMessageFilter": "reput.filter.message_filter",
-    "SqlFilter": "reput.filter.sql_filter",
-    "TagFilter": "reput.filter.tags",
-    "TagMessageFilter": "reput.filter.message_filter",
-    "parse": "reput.filter.sql_filter",
-    "parse_plain_tags": "reput.filter.tags",
-    "parse_tags": "reput.filter.tags",
-}
-
-__all__ = [
-    "SUBSCRIBE_ALL",
-    "BloomFilter",
-    "BloomFilterData",
-    "ConsumerFilter",
-    "ExpressionMessageFilter",
-    "FilterBitMap",
-    "FilterEvaluationError",
-    "FilterSyntaxError",
-    "MessageFilter",
-    "RetryMessageFilter",
-    "SqlFilter",
-    "TagFilter",
-    "TagMessageFilter",
-    "parse",
-    "parse_plain_tags",
-    "parse_tags",
-]
-
-
-def __getattr__(name: str) -> Any:
-    home = HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'reput.filter' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *HOMES})
+    from reput.filter.bloom_filter import BloomFilter as BloomFilter
+    from reput.filter.bloom_filter import BloomFilterData as BloomFilterData
+    from reput.filter.consumer_filter import ConsumerFilter as ConsumerFilter
+    from reput.filter.consumer_filter import FilterBitMap as FilterBitMap
+    from reput.filter.errors import FilterEvaluationError as FilterEvaluationError
+    from reput.filter.errors import FilterSyntaxError as FilterSyntaxError
+    from reput.filter.message_filter import ExpressionMessageFilter as ExpressionMessageFilter
+    from reput.filter.message_filter import MessageFilter as MessageFilter
+    from reput.filter.message_filter import RetryMessageFilter as RetryMessageFilter
+    from reput.filter.message_filter import TagMessageFilter as TagMessageFilter
+    from reput.filter.sql_filter import SqlFilter as SqlFilter
+    from reput.filter.sql_filter import parse as parse
+    from reput.filter.tags import SUBSCRIBE_ALL as SUBSCRIBE_ALL
+    from reput.filter.tags import TagFilter as TagFilter
+    from reput.filter.tags import parse_plain_tags as parse_plain_tags
+    from reput.filter.tags import parse_tags as parse_tags
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "reput.filter.bloom_filter": (
+                "BloomFilter",
+                "BloomFilterData",
+            ),
+            "reput.filter.consumer_filter": (
+                "ConsumerFilter",
+                "FilterBitMap",
+            ),
+            "reput.filter.errors": (
+                "FilterEvaluationError",
+                "FilterSyntaxError",
+            ),
+            "reput.filter.message_filter": (
+                "ExpressionMessageFilter",
+                "MessageFilter",
+                "RetryMessageFilter",
+                "TagMessageFilter",
+            ),
+            "reput.filter.sql_filter": (
+                "SqlFilter",
+                "parse",
+            ),
+            "reput.filter.tags": (
+                "SUBSCRIBE_ALL",
+                "TagFilter",
+                "parse_plain_tags",
+                "parse_tags",
+            ),
+        },
+    )

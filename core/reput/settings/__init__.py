@@ -12,7 +12,7 @@ checked, every unknown name refused.
 
 from __future__ import annotations
 
-from reput.settings.loading import LoadedSettings, load_settings, require_recorded
+from reput.settings.loading import LoadedSettings, given_settings, load_settings, require_recorded
 from reput.settings.settings import Settings
 
-__all__ = ["LoadedSettings", "Settings", "load_settings", "require_recorded"]
+__all__ = ["LoadedSettings", "Settings", "given_settings", "load_settings", "require_recorded"]

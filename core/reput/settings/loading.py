@@ -14,7 +14,7 @@ from reput.settings.sources import Assignment, read_assignments, read_config, re
 from reput.settings.spelling import is_known_to_rocketmq, nearest_name, setting_name
 from reput.settings.values import field_value, option_value, spark_value, value_text
 
-__all__ = ["LoadedSettings", "load_settings", "require_recorded"]
+__all__ = ["LoadedSettings", "given_settings", "load_settings", "require_recorded"]
 
 # RocketMQ's switches that say the same as naming a dispatcher.
 SWITCH_OF_DISPATCHER = {"index": "message_index_enable", "consume_queue_ext": "enable_consume_queue_ext"}
@@ -186,3 +186,19 @@ class SettingsLayers:
         return Settings(
             **values, dispatcher_options=self.options, dispatcher_plugins=self.plugins, spark_options=self.spark
         )
+
+
+def given_settings(settings: Settings) -> dict[str, object]:
+    """Return the fields of *settings* that differ from their defaults, as keyword arguments of `load_settings`."""
+    given = {
+        field: value
+        for field in Settings.__struct_fields__
+        if (value := getattr(settings, field)) != getattr(DEFAULTS, field)
+    }
+    for name, options in settings.dispatcher_options.items():
+        given |= {f"dispatchers.{name}.{option}": value for option, value in options.items()}
+    given |= {f"dispatchers.{name}.{PLUGIN_OPTION}": plugin for name, plugin in settings.dispatcher_plugins.items()}
+    given |= settings.spark_options
+    for field in ("dispatcher_options", "dispatcher_plugins", "spark_options"):
+        given.pop(field, None)
+    return given

@@ -1,0 +1,525 @@
+"""Worker: consumes with a handler: a function, which runs in threads, or a coroutine function, which runs in tasks.
+
+    Consumer ──▶ feeder ──▶ one lane per message, or per queue ──▶ handler ──▶ acknowledge
+                                                        └─ raises ──▶ retry ──▶ … ──▶ dead letters
+
+One event loop runs the feeder and the lanes. With ``order="any"`` a failed message goes back to the store and comes
+again after RocketMQ's delays, while others go on (MessageListenerConcurrently). With ``order="queue"`` the messages of
+a queue are handled one by one; a failed one is tried again in its place after a pause, and its queue waits
+(MessageListenerOrderly).
+
+Source of the rules: RocketMQ client, ConsumeMessageConcurrentlyService and ConsumeMessageOrderlyService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import signal
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from functools import partial
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from reput.arguments import require_seconds, require_whole
+from reput.errors import ConfigError, DamagedStore, RequestRefused, StoreClosed, StoreError
+from reput.in_thread import opened_in_thread
+from reput_hooks import Record
+
+__all__ = ["Handler", "Order", "Worker", "WorkerConsumer", "WorkerStatistics"]
+
+Handler: TypeAlias = Callable[[Record], Awaitable[object]] | Callable[[Record], object]
+Order: TypeAlias = Literal["any", "queue"]
+
+ORDERS = ("any", "queue")
+# How many messages a worker that keeps an order may hold: a queue that waits should not keep the others from coming.
+HELD_MAX = 1000
+# A message that could not be sent back, or a queue that could not be read, is tried again after this time.
+TROUBLE_PAUSE_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerConsumer(Protocol):
+    """What a worker needs of a consumer."""
+
+    async def areceive(self, timeout: float | None = None) -> Record | None:
+        """Return the next message."""
+
+    def ack(self, record: Record) -> None:
+        """Take a message as done."""
+
+    async def anack(self, record: Record, delay_level: int = 0, *, max_reconsume_times: int | None = None) -> object:
+        """Send a message back."""
+
+    def commit(self) -> None:
+        """Write how far the group has come."""
+
+    def close(self) -> None:
+        """Leave the group."""
+
+
+class WorkerStatistics(msgspec.Struct, frozen=True):
+    """What a worker has done since it was made.
+
+    Attributes:
+        received: messages that it was given.
+        succeeded: messages whose handler returned.
+        failed: runs of the handler that raised.
+        timed_out: runs of the handler that took longer than the time limit. They count as failed, too, unless a
+            function in order mode returns after all.
+        sent_back: messages that went back to the store, to come again or to the dead letters.
+        running: messages that are being handled now.
+    """
+
+    received: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    sent_back: int = 0
+    running: int = 0
+
+
+class Worker:
+    """Consumes with *handler* until it is stopped. Make it with `Store.worker`; it runs once.
+
+    Args:
+        open_consumer: returns the consumer, which the worker closes; called in a thread.
+        concurrency: messages that are handled at the same time.
+        order: "any": a failed message goes back and comes again later; "queue": the messages of a queue in their order.
+        time_limit: seconds for one run of the handler.
+        max_reconsume_times: a message that has failed once more than this goes to the dead letters.
+        suspend_time: seconds that a queue waits before a failed message is tried again in order mode.
+        drain_time: seconds that handlers get to end after `stop`; None: as long as they need.
+    """
+
+    def __init__(
+        self,
+        open_consumer: Callable[[int], WorkerConsumer],
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        order: Order = "any",
+        time_limit: float | None = None,
+        max_reconsume_times: int | None = None,
+        suspend_time: float = 1.0,
+        drain_time: float | None = None,
+    ) -> None:
+        require_whole("concurrency", concurrency, 1)
+        require_seconds("time_limit", time_limit)
+        require_seconds("suspend_time", suspend_time)
+        require_seconds("drain_time", drain_time)
+        if max_reconsume_times is not None:
+            require_whole("max_reconsume_times", max_reconsume_times)
+        if not callable(handler):
+            raise ConfigError(f"the handler is not callable: handler={handler!r}", "Give a function or coroutine.")
+        if order not in ORDERS:
+            raise ConfigError(f"order is unknown: order={order!r} known={','.join(ORDERS)}", "Give a known one.")
+        self.open_consumer = open_consumer
+        self.handler = handler
+        self.concurrency = concurrency
+        self.in_order = order == "queue"
+        self.time_limit = time_limit
+        self.max_reconsume_times = max_reconsume_times
+        self.suspend_time = suspend_time
+        self.drain_time = drain_time
+        self.is_coroutine = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            getattr(handler, "__call__", None)  # noqa: B004
+        )
+        self.counts = dict.fromkeys(WorkerStatistics.__struct_fields__, 0)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.stopping = asyncio.Event()
+        self.is_stopped = False
+        self.has_run = False
+        self.threads: HandlerThreads | None = None
+        self.lanes: set[asyncio.Task[None]] = set()
+        self.queues: dict[tuple[str, int], deque[Record]] = {}
+        self.error: BaseException | None = None
+
+    @property
+    def statistics(self) -> WorkerStatistics:
+        """What the worker has done so far. Any thread may ask."""
+        return WorkerStatistics(**self.counts)
+
+    def stop(self) -> None:
+        """Receive no more messages, let the running handlers end, and let `run` return. Any thread; never waits.
+
+        Messages that were received and not begun are given again.
+        """
+        # No lock: a signal handler calls this in the middle of anything. `arun` sets the loop, then looks whether it is
+        # stopped already.
+        self.is_stopped = True
+        loop = self.loop
+        if loop is not None:
+            # A loop that was closed has ended the worker.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self.stopping.set)
+
+    def run(self, *, signals: Collection[int] = (signal.SIGTERM, signal.SIGINT)) -> WorkerStatistics:
+        """Consume until `stop` is called or one of *signals* comes, and return the statistics.
+
+        Signals are handled in the main thread only; the handlers that were there before come back at the end. After the
+        first signal, Ctrl-C raises KeyboardInterrupt again, for a handler that does not end.
+
+        Raises:
+            ConfigError: the worker has run before.
+            StoreError: the store cannot be read, or was closed by another thread.
+            RequestRefused: the group or a topic may not be read.
+        """
+        with self.handling(signals):
+            return asyncio.run(self.arun())
+
+    @contextlib.contextmanager
+    def handling(self, signals: Collection[int]) -> Iterator[None]:
+        """Stop at *signals* inside the ``with`` block, in the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in signals}
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            self.stop()
+            if signal.SIGINT in before:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        for number in signals:
+            signal.signal(number, on_signal)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    async def arun(self) -> WorkerStatistics:
+        """As `run`, for a task. It handles no signals. What a cancelled worker holds is given to the group again."""
+        if self.has_run:
+            raise ConfigError("a worker runs once", "Make another one with `Store.worker`.")
+        self.has_run = True
+        self.loop = asyncio.get_running_loop()
+        if self.is_stopped:
+            self.stopping.set()
+        # Out of order, the consumer holds what is being handled; in order, also what waits for its queue.
+        held_max = max(self.concurrency, HELD_MAX * self.in_order)
+        consumer = await opened_in_thread(partial(self.open_consumer, held_max))
+        self.threads = None if self.is_coroutine else HandlerThreads(self.concurrency)
+        try:
+            try:
+                await self.feed(consumer)
+                await self.drain()
+            finally:
+                for lane in self.lanes:
+                    lane.cancel()
+                if self.lanes:
+                    await asyncio.wait(self.lanes)
+        finally:
+            if self.threads is not None:
+                self.threads.close()
+            await asyncio.to_thread(leave, consumer)
+        if self.error is not None:
+            raise self.error
+        return self.statistics
+
+    async def feed(self, consumer: WorkerConsumer) -> None:
+        """Receive messages and start lanes for them until the worker is stopped."""
+        stopped = asyncio.ensure_future(self.stopping.wait())
+        slots = asyncio.Semaphore(max(self.concurrency, HELD_MAX * self.in_order))
+        running = asyncio.Semaphore(self.concurrency)
+        try:
+            while await first(slots.acquire(), stopped):
+                record = await self.receive(consumer, stopped)
+                if record is None:
+                    return
+                self.counts["received"] += 1
+                if self.in_order:
+                    self.put_in_order(consumer, record, slots, running)
+                else:
+                    self.start(self.handle_alone(consumer, record, slots))
+        finally:
+            stopped.cancel()
+
+    async def receive(self, consumer: WorkerConsumer, stopped: asyncio.Future[Any]) -> Record | None:
+        """Return the next message, None once the worker is stopped or the store is closed."""
+        while True:
+            try:
+                record: Record | None = await first(consumer.areceive(), stopped)
+                return record
+            except DamagedStore as error:
+                # The queue stays where it is until somebody decides about the damage; other queues go on.
+                logger.error("a queue cannot be read: error=%s", error)
+                if not await first(asyncio.sleep(TROUBLE_PAUSE_S, True), stopped):
+                    return None
+            except (StoreError, RequestRefused) as error:
+                self.error = error
+                return None
+
+    def start(self, lane: Any) -> None:
+        """Run a lane as a task of its own."""
+        task = asyncio.ensure_future(lane)
+        self.lanes.add(task)
+        task.add_done_callback(self.lane_ended)
+
+    def lane_ended(self, lane: asyncio.Task[None]) -> None:
+        """Stop the worker if a lane ended by an error: it could not say that a message is done."""
+        self.lanes.discard(lane)
+        if not lane.cancelled() and lane.exception() is not None:
+            self.error = self.error or lane.exception()
+            self.stopping.set()
+
+    async def drain(self) -> None:
+        """Wait for the handlers that run, at most for the drain time."""
+        self.stopping.set()
+        if self.lanes:
+            _, late = await asyncio.wait(self.lanes, timeout=self.drain_time)
+            if late:
+                logger.warning(
+                    "handlers did not end in time, their messages come again: running=%d drain_time=%s",
+                    self.counts["running"],
+                    self.drain_time,
+                )
+
+    # One message for itself.
+
+    async def handle_alone(self, consumer: WorkerConsumer, record: Record, slots: asyncio.Semaphore) -> None:
+        """Handle a message; if that fails, send it back."""
+        run = self.begin(record)
+        try:
+            if await self.succeeds(run, record):
+                acknowledge(consumer, record)
+            else:
+                await self.send_back(consumer, record, 0)
+                # A function past its limit keeps its thread, and so its slot, until it returns.
+                await asyncio.wait({run})
+                is_failed(run)
+        finally:
+            slots.release()
+
+    # The messages of a queue, one after the other.
+
+    def put_in_order(
+        self, consumer: WorkerConsumer, record: Record, slots: asyncio.Semaphore, running: asyncio.Semaphore
+    ) -> None:
+        """Add a message to its queue, and start a lane for the queue if none runs."""
+        key = record.topic, record.queue_id
+        waiting = self.queues.get(key)
+        if waiting is None:
+            self.queues[key] = deque([record])
+            self.start(self.handle_queue(consumer, key, slots, running))
+        else:
+            waiting.append(record)
+
+    async def handle_queue(
+        self,
+        consumer: WorkerConsumer,
+        key: tuple[str, int],
+        slots: asyncio.Semaphore,
+        running: asyncio.Semaphore,
+    ) -> None:
+        """Handle the messages of one queue until none is left or the worker is stopped."""
+        waiting = self.queues[key]
+        while waiting and not self.stopping.is_set():
+            if not await self.handle_in_order(consumer, waiting[0], running):
+                break
+            waiting.popleft()
+            slots.release()
+        del self.queues[key]
+
+    async def handle_in_order(self, consumer: WorkerConsumer, record: Record, running: asyncio.Semaphore) -> bool:
+        """Try a message until it is done or dead; return False if the worker was stopped before."""
+        attempt = record.reconsume_times
+        while True:
+            async with running:
+                if self.stopping.is_set():
+                    return False
+                run = self.begin(record)
+                # A function that goes on past its limit must not have the next message beside it.
+                if await self.succeeds(run, record, is_cut=self.is_coroutine):
+                    acknowledge(consumer, record)
+                    return True
+            attempt += 1
+            if self.max_reconsume_times is not None and attempt > self.max_reconsume_times:
+                await self.send_back(consumer, record, -1)
+                return True
+            if await self.pause(self.suspend_time):
+                return False
+
+    # The handler.
+
+    def begin(self, record: Record) -> asyncio.Future[Any]:
+        """Start the handler."""
+        if self.threads is not None:
+            return self.threads.start(partial(self.handler, record))
+        return asyncio.ensure_future(call(self.handler, record))
+
+    async def succeeds(self, run: asyncio.Future[Any], record: Record, *, is_cut: bool = True) -> bool:
+        """Wait for a run of the handler; False if it raised, or did not end in time and *is_cut*."""
+        counts = self.counts
+        counts["running"] += 1
+        try:
+            done, _ = await asyncio.wait({run}, timeout=self.time_limit)
+            if not done:
+                counts["timed_out"] += 1
+                log_failure(record, f"error=the handler took longer than time_limit={self.time_limit}")
+                if is_cut:
+                    counts["failed"] += 1
+                    if self.is_coroutine:
+                        run.cancel()
+                    return False
+                await asyncio.wait({run})
+            if is_failed(run):
+                counts["failed"] += 1
+                error = None if run.cancelled() else run.exception()
+                log_failure(record, f"error={error!r}" if error else "error=the handler was cancelled", error)
+                return False
+            counts["succeeded"] += 1
+            return True
+        except asyncio.CancelledError:
+            run.cancel()
+            raise
+        finally:
+            counts["running"] -= 1
+
+    async def send_back(self, consumer: WorkerConsumer, record: Record, delay_level: int) -> None:
+        """Let the group get a message again later, or send it to the dead letters with a negative *delay_level*."""
+        while True:
+            try:
+                await consumer.anack(record, delay_level, max_reconsume_times=self.max_reconsume_times)
+                self.counts["sent_back"] += 1
+                return
+            except StoreClosed:
+                raise
+            except StoreError as error:
+                # It is still in flight here. The disk may have room again later.
+                logger.warning("a message cannot be sent back, tried again: error=%s", error)
+                if await self.pause(TROUBLE_PAUSE_S):
+                    return
+            except RequestRefused as error:
+                # Its queue has gone to another consumer, which gets it again; or the group may not send back.
+                logger.warning("a message was not sent back: error=%s", error)
+                return
+
+    async def pause(self, seconds: float) -> bool:
+        """Wait *seconds*; return True at once when the worker is stopped."""
+        try:
+            await asyncio.wait_for(self.stopping.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+
+class HandlerThreads:
+    """Daemon threads that run functions for an event loop. A function that never returns does not keep a program."""
+
+    def __init__(self, count: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.calls: SimpleQueue[tuple[Callable[[], object], asyncio.Future[Any]] | None] = SimpleQueue()
+        self.count = count
+        self.idle = 0
+        self.threads: list[threading.Thread] = []
+
+    def start(self, call: Callable[[], object]) -> asyncio.Future[Any]:
+        """Run *call* in a thread; the future gets its result."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+        if self.idle:
+            self.idle -= 1
+        elif len(self.threads) < self.count:
+            thread = threading.Thread(target=self.work, name=f"reput-worker-{len(self.threads)}", daemon=True)
+            self.threads.append(thread)
+            thread.start()
+        self.calls.put((call, future))
+        return future
+
+    def work(self) -> None:
+        """Run calls until there are no more; a thread."""
+        while (item := self.calls.get()) is not None:
+            call, future = item
+            result: object = None
+            error: BaseException | None = None
+            try:
+                result = call()
+            except BaseException as raised:
+                # Also SystemExit: it ends a run of the handler, not the worker.
+                error = raised
+            del call, item
+            # A loop that was closed waits for nothing.
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self.settle, future, result, error)
+
+    def settle(self, future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+        """Give the result to who waits for it, unless he gave up. In the loop."""
+        self.idle += 1
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            # A future takes no StopIteration.
+            future.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+
+    def close(self) -> None:
+        """End the threads, each after its call."""
+        for _ in self.threads:
+            self.calls.put(None)
+
+
+async def first(wanted: Awaitable[Any], stopped: asyncio.Future[Any]) -> Any:
+    """Return what *wanted* returns; None if *stopped* is done first, and *wanted* is cancelled then."""
+    task = asyncio.ensure_future(wanted)
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if stopped.done():
+        # Even if the message has just come: it was not begun, and is given again.
+        task.cancel()
+        await asyncio.wait({task})
+        is_failed(task)
+        return None
+    return task.result()
+
+
+async def call(handler: Any, record: Record) -> object:
+    """Run a coroutine function as a handler."""
+    return await handler(record)
+
+
+def is_failed(run: asyncio.Future[Any]) -> bool:
+    """Tell whether a run of the handler that has ended raised; from then on its error counts as seen."""
+    return run.cancelled() or run.exception() is not None
+
+
+def acknowledge(consumer: WorkerConsumer, record: Record) -> None:
+    """Take a message as done, unless its queue has gone to another consumer meanwhile."""
+    try:
+        consumer.ack(record)
+    except RequestRefused as error:
+        logger.warning("a message was handled and is given again: error=%s", error)
+
+
+def leave(consumer: WorkerConsumer) -> None:
+    """Commit what is acknowledged, and leave the group; of a store that was closed all of it is done."""
+    try:
+        with contextlib.suppress(StoreClosed):
+            consumer.commit()
+    finally:
+        consumer.close()
+
+
+def log_failure(record: Record, text: str, error: BaseException | None = None) -> None:
+    """Log that the handler failed with a message."""
+    logger.warning(
+        "the handler failed: topic=%s queue_id=%d queue_offset=%d reconsume_times=%d %s",
+        record.topic,
+        record.queue_id,
+        record.queue_offset,
+        record.reconsume_times,
+        text,
+        exc_info=error,
+    )
