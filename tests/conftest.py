@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("reput", deadline=None)
 settings.load_profile("reput")
 
+
+if sys.dont_write_bytecode:
+    # Else each of the thousands of commands that the tests start compiles reput anew. The source tree stays clean.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = (
+        f"{tempfile.gettempdir()}/reput-tests-pycache-{os.getuid()}"
+    )
+    sys.dont_write_bytecode = False
 
 MEMORY = Path("/dev/shm")
 # Several times what the tests hold at once; what passed is removed.
