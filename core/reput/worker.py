@@ -28,7 +28,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from reput.arguments import require_seconds, require_whole
+from reput.argument_checks import require_seconds, require_whole
 from reput.errors import ConfigError, DamagedStore, RequestRefused, StoreClosed, StoreError
 from reput.in_thread import opened_in_thread
 from reput_hooks import Record

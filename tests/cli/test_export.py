@@ -9,7 +9,7 @@ import pytest
 
 from reput.cli import export, main
 from reput.errors import DispatcherError
-from reput.exports import find_export
+from reput.plugin_jobs import find_export
 
 
 @pytest.mark.spark

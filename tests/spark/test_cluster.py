@@ -33,7 +33,7 @@ import json, sys
 from pathlib import Path
 import pyspark_reput
 import reput.table
-from reput.engines import find_engine, rebuild_with
+from reput.plugin_jobs import find_engine, rebuild_with
 from reput.settings import Settings
 from reput_plugins.spark_export import export
 from reput_plugins.spark_export.spark_session import JVM_OPTIONS, spark_session
@@ -66,7 +66,7 @@ print(json.dumps(found))
 CLIENT = """
 import json, sys
 from pathlib import Path
-from reput.engines import find_engine
+from reput.plugin_jobs import find_engine
 from reput.settings import Settings
 from reput_plugins.spark_export import export, follow
 from reput_plugins.spark_export.spark_session import spark_session

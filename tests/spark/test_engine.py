@@ -15,8 +15,8 @@ import pytest
 
 import reput
 from golden_sets import CLEAN_SETS
-from reput.engines import find_engine, rebuild_with
 from reput.errors import ConfigError, DamagedStore
+from reput.plugin_jobs import find_engine, rebuild_with
 from reput.process.owner.offline_rebuild import rebuild as rebuild_here
 from reput.settings import Settings, load_settings
 from reput.store.check.check import check_store

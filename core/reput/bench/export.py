@@ -27,7 +27,7 @@ from typing import Any
 import reput
 from reput.bench.machine import machine_facts, percentiles
 from reput.bench.scratch import scratch_directory
-from reput.exports import DELTA, find_export
+from reput.plugin_jobs import DELTA, find_export
 from reput.table import LogTable, table_options
 
 __all__ = ["fill_log", "measure_export"]

@@ -21,7 +21,7 @@ from reput.cli.options import (
 )
 from reput.cli.output import Printer
 from reput.cli.progress import progress_bar
-from reput.engines import LOCAL, find_engine
+from reput.plugin_jobs import LOCAL, find_engine
 
 __all__ = ["EXAMPLE", "check"]
 

@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, StoreArgument, settings_of
 from reput.cli.output import Printer
 from reput.cli.progress import progress_bar
-from reput.exports import DELTA, DELTA_FOLLOW, find_export
+from reput.plugin_jobs import DELTA, DELTA_FOLLOW, find_export
 
 __all__ = ["EXAMPLE", "export"]
 

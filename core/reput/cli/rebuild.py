@@ -20,7 +20,7 @@ from reput.cli.options import (
 )
 from reput.cli.output import Printer
 from reput.cli.progress import progress_bar
-from reput.engines import LOCAL, find_engine, rebuild_with
+from reput.plugin_jobs import LOCAL, find_engine, rebuild_with
 
 if TYPE_CHECKING:
     from reput.process.owner.offline_rebuild import RebuildRow

@@ -27,7 +27,7 @@ import msgspec
 import reput
 from reput.embedded.store import Store
 from reput.errors import WaitTimeout
-from reput.exports import DELTA, find_export
+from reput.plugin_jobs import DELTA, find_export
 from reput.process.control.dispatcher_row import DispatcherRow
 from reput.process.owner.offline_rebuild import rebuild
 from reput.settings import load_settings

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from reput.arguments import require_text, require_whole
+from reput.argument_checks import require_text, require_whole
 from reput.embedded.reading_engine import ReadingEngine
 from reput.errors import ConfigError
 from reput.filter import TagMessageFilter, parse_plain_tags

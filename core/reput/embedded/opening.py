@@ -8,7 +8,7 @@ from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from reput.arguments import require_path, require_seconds
+from reput.argument_checks import require_path, require_seconds
 from reput.embedded.read_only_engine import ReadOnlyEngine
 from reput.embedded.read_only_store import ReadOnlyStore
 from reput.embedded.store import Store

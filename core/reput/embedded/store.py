@@ -7,7 +7,14 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from reput.arguments import OFFSET_MAX, require_messages, require_path, require_seconds, require_text, require_whole
+from reput.argument_checks import (
+    OFFSET_MAX,
+    require_messages,
+    require_path,
+    require_seconds,
+    require_text,
+    require_whole,
+)
 from reput.consume.delivery.schedule_service import DelayLevelRow
 from reput.embedded.opened_store import OpenedStore
 from reput.embedded.store_engine import StoreEngine

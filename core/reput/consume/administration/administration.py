@@ -15,7 +15,7 @@ from typing import Self
 
 import msgspec
 
-from reput.arguments import require_text, require_whole
+from reput.argument_checks import require_text, require_whole
 from reput.consume.pull.group_reader import ReadingStore
 from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.consume.registry.config_managers import ConfigManagers

@@ -21,7 +21,7 @@ import asyncio
 
 import msgspec
 
-from reput.arguments import require_messages, require_text, require_whole
+from reput.argument_checks import require_messages, require_text, require_whole
 from reput.consume.delivery.half_messages import HALF_TOPIC, OP_TOPIC, identity_of
 from reput.consume.delivery.open_transactions import OpenTransactions, TransactionalStore
 from reput.consume.delivery.transaction_checks import Checker, TransactionChecks

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 from weakref import ref
 
-from reput.arguments import require_record, require_seconds, require_whole
+from reput.argument_checks import require_record, require_seconds, require_whole
 from reput.consume.delivery.send_back import send_back
 from reput.consume.groups.consumer_group import ConsumerGroup
 from reput.consume.groups.group_member import resolve

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 from weakref import ref
 
-from reput.arguments import require_whole
+from reput.argument_checks import require_whole
 from reput.consume.groups.consumable_store import ConsumableStore
 from reput.consume.groups.group_member import GroupMember
 from reput.consume.groups.local_offset_store import LocalFileOffsetStore

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from reput.arguments import OFFSET_MAX
+from reput.argument_checks import OFFSET_MAX
 from reput.consume.groups.cut_offsets import tell_lost
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput_hooks import Cursor

@@ -21,7 +21,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from reput.arguments import require_seconds
+from reput.argument_checks import require_seconds
 from reput.consume.pull.arrival_service import ArrivalService
 from reput.consume.pull.loop_arrivals import Queue
 from reput.consume.pull.pull_service import PullRequest, PullResult, PullService

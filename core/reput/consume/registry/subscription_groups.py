@@ -9,7 +9,7 @@ import re
 
 import msgspec
 
-from reput.arguments import require_whole
+from reput.argument_checks import require_whole
 from reput.consume.registry.response_code import ResponseCode
 from reput.errors import RequestRefused
 from reput.settings import Settings

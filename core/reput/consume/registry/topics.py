@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from reput.arguments import require_whole
+from reput.argument_checks import require_whole
 from reput.consume.registry.response_code import ResponseCode
 from reput.errors import MessageIllegal, RequestRefused
 from reput.settings import Settings

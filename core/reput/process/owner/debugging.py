@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from reput.arguments import require_path, require_text
+from reput.argument_checks import require_path, require_text
 from reput.errors import ConfigError, DispatcherError
 from reput.process.control.control_socket import Observed, connect_observer, group_status
 from reput.process.dispatcher.hosted_loop import HostedLoop

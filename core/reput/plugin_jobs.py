@@ -1,7 +1,11 @@
-"""Engines: who else can do the store's bulk work, found by entry point and imported when one is asked for.
+"""Plugin jobs: work on a whole store that plugins bring, found by entry point and imported when a command needs it.
+
+    group           an entry                               what the plugin brings
+    reput.exports   delta, delta_follow                    a function that copies the log into a table
+    reput.engines   spark                                  another engine for `check` and `rebuild`
 
 An engine has ``check_store(store, settings, on_progress)`` and ``rebuild(store, views, target, settings,
-on_progress)``; what they give is what the local engine gives.
+on_progress)``; their results are those of the local engine.
 """
 
 from __future__ import annotations
@@ -11,37 +15,59 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reput.errors import ConfigError
+from reput.errors import ConfigError, DispatcherError
 
 if TYPE_CHECKING:
     from reput.process.owner.offline_rebuild import RebuildRow
     from reput.settings import Settings
 
-__all__ = ["LOCAL", "find_engine", "rebuild_with"]
+__all__ = ["DELTA", "DELTA_FOLLOW", "LOCAL", "find_engine", "find_export", "rebuild_with"]
 
-ENTRY_POINT_GROUP = "reput.engines"
+EXPORTS = "reput.exports"
+DELTA = "delta"
+DELTA_FOLLOW = "delta_follow"
+
+ENGINES = "reput.engines"
 LOCAL = "local"
 
 
-def find_engine(name: str) -> Any:
-    """Return the engine of that name, which a plugin brings.
+def find_export(name: str) -> Any:
+    """Return the export of that name.
 
     Raises:
-        ConfigError: none does.
+        DispatcherError: no installed plugin brings it.
     """
-    # Here, because most commands have no use for it.
+    export, _ = find_job(EXPORTS, name)
+    if export is None:
+        raise DispatcherError(f"no such export is installed: export={name}", "Install reput with its plugins again.")
+    return export
+
+
+def find_engine(name: str) -> Any:
+    """Return the engine of that name.
+
+    Raises:
+        ConfigError: no installed plugin brings it.
+    """
+    engine, installed = find_job(ENGINES, name)
+    if engine is None:
+        raise ConfigError(f"no such engine is installed: engine={name} installed={','.join((LOCAL, *installed))}")
+    return engine
+
+
+def find_job(group: str, name: str) -> tuple[Any, list[str]]:
+    """Return the job *name* of an entry-point group, None if it is not installed; and the names that are."""
+    # Imported here, because most commands do not need it.
     from importlib import metadata
 
-    points = metadata.entry_points(group=ENTRY_POINT_GROUP)
+    points = metadata.entry_points(group=group)
     for point in points.select(name=name):
-        return point.load()
-    raise ConfigError(
-        f"no such engine is installed: engine={name} installed={','.join((LOCAL, *sorted(points.names)))}"
-    )
+        return point.load(), sorted(points.names)
+    return None, sorted(points.names)
 
 
 def rebuild_with(engine: Any) -> Any:
-    """Return `reput.process.owner.offline_rebuild.rebuild`, with the work done by *engine*."""
+    """Return `reput.process.owner.offline_rebuild.rebuild`, with *engine* doing the work."""
     from reput.process.owner.offline_rebuild import RebuildRow, refuse_target
     from reput.process.plugin.catalogue import select_dispatchers
 
@@ -63,7 +89,7 @@ def rebuild_with(engine: Any) -> Any:
 
 
 def keep_refused(store_directory: Path, target: Path, view: str, refused: Sequence[tuple[int, str]]) -> None:
-    """Put the records that *view* could not take with its dead letters, as its dispatcher does."""
+    """Add the records that the engine could not take into *view* to its dead letters, as its dispatcher does."""
     if not refused:
         return
     from reput.process.views.dead_letters import DeadLetter, DeadLetters
