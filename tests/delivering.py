@@ -11,7 +11,7 @@ import reput
 from reput.embedded.store import Store
 from reput.store.disk.sealed_file import seal
 from reput.store.record.message import PutMessageResult
-from reput.store.recovery.recovery import DamagedRange, DamageList
+from reput.store.recovery.damage_list import DamagedRange, DamageList
 from reput_hooks import Record
 
 __all__ = ["LIMIT_S", "SMALL", "accept", "all_records", "open_inline", "wait_until"]

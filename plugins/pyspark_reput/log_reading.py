@@ -71,5 +71,5 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
         for _ in batches:
             pass
     if table.damage:
-        columns = zip(*((damaged.begin, damaged.until, damaged.reason) for damaged in table.damage), strict=True)
+        columns = zip(*((damaged.begin, damaged.end, damaged.reason) for damaged in table.damage), strict=True)
         yield pa.record_batch([list(column) for column in columns], schema=DAMAGE_SCHEMA)

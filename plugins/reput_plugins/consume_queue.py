@@ -163,10 +163,10 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
         """Return where the log from *begin* to *end* cannot be read, and nobody has accepted that; None: nowhere."""
         # Here: it loads numpy, and is needed only when a view was lost.
         from reput.store.log.log_scan import LogScan
-        from reput.store.recovery.recovery import read_damage
+        from reput.store.recovery.damage_list import accepted_damage
 
         store_directory = self.context.store_directory
-        scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted())
+        scan = LogScan(store_directory, passed_over=accepted_damage(store_directory))
         at = max(begin, scan.offset_min)
         try:
             while at < end:

@@ -23,7 +23,7 @@ from reput.store.disk.open_files import OpenFiles
 from reput.store.disk.sealed_file import read_sealed, seal
 from reput.store.ext.consume_queue_ext import ConsumeQueueExt, is_address
 from reput.store.queue.consume_queue import UNIT, UNIT_SIZE
-from reput.store.recovery.recovery import DamagedRange, DamageList
+from reput.store.recovery.damage_list import DamagedRange, DamageList
 from reput.store.service.threads import Threads
 from reput.store.state.identity import StoreIdentity, read_store_id
 from reput_hooks import Cursor, DispatchBatch, RebuildNeeded, RetryLater

@@ -97,7 +97,7 @@ class LogWriter:
 
     def accept_damage(self, begin: int, end: int) -> None:
         """Write down what `reput repair --accept` does."""
-        from reput.store.recovery.recovery import DamagedRange, DamageList
+        from reput.store.recovery.damage_list import DamagedRange, DamageList
 
         damage = DamageList([DamagedRange(begin, end, "test", accepted=True)])
         (self.store_directory / "reput" / "damage").write_bytes(seal(damage))

@@ -33,7 +33,7 @@ from reput_plugins.spark_export.maintenance import (
     days_to_merge,
     merged_size,
 )
-from reput_plugins.spark_export.parquet_files import WrittenFile, folder_name, lake_schema, write_range
+from reput_plugins.spark_export.parquet_files import ParquetFile, folder_name, lake_schema, write_range
 from spark.lakes import lake_rows, offsets_in
 from written_log import START_MS, WrittenLog
 
@@ -63,7 +63,7 @@ class Export:
         if begun:
             self.lake.create(schema, None)
 
-    def write(self, begin: int, until: int) -> list[WrittenFile]:
+    def write(self, begin: int, until: int) -> list[ParquetFile]:
         """Write the files of records number *begin* up to *until*."""
         return write_range(
             self.location, str(self.log.store), self.store_id, OPTIONS, self.offset(begin), self.offset(until)

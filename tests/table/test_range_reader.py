@@ -11,8 +11,8 @@ import pytest
 import reput.table
 from reput.errors import DamagedStore, NotAStore, OffsetOutOfRange
 from reput.store.disk.sealed_file import seal
-from reput.store.recovery.recovery import DamagedRange as Accepted
-from reput.store.recovery.recovery import DamageList
+from reput.store.recovery.damage_list import DamagedRange as Accepted
+from reput.store.recovery.damage_list import DamageList
 from reput.table import LogTable, table_options
 from written_log import START_MS, WrittenLog
 
@@ -102,14 +102,14 @@ def test_damage_in_the_middle_stops_the_read_and_is_named(tmp_path: Path):
 
 
 def test_reported_damage_is_left_out_and_everything_else_is_there(tmp_path: Path):
-    """With ``on_corruption="report"`` the range is kept for whoever asks, and the read goes on behind it."""
+    """With ``on_corruption="report"`` the range is kept for the caller, and the read goes on behind it."""
     log = filled_log(tmp_path)
     for number in (5, 6, 40):
         overwrite(log.store, log.offsets[number] + 4, b"\xff\xff\xff\xff")
     table = LogTable(log.store, table_options(on_corruption="report"))
     rows = [row for batch in table.batches(*table.bounds()) for row in batch["commitLogOffset"].to_pylist()]
     assert rows == [at for number, at in enumerate(log.offsets) if number not in (5, 6, 40)]
-    ends = [(damaged.begin, damaged.until) for damaged in table.damage]
+    ends = [(damaged.begin, damaged.end) for damaged in table.damage]
     assert ends == [(log.offsets[5], log.offsets[7]), (log.offsets[40], log.offsets[41])]
 
 

@@ -11,7 +11,7 @@ from reput.errors import DamagedStore
 from reput.store.disk.shortages import tell_read_error
 from reput.store.log.log_scan import LogScan
 from reput.store.record.record import decode_record
-from reput.store.recovery.recovery import read_damage
+from reput.store.recovery.damage_list import accepted_damage
 from reput_hooks import Record
 
 __all__ = ["LogRecords"]
@@ -38,7 +38,7 @@ class LogRecords:
         self.lock = threading.Lock()
         self.closed = False
         with self.tell_errors():
-            self.scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted(), verify=True)
+            self.scan = LogScan(store_directory, passed_over=accepted_damage(store_directory), verify=True)
             self.wanted = max(commit_log_offset, self.scan.offset_min)
             # The scan finds records from the start of a segment; the wanted offset may lie inside a record.
             segment = self.scan.segments.find(self.wanted)

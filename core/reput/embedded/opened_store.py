@@ -113,7 +113,8 @@ class OpenedStore(Generic[Engine]):
             topic: None if *key* is a ``message_id``.
             key: one of a message's keys, the unique key that RocketMQ's clients set, or a ``message_id``.
             tags: the tags that the message was put with, whole. Needs the setting ``index_tags``.
-            begin, end: store time in ms since 1970, both included. The index knows times to the second.
+            begin: the earliest store time, in ms since 1970. The index knows times to the second.
+            end: the latest store time.
 
         Raises:
             ConfigError: neither *key* nor *tags* is given, or both are; or the store's index has no tags; or *topic*

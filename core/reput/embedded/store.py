@@ -88,10 +88,7 @@ class Store(OpenedStore[StoreEngine]):
         """Store *messages* one after the other, under one lock and with one publication. Return a result for each.
 
         All messages are checked before the first is stored. If the disk refuses midway, the error's ``stored_count``
-        says how many were stored.
-
-        Raises:
-            As `put`.
+        says how many were stored. The errors are those of `put`.
         """
         if not isinstance(messages, Iterable):
             raise MessageIllegal(

@@ -17,14 +17,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from reput.store.log.bad_range import BadRange
 from reput.table.log_table import LogTable, TableOptions, table_options
-from reput.table.range_reader import DamagedRange
 from reput.table.row_filter import QueueRange, RowFilter, is_user_topic
 from reput.table.row_format import RowFormat
 from reput.table.splits import Split
 
 __all__ = [
-    "DamagedRange",
+    "BadRange",
     "LogTable",
     "QueueRange",
     "RowFilter",

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from reput.errors import OffsetOutOfRange
+from reput.store.log.bad_range import BadRange
 from reput.store.log.segments import Segments
 from reput.store.record.layout import (
     BORN_HOST_V6_FLAG,
@@ -35,7 +36,7 @@ from reput.store.record.layout import (
 )
 from reput.store.record.record_columns import RecordColumns
 from reput.store.state.epochs import Epochs
-from reput.table.range_reader import DamagedRange, RangeReader
+from reput.table.range_reader import RangeReader
 from reput.table.splits import begins_blank, next_record
 from reput_hooks import Cursor
 
@@ -273,5 +274,5 @@ def find_parting(epochs: Epochs, cursor: Cursor, compared: MarkComparison, commi
     return None if parting is None or parting >= cursor.commit_log_offset else parting
 
 
-def pass_over(damaged: DamagedRange) -> None:
+def pass_over(damaged: BadRange) -> None:
     """Leave a damaged range alone: a mark is a record that can be read."""

@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from reput.errors import ConfigError
+from reput.store.log.bad_range import BadRange
 from reput.store.log.segments import Segments
+from reput.store.recovery.damage_list import accepted_damage
 from reput.store.recovery.log_end import find_log_end, force_log
-from reput.store.recovery.recovery import read_damage
 from reput.store.state.identity import read_store_id, require_store
 from reput.store.state.store_lock import StoreLock
 from reput.table.batch_decoder import BatchDecoder
-from reput.table.range_reader import DamagedRange, RangeReader, pass_trimmed
+from reput.table.range_reader import RangeReader, pass_trimmed
 from reput.table.record_parts import RecordParts
 from reput.table.row_filter import RowFilter
 from reput.table.row_format import RowFormat
@@ -113,7 +114,7 @@ class LogTable:
         self.segments = Segments(self.store_directory / "commitlog")
         self.decoder = BatchDecoder(self.options.row_format)
         self.schema = self.decoder.schema
-        self.damage: list[DamagedRange] = []
+        self.damage: list[BadRange] = []
         self.log_end: int | None = None
         self.durable_end: int | None = None
 
@@ -250,7 +251,7 @@ class LogTable:
         return self.reader(False, False, pass_over if self.options.on_corruption == "report" else None)
 
     def reader(
-        self, verify: bool, fail_on_data_loss: bool, on_damage: Callable[[DamagedRange], None] | None
+        self, verify: bool, fail_on_data_loss: bool, on_damage: Callable[[BadRange], None] | None
     ) -> RangeReader:
         """Return a reader of ranges, which passes over the damage that an operator has accepted."""
         options = self.options
@@ -260,17 +261,17 @@ class LogTable:
             window_size_max=options.batch_bytes,
             verify=verify,
             fail_on_data_loss=fail_on_data_loss,
-            passed_over=read_damage(self.store_directory).accepted(),
+            passed_over=accepted_damage(self.store_directory),
             on_damage=on_damage,
         )
 
-    def report(self, damaged: DamagedRange) -> None:
+    def report(self, damaged: BadRange) -> None:
         """Keep and log a range that is passed over."""
         self.damage.append(damaged)
-        logger.warning("the log is damaged: from=%d until=%d reason=%s", damaged.begin, damaged.until, damaged.reason)
+        logger.warning("the log is damaged: from=%d until=%d reason=%s", damaged.begin, damaged.end, damaged.reason)
 
 
-def pass_over(damaged: DamagedRange) -> None:
+def pass_over(damaged: BadRange) -> None:
     """Go on behind a damaged range without a word."""
 
 

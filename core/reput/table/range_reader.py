@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
-
 from reput.errors import DamagedStore, OffsetOutOfRange
+from reput.store.log.bad_range import BadRange
 from reput.store.log.segment_reader import SegmentReader
 from reput.store.log.segments import Segment, Segments
 from reput.store.record.record_columns import RecordColumns, locate_records
+from reput.store.recovery.damage_list import accepted_end
 from reput.store.recovery.log_walk import LogWalk
 
-__all__ = ["DamagedRange", "RangeReader", "pass_trimmed"]
+__all__ = ["RangeReader", "pass_trimmed"]
 
 WINDOW_SIZE_FIRST = 1 << 20
 WINDOW_SIZE_MIN = 64 << 10
@@ -25,14 +25,6 @@ WINDOW_SIZE_MIN = 64 << 10
 WINDOW_MARGIN_PART = 32
 
 logger = logging.getLogger(__name__)
-
-
-class DamagedRange(msgspec.Struct, frozen=True, rename={"begin": "from"}):
-    """Bytes of the log, *begin* to *until* as commit-log offsets, that are no records though the log goes on there."""
-
-    begin: int
-    until: int
-    reason: str
 
 
 class RangeReader:
@@ -47,7 +39,7 @@ class RangeReader:
         verify: bool = False,
         fail_on_data_loss: bool = True,
         passed_over: Sequence[tuple[int, int]] = (),
-        on_damage: Callable[[DamagedRange], None] | None = None,
+        on_damage: Callable[[BadRange], None] | None = None,
     ) -> None:
         """
         Args:
@@ -94,9 +86,9 @@ class RangeReader:
 
     def window(self, segment: Segment, at: int, until: int) -> tuple[RecordColumns | None, int]:
         """Return the records of one window from *at* on, None if there are none, and where to go on."""
-        for begin, end in self.passed_over:
-            if begin <= at < end:
-                return None, min(end, until)
+        accepted = accepted_end(self.passed_over, at)
+        if accepted is not None:
+            return None, min(accepted, until)
         readable = min(until, segment.end, segment.begin + segment.size) - at
         view = self.fill(segment, at, min(self.window_size, readable))
         columns, stop = locate_records(view, at, segment.end - at)
@@ -150,7 +142,7 @@ class RangeReader:
                 f"See `reput check STORE`. To read on behind it, accept the range with `reput repair STORE --accept "
                 f"{at}..{end}`, or set on_corruption to report.",
             )
-        self.on_damage(DamagedRange(at, end, reason))
+        self.on_damage(BadRange(at, end, reason))
         return end
 
     def fill(self, segment: Segment, commit_log_offset: int, size: int) -> memoryview:

@@ -115,7 +115,7 @@ class SparkExport(CommitLogDispatcher):
                 self.context.logger.error(
                     "damage of the log was left out of the lake: from=%d until=%d reason=%s",
                     damaged.begin,
-                    damaged.until,
+                    damaged.end,
                     damaged.reason,
                 )
         self.end = batch.end

@@ -25,7 +25,7 @@ from reput_plugins.spark_export.requirements import require_packages
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from reput.table import DamagedRange
+    from reput.table import BadRange
     from reput_plugins.spark_export.lake_sink import SinkPlan
 
 __all__ = ["ExportReport", "export", "refuse_other_settings", "run_job"]
@@ -55,7 +55,7 @@ class ExportReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     bytes: int
     seconds: float
     table_version: int
-    damage: tuple[DamagedRange, ...] = ()
+    damage: tuple[BadRange, ...] = ()
 
 
 def export(

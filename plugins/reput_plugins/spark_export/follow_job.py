@@ -20,7 +20,7 @@ from reput_plugins.spark_export.options import EXPORT_NAME
 from reput_plugins.spark_export.requirements import require_packages
 
 if TYPE_CHECKING:
-    from reput.table import DamagedRange
+    from reput.table import BadRange
 
 __all__ = ["FollowRow", "follow"]
 
@@ -48,7 +48,7 @@ class FollowRow(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     seconds: float
     table_version: int
     lag_bytes: int
-    damage: tuple[DamagedRange, ...] = ()
+    damage: tuple[BadRange, ...] = ()
 
 
 def follow(

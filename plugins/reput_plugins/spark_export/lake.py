@@ -23,13 +23,13 @@ from reput.errors import ConfigError, DispatcherError, StoreError
 from reput.store.disk.files import Files
 from reput.store.log.segments import Segments
 from reput.store.state.epochs import Epochs
-from reput.table import DamagedRange
+from reput.table import BadRange
 from reput.table.log_marks import LogMark, joined_marks, last_marks
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, one_line
 from reput_plugins.spark_export.lake_marks import committed_marks, marks_info
 from reput_plugins.spark_export.lake_sources import RETIRED, app_id, row_name_id
-from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STORE_COLUMN, WrittenFile
+from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STORE_COLUMN, ParquetFile
 
 __all__ = ["Commit", "Lake", "lake_errors", "tells_stores_apart"]
 
@@ -52,7 +52,7 @@ class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     records: int
     files: int
     bytes: int
-    damage: tuple[DamagedRange, ...] = ()
+    damage: tuple[BadRange, ...] = ()
     store: str = ""
 
 
@@ -203,9 +203,9 @@ class Lake:
         schema: pa.Schema,
         begin: int,
         until: int,
-        files: Sequence[WrittenFile],
+        files: Sequence[ParquetFile],
         *,
-        damage: Sequence[DamagedRange] = (),
+        damage: Sequence[BadRange] = (),
         gap_allowed: bool = False,
         segments: Segments | None = None,
     ) -> Commit | None:

@@ -17,12 +17,12 @@ import pyarrow as pa
 from reput.errors import DispatcherError
 from reput.store.log.segments import Segments
 from reput.store.state.identity import read_store_id
-from reput.table import DamagedRange, TableOptions
+from reput.table import BadRange, TableOptions
 from reput.table.advice_notes import advice_noted
 from reput_plugins.spark_export.lake import lake_errors
 from reput_plugins.spark_export.lake_continuation import lake_of_store
 from reput_plugins.spark_export.lake_location import LakeLocation
-from reput_plugins.spark_export.parquet_files import WrittenFile, lake_schema, write_range
+from reput_plugins.spark_export.parquet_files import ParquetFile, lake_schema, write_range
 
 __all__ = ["SinkPlan", "WrittenRange", "commit_ranges", "remove_run", "write_chosen"]
 
@@ -47,7 +47,7 @@ class WrittenRange:
     """The files of one task: *ranges* are the (begin, until) it wrote, *damage* what it left out of them."""
 
     def __init__(
-        self, ranges: list[tuple[int, int]], files: list[WrittenFile], damage: Sequence[DamagedRange] = ()
+        self, ranges: list[tuple[int, int]], files: list[ParquetFile], damage: Sequence[BadRange] = ()
     ) -> None:
         self.ranges = ranges
         self.files = files
@@ -58,8 +58,8 @@ class WrittenRange:
 def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRange:
     """Write each range that *batches* name."""
     ranges = [(row["begin"], row["until"]) for batch in batches for row in batch.to_pylist()]
-    files: list[WrittenFile] = []
-    damage: list[DamagedRange] = []
+    files: list[ParquetFile] = []
+    damage: list[BadRange] = []
     store_name = plan.store_name or plan.store_id or read_store_id(Path(plan.store))
     with lake_errors(plan.lake.address):
         for begin, until in ranges:

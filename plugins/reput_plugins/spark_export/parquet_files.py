@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from reput.store.disk.files import Files
-from reput.table import DamagedRange, LogTable, RowFormat, TableOptions
+from reput.table import BadRange, LogTable, RowFormat, TableOptions
 from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_parts import TOPIC, RecordParts
 from reput_plugins.spark_export.lake_location import LakeLocation
 
-__all__ = ["PARTITION_COLUMNS", "STORE_COLUMN", "WrittenFile", "file_format", "lake_schema", "write_range"]
+__all__ = ["PARTITION_COLUMNS", "STORE_COLUMN", "ParquetFile", "file_format", "lake_schema", "write_range"]
 
 PARTITION_COLUMNS = ("topic", "date")
 STORE_COLUMN = "store"
@@ -64,7 +64,7 @@ STATISTICS_COLUMNS = (STORE_COLUMN, "queueId", "queueOffset", "commitLogOffset",
 Array = np.ndarray[Any, Any]
 
 
-class WrittenFile(msgspec.Struct, frozen=True):
+class ParquetFile(msgspec.Struct, frozen=True):
     """One file: *path* relative to the lake, *partition* as the lake's transaction wants it, *statistics* as JSON."""
 
     path: str
@@ -88,7 +88,7 @@ def file_format(row_format: RowFormat) -> RowFormat:
 
 def write_range(
     lake: LakeLocation, store: str, store_id: str, options: TableOptions, begin: int, until: int, run: str = ""
-) -> tuple[list[WrittenFile], list[DamagedRange]]:
+) -> tuple[list[ParquetFile], list[BadRange]]:
     """Write the rows of the records that begin in [begin, until) into files of *lake* and force them to disk.
 
     Args:
@@ -171,7 +171,7 @@ class PartitionWriters:
             file.write()
         self.buffered_bytes = 0
 
-    def finish(self) -> list[WrittenFile]:
+    def finish(self) -> list[ParquetFile]:
         """Write the rest, and return the files, which are on disk then."""
         written = [file.finish() for file in self.files.values()]
         # Together, because a disk writes many small files in the time of one.
@@ -230,7 +230,7 @@ class PartitionFile:
             self.writer.write_table(table, row_group_size=table.num_rows)
             self.batches = []
 
-    def finish(self) -> WrittenFile:
+    def finish(self) -> ParquetFile:
         """Close the file, which may not be on disk yet."""
         self.write()
         self.writer.close()
@@ -238,7 +238,7 @@ class PartitionFile:
         # In an object store a file is there, durable and whole, once this returns; before, it is not.
         self.output.close()
         (metadata,) = self.metadata
-        return WrittenFile(
+        return ParquetFile(
             self.name,
             size,
             time.time_ns() // 1_000_000,

@@ -12,7 +12,7 @@ from reput.store.check.check import check_store
 from reput.store.config.topic_config_manager import TopicConfig, TopicConfigManager
 from reput.store.disk.files import Files
 from reput.store.disk.sealed_file import seal
-from reput.store.recovery.recovery import DamagedRange, DamageList
+from reput.store.recovery.damage_list import DamagedRange, DamageList
 from reput.store.recovery.repair import accept
 from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors
 from small_store import ManualClock, drop, message_of_size, open_store, overwrite

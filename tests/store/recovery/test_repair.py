@@ -7,7 +7,7 @@ import pytest
 
 from reput.errors import ConfigError, DamagedStore, NotAStore, StoreLocked
 from reput.store.record.message import Message
-from reput.store.recovery.recovery import DamagedRange, read_damage
+from reput.store.recovery.damage_list import DamagedRange, read_damage
 from reput.store.recovery.repair import accept, cut, plan_accept, plan_cut
 from reput.store.state.epochs import read_epochs
 from reput_hooks import Cursor

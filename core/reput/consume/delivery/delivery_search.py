@@ -21,7 +21,7 @@ from reput.store.log.segments import Segments
 from reput.store.record.delay_level import SCHEDULE_TOPIC
 from reput.store.record.layout import STORE_TIMESTAMP_END_MAX
 from reput.store.record.record import decode_record, store_timestamp_of
-from reput.store.recovery.recovery import read_damage
+from reput.store.recovery.damage_list import accepted_damage
 from reput_hooks import Record
 
 __all__ = ["delivered_copies", "find_delivered", "is_copy_of", "segment_before"]
@@ -35,7 +35,7 @@ def delivered_copies(store_directory: Path, begin: int, end: int) -> Iterator[tu
     Raises:
         DamagedStore: there is no record at an offset where one is due.
     """
-    scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted())
+    scan = LogScan(store_directory, passed_over=accepted_damage(store_directory))
     try:
         for columns in scan.pieces(begin, end):
             positions = columns.position.tolist()

@@ -104,10 +104,10 @@ def committed_copies(store_directory: Path, begin: int, end: int) -> Iterator[Re
     """
     # Here, because numpy comes with it: only after a kill, and only where half messages wait, is the log searched.
     from reput.store.log.log_scan import LogScan
-    from reput.store.recovery.recovery import read_damage
+    from reput.store.recovery.damage_list import accepted_damage
 
     discarded = DISCARDED_TOPIC.encode()
-    scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted())
+    scan = LogScan(store_directory, passed_over=accepted_damage(store_directory))
     try:
         for columns in scan.pieces(begin, end):
             committed = columns.header["sys_flag"] & TRANSACTION_ROLLBACK_TYPE == TRANSACTION_COMMIT_TYPE

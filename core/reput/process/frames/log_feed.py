@@ -142,14 +142,14 @@ class LogFeed:
     def open(self) -> LogScan:
         """Open the log, with the damage that has been accepted by now."""
         from reput.store.log.log_scan import LogScan
-        from reput.store.recovery.recovery import read_damage
+        from reput.store.recovery.damage_list import accepted_damage
         from reput.store.state.recorded_settings import read_delay_history
 
         self.scan = LogScan(
             self.store_directory,
             needs_properties=self.needs_properties,
             delay_history=read_delay_history(self.store_directory, self.settings.message_delay_level),
-            passed_over=read_damage(self.store_directory).accepted(),
+            passed_over=accepted_damage(self.store_directory),
             verify=self.verify,
         )
         return self.scan

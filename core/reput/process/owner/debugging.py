@@ -60,7 +60,8 @@ def debug(
         empty: begin with an empty view, and so with the log, instead of a copy of the store's own.
         target: where the view is built, which is kept; None: a temporary directory, which goes with `close`.
         force: run one whose view lies elsewhere, too. It is told that this is a rehearsal, and may send records there.
-        config, settings: as of `reput.open`; the dispatcher's options come from there.
+        config: the configuration file, as of `reput.open`; it has the dispatcher's options.
+        settings: settings by name, as of `reput.open`.
 
     Raises:
         NotAStore: there is no store.

@@ -219,12 +219,12 @@ def refuse_damage(store_directory: Path, view: str, progress: int | None, end: i
         DamagedStore: it did.
     """
     from reput.store.log.log_scan import LogScan
+    from reput.store.recovery.damage_list import accepted_damage
     from reput.store.recovery.log_walk import LogWalk
-    from reput.store.recovery.recovery import read_damage
 
     if progress is None or progress >= end:
         return
-    scan = LogScan(store_directory, passed_over=read_damage(store_directory).accepted(), verify=True)
+    scan = LogScan(store_directory, passed_over=accepted_damage(store_directory), verify=True)
     if progress in scan.passed_over:
         return
     try:

@@ -19,9 +19,9 @@ from reput.settings import LoadedSettings, Settings
 from reput.store.disk.files import Clock
 from reput.store.log.segments import Segments
 from reput.store.record.layout import BLANK_MAGIC_CODE, BLANK_SIZE_MIN
+from reput.store.recovery.damage_list import accepted_damage, accepted_end
 from reput.store.recovery.found_damage import is_whole, known_damage
 from reput.store.recovery.log_end import find_log_end
-from reput.store.recovery.recovery import read_damage
 from reput.store.state.dispatcher_cursors import read_dispatcher_cursors, read_dispatcher_plugins
 from reput.store.state.epochs import read_epochs
 from reput.store.state.identity import read_identity, read_store_id
@@ -163,8 +163,8 @@ def damage_where(segments: Segments, store_directory: Path, commit_log_offset: i
         magic_code = int.from_bytes(segments.read(commit_log_offset, BLANK_SIZE_MIN)[-MAGIC_SIZE:], "big")
     except (DamagedStore, OffsetOutOfRange):
         magic_code = 0
-    accepted = read_damage(store_directory).accepted()
-    if magic_code == BLANK_MAGIC_CODE or any(begin <= commit_log_offset < until for begin, until in accepted):
+    accepted = accepted_end(accepted_damage(store_directory), commit_log_offset)
+    if magic_code == BLANK_MAGIC_CODE or accepted is not None:
         return None
     if is_whole(segments, commit_log_offset):
         return None

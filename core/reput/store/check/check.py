@@ -30,15 +30,17 @@ from reput.store.config.subscription_group_manager import SubscriptionGroupManag
 from reput.store.config.topic_config_manager import TopicConfigManager
 from reput.store.disk.files import Clock
 from reput.store.index.index_sizes import IndexSizes
+from reput.store.log.bad_range import BadRange
 from reput.store.log.log_scan import ROW_DTYPE, LogScan
 from reput.store.log.segments import Segments
 from reput.store.record.record_columns import RecordColumns
 from reput.store.recovery.check_fields import FieldsCheck
-from reput.store.recovery.check_report import CheckReport, LogRange, Ranges, ViewReport, held_to_cursor
+from reput.store.recovery.check_report import CheckReport, Ranges, ViewReport, held_to_cursor
+from reput.store.recovery.damage_list import read_damage
 from reput.store.recovery.log_end import find_log_end
 from reput.store.recovery.log_tail import find_unforced, judge_tail
 from reput.store.recovery.log_walk import Extent, LogWalk
-from reput.store.recovery.recovery import present_recreated_queues, read_damage
+from reput.store.recovery.recovery import present_recreated_queues
 from reput.store.recovery.recreated_queues import RecreatedQueue, read_recreated_queues
 from reput.store.recovery.verified_walk import VerifiedWalk
 from reput.store.state.dispatcher_cursors import read_dispatcher_cursors
@@ -146,8 +148,8 @@ class StoreCheck:
         delay_history = read_delay_history(store_directory, settings.message_delay_level)
         self.scan = LogScan(store_directory, delay_history=delay_history)
         self.damaged: Ranges = []
-        self.damage: list[LogRange] = []
-        self.stale: list[LogRange] = []
+        self.damage: list[BadRange] = []
+        self.stale: list[BadRange] = []
         self.record_count = 0
         self.left_out = 0
         self.fields = FieldsCheck(self.segments.offset_min, Clock().now_ms())
@@ -167,7 +169,7 @@ class StoreCheck:
                     self.take(extent.columns, extent.end, extent.requests)
                 elif extent.kind == "damage":
                     self.damaged.append((extent.begin, extent.end))
-                    self.damage.append(LogRange(extent.begin, extent.end, extent.reason))
+                    self.damage.append(BadRange(extent.begin, extent.end, extent.reason))
                     self.fields.pass_damage(extent.end)
                 elif extent.kind in ("stale", "tail"):
                     tail = extent
@@ -236,14 +238,14 @@ class StoreCheck:
         judged = judge_tail(self.store_directory, self.walk, tail)
         if judged is None:
             return
-        found = LogRange(judged.begin, judged.end, judged.reason)
+        found = BadRange(judged.begin, judged.end, judged.reason)
         (self.damage if judged.kind == "damage" else self.stale).append(found)
 
     def add_known_damage(self) -> None:
         """List what a person has accepted as damaged, though it may look like something else by now."""
         for known in read_damage(self.store_directory).ranges:
             if not any(found.begin <= known.begin and known.end <= found.end for found in self.damage):
-                self.damage.append(LogRange(known.begin, known.end, known.reason))
+                self.damage.append(BadRange(known.begin, known.end, known.reason))
         self.damage.sort(key=lambda found: found.begin)
 
     def notes(self, log_end: int) -> list[str]:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from reput.errors import OffsetOutOfRange
 from reput.store.disk.files import Clock
+from reput.store.log.bad_range import BadRange
 from reput.store.log.segments import Segments
 from reput.store.record.record import decode_record
 from reput.store.recovery.check_fields import FieldsCheck
-from reput.store.recovery.check_report import LogRange
 from reput.store.recovery.log_end import find_log_end
 from reput.store.recovery.log_tail import find_unforced, judge_tail
 from reput.store.recovery.log_walk import Extent, LogWalk
@@ -117,7 +117,7 @@ class GarbledFields:
         self.check = FieldsCheck(log_begin, Clock().now_ms())
         self.seen = 0
         # By the record's begin, what is wrong with it, and which of those were named.
-        self.damage: dict[int, LogRange] = {}
+        self.damage: dict[int, BadRange] = {}
         self.named: set[int] = set()
 
     def take(self, extent: Extent) -> None:
@@ -133,7 +133,7 @@ class GarbledFields:
         """Have judged what nothing followed."""
         self.learn(self.check.finish())
 
-    def learn(self, damage: Iterable[LogRange]) -> None:
+    def learn(self, damage: Iterable[BadRange]) -> None:
         """Keep what is wrong with which record."""
         for found in damage:
             self.damage[found.begin] = found
@@ -159,7 +159,7 @@ class GarbledFields:
             yield damage_of(self.damage[begin])
 
 
-def damage_of(garbled: LogRange) -> Extent:
+def damage_of(garbled: BadRange) -> Extent:
     """Return a garbled record as an extent."""
     return Extent("damage", garbled.begin, garbled.end, garbled.reason)
 

@@ -16,6 +16,7 @@ from reput.store.queue.consume_queue import Unit
 from reput.store.queue.consume_queue_builder import shown_queue_file_size
 from reput.store.record.layout import MAGIC_CODE_AT, MESSAGE_MAGIC_CODES, SIZE, SIZE_AND_MAGIC
 from reput.store.record.record import body_crc, decode_message_id, decode_record
+from reput.store.recovery.damage_list import accepted_damage, accepted_end
 from reput.store.recovery.queue_proof import QueueProof
 from reput.store.state.topic_deletions import LastDeletions
 from reput_hooks import Record
@@ -231,11 +232,7 @@ class ReadableStore:
 
     def is_accepted(self, commit_log_offset: int) -> bool:
         """Tell whether an operator has accepted that the log is damaged there, so that nobody waits for that record."""
-        # Here, because hardly any log is damaged.
-        from reput.store.recovery.recovery import read_damage
-
-        accepted = read_damage(self.directory).accepted()
-        return any(begin <= commit_log_offset < until for begin, until in accepted)
+        return accepted_end(accepted_damage(self.directory), commit_log_offset) is not None
 
     def told(self, error: DamagedStore) -> DamagedStore:
         """Return *error*, which somebody is told of."""

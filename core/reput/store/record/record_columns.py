@@ -38,7 +38,7 @@ from reput.store.record.layout import (
 from reput.store.record.properties import decode_properties
 from reput.store.record.record import CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE, crc_property
 
-__all__ = ["RecordColumns", "Stop", "locate_records"]
+__all__ = ["RecordColumns", "ScanStop", "locate_records"]
 
 HEADER = np.dtype(list(FIXED_FIELDS))
 assert HEADER.itemsize == BORN_HOST_AT
@@ -64,7 +64,7 @@ Array = np.ndarray[Any, Any]
 WEIGHTS: Array = np.cumprod(np.full(TOPIC_SIZE_MAX_V2 + 1, 0x9E3779B97F4A7C15, np.uint64))
 
 
-class Stop:
+class ScanStop:
     """Why a run of records ended at a byte that is not the end of what was asked.
 
     *kind* is "more" (the record there goes on behind the given bytes, *size* says how long it is), "blank" (the rest of
@@ -288,7 +288,7 @@ class RecordColumns:
 
 def locate_records(
     data: bytes | bytearray | memoryview, commit_log_offset: int, remaining: int
-) -> tuple[RecordColumns, Stop | None]:
+) -> tuple[RecordColumns, ScanStop | None]:
     """Locate the records that lie one behind the other from ``data[0]`` on.
 
     Args:
@@ -355,25 +355,25 @@ def count_of_size(data: bytes | bytearray | memoryview, at: int, size: int) -> i
     return first if count and others[first] else count
 
 
-def stop_at(data: bytes | bytearray | memoryview, at: int, remaining: int, reason: str) -> Stop:
+def stop_at(data: bytes | bytearray | memoryview, at: int, remaining: int, reason: str) -> ScanStop:
     """Say why there is no record at ``data[at]``."""
     left_in_segment = remaining - at
     if len(data) - at < SIZE_AND_MAGIC.size:
         if left_in_segment < SIZE_AND_MAGIC.size:
-            return Stop("damage", f"fewer bytes than a blank has are left: size={left_in_segment}")
-        return Stop("more", size=SIZE_AND_MAGIC.size)
+            return ScanStop("damage", f"fewer bytes than a blank has are left: size={left_in_segment}")
+        return ScanStop("more", size=SIZE_AND_MAGIC.size)
     size, magic_code = SIZE_AND_MAGIC.unpack_from(data, at)
     if magic_code == BLANK_MAGIC_CODE:
         if size == left_in_segment:
-            return Stop("blank", size=size)
-        return Stop("damage", f"blank does not fill its segment: size={size} remaining={left_in_segment}")
+            return ScanStop("blank", size=size)
+        return ScanStop("damage", f"blank does not fill its segment: size={size} remaining={left_in_segment}")
     if magic_code not in MESSAGE_MAGIC_CODES:
-        return Stop("damage", f"no record begins here: magic_code={magic_code:08X}")
+        return ScanStop("damage", f"no record begins here: magic_code={magic_code:08X}")
     if size < RECORD_SIZE_MIN or size > left_in_segment:
-        return Stop("damage", f"impossible size: record_size={size} remaining={left_in_segment}")
+        return ScanStop("damage", f"impossible size: record_size={size} remaining={left_in_segment}")
     if not reason:
-        return Stop("more", size=size)
-    return Stop("damage", reason)
+        return ScanStop("more", size=size)
+    return ScanStop("damage", reason)
 
 
 def judge(data: bytes | bytearray | memoryview, commit_log_offset: int, position: Array) -> tuple[RecordColumns, str]:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reput.filter.java_numbers import int_or
+from reput.store.log.bad_range import BadRange
 from reput.store.record.byte_runs import WORD_SIZE, join_runs
 from reput.store.record.layout import (
     BORN_HOST_AT,
@@ -36,7 +37,6 @@ from reput.store.record.layout import (
 )
 from reput.store.record.record import INNER_NUM
 from reput.store.record.record_columns import RecordColumns
-from reput.store.recovery.check_report import LogRange
 
 __all__ = ["FieldsCheck", "out_of_sequence"]
 
@@ -91,7 +91,7 @@ class FieldsCheck:
         """
         self.log_begin = log_begin
         self.present = now_ms + DAY_MS
-        self.damage: list[LogRange] = []
+        self.damage: list[BadRange] = []
         self.restarts: dict[int, bool] = {}
         self.expected: dict[Queue, int] = {
             (topic.encode(), queue_id): queue_offset
@@ -124,7 +124,7 @@ class FieldsCheck:
             self.take_texts(columns)
             self.take_ports(columns)
 
-    def finish(self) -> list[LogRange]:
+    def finish(self) -> list[BadRange]:
         """Judge what nothing followed, and return all that was found, in the order of the log."""
         for queue, doubt in self.doubts.items():
             self.judge(queue, doubt, goes_on=False)
@@ -146,7 +146,7 @@ class FieldsCheck:
         for part in self.damage:
             key = (part.begin, part.end)
             found[key] = f"{found[key]}; {part.reason}" if key in found else part.reason
-        return [LogRange(begin, end, reason) for (begin, end), reason in sorted(found.items())]
+        return [BadRange(begin, end, reason) for (begin, end), reason in sorted(found.items())]
 
     # Queue offsets.
 
@@ -249,7 +249,7 @@ class FieldsCheck:
     def add_time(self, place: Place, beside: str) -> None:
         """Note an impossible store time."""
         self.damage.append(
-            LogRange(place.begin, place.end, f"impossible store time: store_timestamp={place.store_timestamp} {beside}")
+            BadRange(place.begin, place.end, f"impossible store time: store_timestamp={place.store_timestamp} {beside}")
         )
 
     # Texts and ports.
@@ -299,7 +299,7 @@ class FieldsCheck:
     def add_text(self, columns: RecordColumns, number: int, reason: str) -> None:
         """Note what is wrong with one record by itself."""
         place = self.place(columns, number)
-        self.damage.append(LogRange(place.begin, place.end, reason))
+        self.damage.append(BadRange(place.begin, place.end, reason))
 
     @staticmethod
     def place(columns: RecordColumns, number: int) -> Place:
@@ -314,13 +314,13 @@ class FieldsCheck:
         )
 
 
-def out_of_sequence(begin: int, end: int, topic: str, queue_id: int, queue_offset: int, expected: int) -> LogRange:
+def out_of_sequence(begin: int, end: int, topic: str, queue_id: int, queue_offset: int, expected: int) -> BadRange:
     """Return the range of a record whose queue offset does not follow."""
     reason = (
         f"the queue offset is out of sequence: topic={topic} queue_id={queue_id} queue_offset={queue_offset} "
         f"expected={expected}"
     )
-    return LogRange(begin, end, reason)
+    return BadRange(begin, end, reason)
 
 
 def fault_of_topic(topic: bytes) -> str | None:

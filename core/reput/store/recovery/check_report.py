@@ -13,19 +13,13 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-__all__ = ["CheckReport", "Findings", "LogRange", "Ranges", "ViewReport", "held_to_cursor", "points_into"]
+from reput.store.log.bad_range import BadRange
+
+__all__ = ["CheckReport", "Findings", "Ranges", "ViewReport", "held_to_cursor", "points_into"]
 
 Array = np.ndarray[Any, Any]
 Ranges = list[tuple[int, int]]
 DIFFERENCES_SHOWN = 10
-
-
-class LogRange(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "until"}):
-    """Bytes [begin, end) of the log that are no records, and why."""
-
-    begin: int
-    end: int
-    reason: str
 
 
 class ViewReport(msgspec.Struct, frozen=True):
@@ -68,8 +62,8 @@ class CheckReport(msgspec.Struct, frozen=True):
     records: int
     bytes: int
     clean_shutdown: bool
-    damage: list[LogRange]
-    stale: list[LogRange]
+    damage: list[BadRange]
+    stale: list[BadRange]
     views: dict[str, ViewReport]
     notes: list[str]
 

@@ -22,7 +22,7 @@ from reput.store.disk.json_lines import JsonLines
 from reput.store.log.segments import Segments
 from reput.store.record.layout import SIZE
 from reput.store.record.record import body_crc, decode_record
-from reput.store.recovery.recovery import read_damage
+from reput.store.recovery.damage_list import read_damage
 
 __all__ = ["DamageRow", "FoundDamage", "FoundDamages", "is_whole", "known_damage"]
 

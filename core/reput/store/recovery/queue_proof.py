@@ -26,7 +26,7 @@ from reput.store.queue.consume_queue import UNIT_SIZE, holds_unit_of
 from reput.store.queue.consume_queue_builder import LEFT_OUT
 from reput.store.queue.consume_queue_files import QueueEnd
 from reput.store.record.multi_dispatch import DISPATCH_NAMES, QUEUE_OFFSETS_NAME, further_queues
-from reput.store.recovery.recovery import read_damage
+from reput.store.recovery.damage_list import accepted_damage
 from reput.store.recovery.recreated_queues import read_recreated_queues, recreation_offsets
 from reput_hooks import Cursor
 
@@ -132,7 +132,7 @@ class QueueProof:
         # Here, because it loads numpy, and hardly any queue needs a proof.
         from reput.store.log.log_scan import LogScan
 
-        return LogScan(self.directory, passed_over=read_damage(self.directory).accepted())
+        return LogScan(self.directory, passed_over=accepted_damage(self.directory))
 
     def is_begin_of_record(self, commit_log_offset: int, begin: int) -> bool:
         """Tell whether the chain of records from *begin* on leads to this offset, or is broken before it."""

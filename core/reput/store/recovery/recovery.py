@@ -24,11 +24,11 @@ import msgspec
 
 from reput.errors import DamagedStore
 from reput.store.disk.files import Clock
-from reput.store.disk.sealed_file import read_sealed
 from reput.store.log.segment_reader import SegmentReader
 from reput.store.log.segments import Segments
 from reput.store.queue.consume_queue_builder import queue_directories
 from reput.store.queue.queue_offsets import QueueOffsets, QueueOffsetsSnapshot, read_queue_offsets
+from reput.store.recovery.damage_list import DamagedRange, DamageList, accepted_damage, accepted_end, read_damage
 from reput.store.recovery.recreated_queues import (
     RecreatedQueue,
     find_recreated_queues,
@@ -41,33 +41,14 @@ from reput.store.state.store_lock import is_claimed
 from reput.store.state.topic_deletions import TopicDeletion, TopicDeletions, last_deletions, move_deletion
 
 if TYPE_CHECKING:
+    from reput.store.log.bad_range import BadRange
     from reput.store.recovery.check_fields import FieldsCheck
-    from reput.store.recovery.check_report import LogRange
     from reput.store.recovery.log_walk import Extent, LogWalk
     from reput.store.recovery.queue_spans import QueueSpan
 
-__all__ = ["DamageList", "DamagedRange", "RecoveredLog", "present_recreated_queues", "read_damage", "recover"]
+__all__ = ["RecoveredLog", "present_recreated_queues", "recover"]
 
 logger = logging.getLogger(__name__)
-
-
-class DamagedRange(msgspec.Struct, frozen=True):
-    """Bytes [begin, end) of the log that are no records. *accepted*: the operator knows, and the log goes on behind."""
-
-    begin: int
-    end: int
-    reason: str
-    accepted: bool = False
-
-
-class DamageList(msgspec.Struct, frozen=True):
-    """``reput/damage``: what is known to be damaged, ascending."""
-
-    ranges: list[DamagedRange] = []
-
-    def accepted(self) -> list[tuple[int, int]]:
-        """Return the accepted ranges as (begin, end)."""
-        return [(damaged.begin, damaged.end) for damaged in self.ranges if damaged.accepted]
 
 
 class RecoveredLog(msgspec.Struct):
@@ -91,14 +72,9 @@ class RecoveredLog(msgspec.Struct):
     epochs: Epochs
     damage: DamageList
     common_end: int
-    garbled: list[LogRange] = []
+    garbled: list[BadRange] = []
     found_queues: dict[str, dict[int, QueueSpan]] | None = None
     recreated_queues: list[RecreatedQueue] = []
-
-
-def read_damage(store_directory: Path) -> DamageList:
-    """Return the damaged ranges that are known of a store."""
-    return read_sealed(store_directory / "reput" / "damage", DamageList) or DamageList()
 
 
 def recover(
@@ -120,10 +96,8 @@ def recover(
         DamagedStore: bytes before the end are no records, and no operator has accepted that.
     """
     epochs = read_epochs(store_directory, store_id)
-    accepted = read_damage(store_directory).accepted()
-    lacks_files = any(
-        not any(begin <= low and high <= end for begin, end in accepted) for low, high in segments.missing()
-    )
+    accepted = accepted_damage(store_directory)
+    lacks_files = any((accepted_end(accepted, low) or low) < high for low, high in segments.missing())
     # Where a segment is gone, or was cut short, the log is read whole: that is damage, wherever the log ends.
     snapshot = None if lacks_files else read_queue_offsets(store_directory)
     untouched = as_it_was_closed(store_directory, segments, epochs, snapshot)
@@ -242,7 +216,7 @@ def recover(
 
 
 def recreated_by_walk(
-    store_directory: Path, walk: LogWalk, fields: FieldsCheck, known: list[RecreatedQueue], garbled: list[LogRange]
+    store_directory: Path, walk: LogWalk, fields: FieldsCheck, known: list[RecreatedQueue], garbled: list[BadRange]
 ) -> list[RecreatedQueue]:
     """Return the queues that were *known* and those that *walk* came upon, the last one of each queue.
 

@@ -19,9 +19,9 @@ from reput.store.disk.sealed_file import seal
 from reput.store.log.segments import Segments
 from reput.store.record.record_columns import RecordColumns
 from reput.store.recovery.cut_log import cut_behind
+from reput.store.recovery.damage_list import DamagedRange, DamageList, read_damage
 from reput.store.recovery.log_tail import find_unforced, judge_tail
 from reput.store.recovery.log_walk import Extent, LogWalk
-from reput.store.recovery.recovery import DamagedRange, DamageList, read_damage
 from reput.store.state.epochs import make_mark, read_epochs
 from reput.store.state.identity import read_identity, read_store_id, require_store
 from reput.store.state.store_lock import StoreLock

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from reput.store.log.log_scan import ROW_DTYPE, LogScan
-from reput.store.recovery.recovery import read_damage
+from reput.store.recovery.damage_list import accepted_damage, accepted_end
 from reput.store.state.recorded_settings import read_delay_history
 from reput_hooks import DispatchColumns
 from reput_plugins.spark_export.engine.rebuild_plan import RebuildPlan
@@ -27,9 +27,9 @@ def read_requests(
     Raises:
         DamagedStore: there is no record somewhere, and nobody has accepted that.
     """
-    accepted = read_damage(Path(plan.store)).accepted()
+    accepted = accepted_damage(Path(plan.store))
     # A cut inside of such a range was made where something looked like a record. The range before goes on behind it.
-    begin = max([begin, *(end for start, end in accepted if start < begin < end)])
+    begin = accepted_end(accepted, begin) or begin
     scan = LogScan(
         Path(plan.store),
         needs_properties=needs_properties,
