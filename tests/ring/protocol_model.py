@@ -46,7 +46,7 @@ class Steps:
         intent: the writer announces what it will overwrite.
         check_after_copy: the reader looks for the intent after it copied, not before.
         numbered_parking: each parking has another number, also across the death of the reader's process.
-        appended_first: the writer stores `appended` before the tail, and who joins loads it after the tail.
+        appended_first: the writer stores `appended` before the tail, and a joining reader loads it after the tail.
         blame_while_parked: a reader whose back-stop ran out looks for a forgotten wake-up while its flag still stands.
         backward: both sides copy from the last word to the first, as memcpy may.
         deaths: how often the reader's process may die while it is parked, to be started again.
@@ -189,7 +189,7 @@ def holding_writer(record_count: int, *, barrier: bool = True) -> Program:
                 number += 1
                 releases = False
                 if number == tail + 1:
-                    # Behind the first one nobody parks without a question.
+                    # Behind the first one no reader parks without a question.
                     yield Store("HELD", 1)
                     if barrier:
                         yield Fence()

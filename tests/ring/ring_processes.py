@@ -73,7 +73,7 @@ def address_of(name: str, access: str, offset: int = 0) -> int:
 
 
 def stray(memory: RingMemory, target: str) -> None:
-    """Be the dispatcher of slot 1, and write where nobody but another process may."""
+    """Be the dispatcher of slot 1, and write where only another process may."""
     memory.open_cell(0)
     memory.confine(1)
     if target == "ring":

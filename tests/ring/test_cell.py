@@ -24,7 +24,7 @@ def view(memory: RingMemory) -> CellView:
 
 
 def test_a_free_slot_says_that_nothing_is_known(view: CellView):
-    """What nobody has said is None; what has not happened is 0."""
+    """An unknown number is None; a count of nothing is 0."""
     assert view.name is None
     for unknown in ("state", "state_since", "pid", "progress", "ordinal_dispatched", "heartbeat_ns", "phase"):
         assert getattr(view, unknown) is None, unknown
@@ -161,7 +161,7 @@ def test_a_long_error_keeps_its_end(cell: Cell, view: CellView):
 
 
 def test_progress_that_nobody_waits_for_signals_nobody(cell: Cell, memory: RingMemory):
-    """A dispatcher spends no system call on progress that nobody asked for."""
+    """A dispatcher spends no system call on progress without a waiter."""
     os.eventfd_read(memory.progress_descriptors[2])  # of the slot's change of hands
     cell.set_progress(10, 1)
     with pytest.raises(BlockingIOError):

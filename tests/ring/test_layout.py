@@ -14,7 +14,7 @@ def rows(heading: str) -> dict[str, int]:
 
 
 def test_each_word_of_the_ring_lies_where_the_picture_says():
-    """Whoever reads a dump of the ring finds the word under its number."""
+    """A dump of the ring shows each word under its number."""
     drawn = rows("word  name")
     assert drawn == {name: getattr(layout, name) for name in drawn}
     assert {"MAGIC", "TAIL", "INTENT", "APPENDED", "DURABLE", "CLOSED", "AWAITED"} <= drawn.keys()
@@ -22,7 +22,7 @@ def test_each_word_of_the_ring_lies_where_the_picture_says():
 
 
 def test_each_word_of_a_cell_lies_where_the_picture_says():
-    """Whoever reads a dump of a cell finds the word at its byte."""
+    """A dump of a cell shows each word at its byte."""
     drawn = rows("byte  name")
     # A name that the ring and a cell both have is a word of the ring.
     assert drawn == {name: 8 * getattr(layout, name) for name in drawn}

@@ -129,7 +129,7 @@ def test_thousands_of_tasks_cost_one_reader_of_the_loop(waiter: ProgressWaiter, 
 def test_tasks_of_two_loops_and_threads_wait_together(
     waiter: ProgressWaiter, cell: Cell, threads: ThreadPoolExecutor, memory: RingMemory
 ):
-    """Whoever notices the progress serves all others."""
+    """The waiter that notices the progress serves all others."""
     cell.set_progress(0, 0)
 
     async def wait_all(first: int) -> list[WaitOutcome]:
@@ -184,7 +184,7 @@ def test_waits_that_were_given_up_do_not_pile_up(waiter: ProgressWaiter, cell: C
 def test_another_view_ends_the_wait_for_the_former_one(
     waiter: ProgressWaiter, cell: Cell, threads: ThreadPoolExecutor, memory: RingMemory
 ):
-    """Who waits for a view that was replaced is told, in a thread or a task; who waits for the new one is not."""
+    """Waiters for a replaced view are told, in a thread or a task; waiters for the new one are not."""
     cell.set_progress(0, 0)
     former = memory.view(1).generation
     wait = threads.submit(waiter.wait, 1, 10, SOON)
@@ -206,7 +206,7 @@ def test_another_view_ends_the_wait_for_the_former_one(
 
 
 def test_closing_ends_every_wait(memory: RingMemory, cell: Cell, threads: ThreadPoolExecutor):
-    """Threads have left when it returns, tasks are resumed, and who comes later does not wait."""
+    """Threads have left when it returns, tasks are resumed, and later callers do not wait."""
     waiter = ProgressWaiter(memory)
     # What other tests have dropped is closed at some time, and must not be so in between.
     gc.collect()
@@ -237,13 +237,13 @@ def test_only_the_owner_waits_through_the_header(other: RingMemory):
 def test_a_wake_up_that_a_dispatcher_forgot_is_counted(waiter: ProgressWaiter, cell: Cell, memory: RingMemory):
     """A dispatcher that announces progress without waking is found out by the back-stop, by threads and by tasks."""
     cell.set_progress(0, 0)
-    # The new view has woken all who wait. That wake-up would end the first poll, which then finds the progress itself.
+    # The new view has woken all waiters. That wake-up would end the first poll, which then finds the progress itself.
     os.eventfd_read(memory.progress_descriptors[1])
     cell._progress_descriptor = os.eventfd(0)
 
     def forget(offset: int) -> None:
         until(lambda: memory.words[AWAITED + 1] == offset)
-        # Between the looks of who waits: behind the one that follows the announcement, and never amid the back-stop's.
+        # Between the looks of a waiter: behind the one that follows the announcement, and never amid the back-stop's.
         with waiter._gates[1]._mutex:
             cell.set_progress(offset, 1)
 
@@ -262,7 +262,7 @@ def test_a_wake_up_that_a_dispatcher_forgot_is_counted(waiter: ProgressWaiter, c
 def test_who_begins_to_wait_ends_the_rest_of_a_dispatcher(
     waiter: ProgressWaiter, memory: RingMemory, reader_of: Callable[[int], RingReader], threads: ThreadPoolExecutor
 ):
-    """Frames gather only while nobody waits for the view."""
+    """Frames gather only while the view has no waiter."""
     reader = reader_of(1)
     resting = threads.submit(reader.rest, 60_000)
     until(lambda: memory.cell_words[CELL_WORDS + RESTING] == 1)
@@ -341,7 +341,7 @@ def test_a_task_that_looks_touches_no_memory_behind_the_close(
 def test_a_view_that_does_not_come_is_looked_for_less_and_less(
     waiter: ProgressWaiter, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ):
-    """A dispatcher that is paused or far behind costs those who wait for it no processor time to speak of."""
+    """A dispatcher that is paused or far behind costs its waiters no processor time to speak of."""
     cell.set_progress(0, 0)
     looks: list[None] = []
     looked = []

@@ -56,7 +56,7 @@ def test_the_explorer_knows_that_loads_overtake_stores(fenced: bool):
 
 
 def test_the_explorer_knows_that_stores_keep_their_order():
-    """Who sees the second store of another process sees the first."""
+    """A process that sees the second store of another one sees the first."""
 
     def storer():
         yield Store("x", 1)
@@ -121,7 +121,7 @@ def test_each_step_of_holding_is_necessary(missing: str):
 
 
 def test_no_interleaving_leaves_the_owner_waiting_for_progress_that_was_made():
-    """Who waits for several offsets at once is woken for each."""
+    """Waiters for several offsets at once are woken for each."""
     assert explore(PROGRESS_WORDS, dispatcher=progress_publisher(3), owner=owner_waiting((1, 3))) > 100
     assert explore(PROGRESS_WORDS, dispatcher=progress_publisher(3), owner=owner_waiting((2, 3), timeouts=2)) > 100
 

@@ -52,7 +52,7 @@ def test_a_new_ring_says_that_nothing_is_known(memory: RingMemory):
 
 
 def test_a_writer_says_where_the_log_stands(memory: RingMemory, other: RingMemory):
-    """Whoever reads the header gets the positions that the writer was opened with, and what it says later."""
+    """The header has the positions that the writer was opened with, and those that it stores later."""
     writer = RingWriter(memory, appended=9, durable=8, commit_log_offset_min=3, epoch=2, ordinal=5)
     header = other.header
     assert (header.appended, header.durable, header.commit_log_offset_min) == (9, 8, 3)
@@ -72,19 +72,19 @@ def test_two_rings_have_different_ids(memory: RingMemory):
 
 
 def test_descriptors_are_not_inherited_by_exec(memory: RingMemory, other: RingMemory):
-    """Only who is handed the ring has it."""
+    """Only processes that are handed the ring have it."""
     for descriptor in memory.descriptors + other.descriptors:
         assert not os.get_inheritable(descriptor)
 
 
 def test_the_ring_has_no_name(memory: RingMemory):
-    """It ends with its last holder, whoever dies; nothing is left under /dev/shm."""
+    """It ends with its last holder, also after a kill; nothing is left under /dev/shm."""
     for descriptor, name in zip(memory.descriptors, ("ring", "cells"), strict=False):
         assert os.readlink(f"/proc/self/fd/{descriptor}") == f"/memfd:reput-{name} (deleted)"
 
 
 def test_a_seal_refuses_every_further_writer(memory: RingMemory):
-    """Nobody can map the ring writable or write to it, and nobody changes its size or that of the cells."""
+    """No other process can map the ring writable, write to it, or change its size or that of the cells."""
     ring, cells = memory.descriptors[:2]
     with pytest.raises(PermissionError):
         mmap.mmap(ring, 4096)

@@ -180,7 +180,7 @@ def test_parking_that_times_out_for_nothing_counts_nothing(reader: RingReader):
 
 
 def test_a_reader_is_not_woken_for_what_it_did_not_ask(writer: RingWriter, reader: RingReader):
-    """Who waits for the disk alone sleeps on while frames come, and is not late by that."""
+    """A reader that waits for the disk alone sleeps on while frames come, and still wakes in time."""
     writer.publish(b"frame", 1, 1)
     assert reader.park(0.001, frames=False, durable=1) == []
     assert reader._cell.backstop_count == 0
@@ -232,7 +232,7 @@ def test_a_writer_that_is_late_is_not_blamed(writer: RingWriter, reader: RingRea
 def test_a_dispatcher_parks_until_its_predecessor_has_come_far_enough(
     memory: RingMemory, reader_of: Callable[[int], RingReader]
 ):
-    """Progress short of the offset wakes nobody; the predecessor that reaches it does."""
+    """Progress short of the offset wakes no reader; the predecessor that reaches it does."""
     first, second = reader_of(0), reader_of(1)
     second._cell.begin_parking(frames=False, durable=None, predecessors=1, progress=100)
     first._cell.set_progress(99, 1)

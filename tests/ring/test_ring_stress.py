@@ -74,7 +74,7 @@ def test_a_reader_that_keeps_up_misses_nothing():
 
 
 def test_no_wake_up_is_lost_at_random_intervals():
-    """Readers park after each frame, an owner waits for their progress, one reader for the other: nobody oversleeps."""
+    """Readers park after each frame, an owner waits for their progress, one reader for the other: none oversleeps."""
     memory = RingMemory.create(1 << 20, 2)
     writer = make_writer(memory)
     waiter = ProgressWaiter(memory)

@@ -1,4 +1,4 @@
-"""Publishing frames, and waking exactly those who wait for them."""
+"""Publishing frames, and waking exactly the readers that wait for them."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def interrupted(instruction: int, call: Callable[..., None], *arguments: object)
 
 
 def test_closing_wakes_everyone(memory: RingMemory, writer: RingWriter):
-    """Whoever sleeps learns that no frame will follow."""
+    """Sleeping readers learn that no frame will follow."""
     writer.close()
     assert woken(memory) == [0, 1, 2, 3]
 

@@ -24,10 +24,10 @@ In the supervisor, and in the dispatcher that it forks::
         reader = RingReader(memory, cell)
         position, appended = reader.join()                    # read the commit log up to `appended`, then frames
         frames = reader.read()                                # RingLapped: join() again, the log has what lies between
-        cell.set_progress(offset, ordinal)                    # wakes who waits for it
+        cell.set_progress(offset, ordinal)                    # wakes the waiters
         reader.watch(control); ready = reader.park(0.1)       # after read() returned nothing
 
-**Who touches what.** Only the creator maps the ring writable, a seal refuses it to all others; a dispatcher maps its
+**Access.** Only the creator maps the ring writable, a seal refuses it to all others; a dispatcher maps its
 own page of the cells writable and all others read-only. A stray write faults in the process that makes it.
 
 **Words** are 8 bytes, aligned, and touched only through ``memoryview.cast("Q")``, which is one load or one store. Wider

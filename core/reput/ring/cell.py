@@ -33,7 +33,7 @@ __all__ = ["Cell", "CellCounter", "CellView", "CellWaiters", "DurableCursor"]
 
 CURSOR = Struct("=QQQ")
 assert CURSOR.size == layout.CURSOR_SIZE
-# Who has asked for a view's progress will ask again within this time, or is not in a hurry.
+# A process that has asked for a view's progress asks again within this time, or is not in a hurry.
 ASKED_LATELY_NS = 1_000_000_000
 
 
@@ -206,7 +206,7 @@ class CellCounter:
 
 
 class CellWaiters(NamedTuple):
-    """Where the writer of a cell sees who waits for its progress, and how it wakes them. All views are read-only.
+    """How the writer of a cell sees and wakes the waiters for its progress. All views are read-only.
 
     Attributes:
         ring_words: the ring in 8-byte words, for what the owner waits for.
@@ -276,7 +276,7 @@ class Cell(CellView):
     def clear(self, name: str | None) -> None:
         """Give the slot to the dispatcher *name*, or free it with None: everything is as if never written.
 
-        Only the generation goes on, so that nobody takes the view of the next dispatcher for that of the former.
+        Only the generation goes on, so that the next dispatcher's view is not taken for the former one's.
 
         Raises:
             RingError: the name is empty or longer than 64 bytes.
@@ -313,7 +313,7 @@ class Cell(CellView):
         self._words[layout.RESTART_COUNT] = restart_count
 
     def raise_generation(self) -> int:
-        """Say that another view has taken the place, and wake whoever waits for the progress of the former one.
+        """Say that another view has taken the place, and wake the waiters for the progress of the former one.
 
         Returns:
             The number of the new view.
@@ -326,16 +326,16 @@ class Cell(CellView):
     # Of the dispatcher.
 
     def set_progress(self, commit_log_offset: int, ordinal: int | None) -> None:
-        """Say that the view is readable up to *commit_log_offset*, and wake whoever waits for that.
+        """Say that the view is readable up to *commit_log_offset*, and wake the waiters for that.
 
-        Waiting are threads and tasks of the owner, and dispatchers that come after this one. Costs about a
-        microsecond and no system call while nobody waits.
+        Threads and tasks of the owner wait for it, and dispatchers that come after this one. Without a waiter it costs
+        about a microsecond and no system call.
         """
         words = self._words
         words[layout.ORDINAL_DISPATCHED] = UNKNOWN if ordinal is None else ordinal
         words[layout.PROGRESS] = commit_log_offset
-        # Full barrier: those who wait store what they wait for, pass a barrier, and look at the progress again. Of
-        # two that do so at least one sees the other.
+        # Full barrier: a waiter stores what it waits for, passes a barrier, and looks at the progress again. At least
+        # one of the two sees the other.
         self._barrier.acquire(blocking=False)
         self._barrier.release()
         if commit_log_offset >= self._ring_words[self._awaited_index]:
@@ -358,7 +358,7 @@ class Cell(CellView):
                 self._woke_successors_ns = time.monotonic_ns()
 
     def is_asked_for(self) -> bool:
-        """Whether anybody takes notice of this dispatcher's progress: the owner's readers, or those that come after."""
+        """Whether the owner's readers, or dispatchers that come after, have lately asked for this one's progress."""
         asked_ns = max(self._ring_words[self._asked_index], self._woke_successors_ns)
         return time.monotonic_ns() - asked_ns < ASKED_LATELY_NS
 
@@ -376,7 +376,7 @@ class Cell(CellView):
         self._store(layout.PHASE, phase)
 
     def set_batch(self, record_count: int, size: int) -> None:
-        """Say what is about to be dispatched: whoever starts the next process learns what the last one died of."""
+        """Say what is about to be dispatched: if the process dies, the supervisor knows the batch."""
         self._words[layout.BATCH_RECORD_COUNT] = record_count
         self._words[layout.BATCH_SIZE] = size
 
@@ -443,7 +443,7 @@ class Cell(CellView):
         self._words[layout.RESTING] = resting
 
     def end_parking(self) -> None:
-        """Say that the dispatcher runs, so that nobody spends a system call on waking it."""
+        """Say that the dispatcher runs, so that no process spends a system call on waking it."""
         words = self._words
         words[layout.RESTING] = 0
         if words[layout.PARKED] & 1:

@@ -13,15 +13,15 @@ The ring's memfd, in 8-byte words of the machine. Only the writer stores here, e
       10  APPENDED                   commit-log offset up to which records are readable
       11  ORDINAL                    records in the log since its birth, up to APPENDED
       12  ANNOUNCED                  TAIL for which all parked readers were woken
-      13  HELD                       1: records wait to be published together; who parks is to ask for them
+      13  HELD                       1: records wait to be published together; a parking reader asks for them
       16  DURABLE                    commit-log offset up to which the log is forced to disk
-      17  DURABLE_ANNOUNCED          DURABLE for which all who wait were woken
+      17  DURABLE_ANNOUNCED          DURABLE for which all waiters were woken
       18  COMMIT_LOG_OFFSET_MIN      first byte of the log that still exists
       19  EPOCH                      number of the log's history
       20  CLOSED                     1: no frame will follow
       21  OWNER_BACKSTOP_COUNT       back-stop wake-ups in the owner that found work; each is a bug
-      64  AWAITED, one per slot      smallest progress that somebody in the owner waits for, NEVER: nobody
-     128  ASKED_NS, one per slot     CLOCK_MONOTONIC when somebody in the owner last asked for the slot's progress
+      64  AWAITED, one per slot      smallest progress that the owner waits for, NEVER: none
+     128  ASKED_NS, one per slot     CLOCK_MONOTONIC when the owner last asked for the slot's progress
      512  data                       CAPACITY bytes
 
 TAIL to HELD share a cache line: a publication moves one line to the readers' processor and back.
@@ -41,7 +41,7 @@ the supervisor writes the words marked S, while the dispatcher runs and after it
        8  DURABLE_AWAITED            smallest DURABLE that ends the wait, NEVER: not waiting for it
       16  PREDECESSORS_AWAITED       bit per slot whose progress ends the wait, 0: none
       24  PROGRESS_AWAITED           progress of theirs that ends the wait
-      32  RESTING                    1: lets frames gather, and has to be woken by who begins to wait for its progress
+      32  RESTING                    1: lets frames gather; a new waiter for its progress wakes it
       64  STATE                      S  number of the state, as `reput.process` defines it
       72  STATE_SINCE                S  milliseconds since 1970 UTC
       80  PID                        S
@@ -49,7 +49,7 @@ the supervisor writes the words marked S, while the dispatcher runs and after it
       96  GENERATION                 of the view: raised when another one takes its place, or files of it went with a
                                      topic; S while no process runs
      128  PROGRESS                   commit-log offset up to which the view is readable
-     136  PROGRESS_ANNOUNCED         PROGRESS for which all who wait were woken
+     136  PROGRESS_ANNOUNCED         PROGRESS for which all waiters were woken
      144  ORDINAL_DISPATCHED         records since the log's birth, up to PROGRESS
      152  BATCH_COUNT                calls of `dispatch`
      160  HEARTBEAT_NS               CLOCK_MONOTONIC of the last sign of life

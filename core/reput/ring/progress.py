@@ -3,8 +3,8 @@
 The parking of the ring's readers, the other way round: the owner says in the ring's header which progress it waits for
 (the smallest of all waiters of the slot), passes a full barrier, looks at the progress again, and sleeps on the slot's
 progress eventfd; the dispatcher stores its progress, passes a full barrier, looks at that word, and writes to the
-eventfd if it has come so far. Whoever wakes up serves all who wait: of the threads one leads and polls while the others
-sleep on locks of their own; an event loop has one reader and one timer per slot, whatever the number of its tasks.
+eventfd if it has come so far. A thread that wakes up serves all waiters: one thread leads and polls while the
+others sleep on locks of their own; an event loop has one reader and one timer per slot for all of its tasks.
 
 Before it parks, a thread or a task looks for a moment: a dispatcher that is awake publishes within some 50 µs, and
 parking and waking would cost both sides about as much again. The processor is yielded at each look, it may be the very
@@ -30,7 +30,7 @@ from reput.ring.layout import AWAITED, CELL_WORDS, GENERATION, NEVER, PROGRESS, 
 from reput.ring.ring_memory import RingMemory
 
 if TYPE_CHECKING:
-    # Whoever runs a loop has it loaded. Supervisor and dispatchers import this package, too, and do without its 4 MiB.
+    # A process that runs a loop has it loaded. Supervisor and dispatchers do without its 4 MiB.
     import asyncio
 
 __all__ = ["ProgressWaiter", "WaitOutcome"]
@@ -40,7 +40,7 @@ BACKSTOP_S = 0.1
 SPIN_S = 0.0001
 # After so many spins in vain, in a row, one wait in two to this power spins.
 SPIN_DOUBLINGS_MAX = 6
-# On a single processor nothing is published while somebody looks.
+# On a single processor nothing is published while a thread spins.
 SPINS = len(os.sched_getaffinity(0)) > 1
 # Waiters that gave up stay in the heap until they are more than this and more than half of it.
 ABANDONED_MAX = 64
@@ -97,7 +97,7 @@ class ProgressWaiter:
         return outcome
 
     def note(self, slot: int) -> None:
-        """Have the dispatcher of *slot* know that somebody looks at its progress without waiting."""
+        """Tell the dispatcher of *slot* that its progress is read without waiting."""
         self._gates[slot].note()
 
     async def wait_async(
@@ -206,7 +206,7 @@ class LoopWatch:
 
 
 class SlotGate:
-    """All who wait for the progress of one slot. Methods may be called by any thread, but for those of a loop."""
+    """All waiters for the progress of one slot. Any thread may call the methods, except those of a loop."""
 
     def __init__(self, memory: RingMemory, slot: int) -> None:
         self._words = memory.words
@@ -249,7 +249,7 @@ class SlotGate:
         return progress >= offset and progress != UNKNOWN
 
     def note(self) -> None:
-        """Have the dispatcher know that somebody takes notice of its progress."""
+        """Tell the dispatcher that its progress is read."""
         self._words[self._asked_index] = time.monotonic_ns()
 
     def spin(self, offset: int) -> bool:
@@ -291,7 +291,7 @@ class SlotGate:
         return found
 
     def _may_spin(self) -> bool:
-        """Whether the caller, who waits, is to look for a moment first; he calls `_end_spin` then.
+        """Whether the waiting caller should spin for a moment first; it then calls `_end_spin`.
 
         One at a time: two would only take the interpreter from each other. The flags are no lock; what two threads do
         to them at once costs a spin or leaves one out.
@@ -307,7 +307,7 @@ class SlotGate:
         return True
 
     def _end_spin(self, *, found: bool) -> None:
-        """What did not come while somebody looked is looked for less often."""
+        """End spinning. If the progress did not come, spin less often."""
         self._spinning = False
         if found:
             self._spins_in_vain = 0
@@ -335,7 +335,7 @@ class SlotGate:
                 self._leave()
                 if self._leader is waiter:
                     self._leader = None
-                # Somebody has to poll; a waiter that was asked to lead and left asks the next.
+                # One thread must poll; a waiter that was asked to lead and left asks the next.
                 if self._leader is None and self._threads:
                     next(iter(self._threads)).signal()
             if waiter.outcome is None:
@@ -432,9 +432,9 @@ class SlotGate:
         self.serve(loop, timed_out=True)
 
     def _was_announced(self) -> bool:
-        """Whether the dispatcher says that it has woken all who wait for what is awaited here.
+        """Whether the dispatcher says that it has woken all waiters for what is awaited here.
 
-        One that is about to do so, or was killed before, has not said it, and forgot nobody.
+        A dispatcher that is about to wake them, or was killed before, has not said so, and forgot no waiter.
         """
         announced = self._cells[self._announced_index]
         return bool(announced != UNKNOWN and announced >= self._armed)
@@ -485,7 +485,7 @@ class SlotGate:
             self._threads.pop(waiter, None)
             waiter.signal()
             if waiter is self._leader and self._nudge is not None:
-                # It may be about to poll, and the eventfd of the slot was emptied by whoever found this.
+                # It may be about to poll, and the thread that found this has emptied the eventfd of the slot.
                 os.eventfd_write(self._nudge, 1)
 
     def _drop_abandoned(self) -> None:

@@ -66,7 +66,7 @@ class RingHeader:
 
     @property
     def backstop_count(self) -> int:
-        """Back-stop wake-ups of those in the owner who wait for progress that found work; each is a bug."""
+        """Back-stop wake-ups of waiters in the owner that found work; each is a bug."""
         return self._load(layout.OWNER_BACKSTOP_COUNT)
 
     def _load(self, index: int) -> int:

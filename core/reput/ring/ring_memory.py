@@ -1,8 +1,8 @@
 """RingMemory: the ring, the cells and the eventfds, as descriptors that processes hand to each other, without names.
 
 The owner of the store creates it and is the only one that maps the ring writable: a seal refuses any further writable
-mapping and any write, to everybody. The supervisor gets the descriptors over exec, its dispatchers over fork, a second
-process that only reads over a socket.
+mapping and any write, to every process. The supervisor gets the descriptors over exec, its dispatchers over fork, and a
+second process that only reads gets them over a socket.
 """
 
 from __future__ import annotations
@@ -201,12 +201,12 @@ class RingMemory:
     def column(self, index: int) -> memoryview:
         """Return word *index* of every cell as one strided view of ``slot_count`` words, read-only.
 
-        Whoever keeps it releases it before the memory is closed, through `keep`.
+        Pass it to `keep` to have it released when the memory is closed.
         """
         return self.cell_words[index : (self.slot_count - 1) * CELL_WORDS + index + 1 : CELL_WORDS]
 
     def keep(self, view: memoryview) -> memoryview:
-        """Return *view*, a part of `words`, `data` or `cell_words` that is to be released when the memory is closed."""
+        """Return *view*, a part of `words`, `data` or `cell_words`, and release it when the memory is closed."""
         self._views.insert(0, view)
         return view
 

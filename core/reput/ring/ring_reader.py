@@ -88,7 +88,7 @@ class RingReader:
         self._end_was_said = False
         self._wake_descriptor = memory.wake_descriptors[cell.slot]
         self._release_descriptor = memory.release_descriptor
-        # Edge-triggered: each wake-up is reported once, and nobody has to empty the eventfd for that.
+        # Edge-triggered: each wake-up is reported once, without emptying the eventfd.
         self._poll = select.epoll()
         self._poll.register(self._wake_descriptor, select.EPOLLIN | select.EPOLLET)
         self.header: RingHeader = memory.header
@@ -196,14 +196,14 @@ class RingReader:
         self._barrier.acquire(blocking=False)
         self._barrier.release()
         words = self._words
-        # Whoever holds something without having seen the flag is asked for it, and so is the flusher for what was
+        # A writer that holds something and has not seen the flag is asked for it, and so is the flusher for what was
         # appended but is not durable yet.
         if words[HELD] or (durable is not None and words[DURABLE] < durable <= words[APPENDED]):
             os.eventfd_write(self._release_descriptor, 1)
         ready_already = self._has_work(frames, durable, below, progress) or (asked and not below)
         wait_s = 0.0 if ready_already else max(0.0, timeout)
         ready = self._poll.poll(wait_s, EVENTS_MAX)
-        # Before the flag is taken back, after which nobody needs to wake this reader.
+        # Before the flag is taken back, after which this reader needs no wake-up.
         if wait_s and not ready and self._was_forgotten(frames, durable, below, progress):
             cell.add_backstop()
         cell.end_parking()
@@ -211,14 +211,14 @@ class RingReader:
         return [descriptor for descriptor, _ in ready if descriptor != wake_descriptor]
 
     def rest(self, milliseconds: int) -> None:
-        """Let frames gather for so long, unless somebody in the owner waits for this dispatcher's progress.
+        """Let frames gather for so long, unless the owner waits for this dispatcher's progress.
 
-        The writer is not asked to say when frames have come. Who begins to wait in the middle ends the rest.
+        The writer is not asked to say when frames have come. A waiter that arrives meanwhile ends the rest.
         """
         cell = self._cell
         cell.set_resting(True)
-        # Full barrier: of this reader, which says that it rests and looks whether it is awaited, and a thread that
-        # says what it awaits and looks who rests, at least one sees the other.
+        # Full barrier: this reader says that it rests and looks whether it is awaited, and a thread says what it awaits
+        # and looks for resting readers. At least one sees the other.
         self._barrier.acquire(blocking=False)
         self._barrier.release()
         if self._words[AWAITED + cell.slot] == NEVER:
@@ -238,9 +238,9 @@ class RingReader:
         )
 
     def _was_forgotten(self, frames: bool, durable: int | None, below: list[int], progress: int) -> bool:
-        """Whether somebody who has already woken all that waited for this left out this reader.
+        """Whether a process that has woken all waiters for this left out this reader.
 
-        It looks for what was *announced*: who is about to wake it, or died before that, has not forgotten it.
+        It looks for what was *announced*: a process that is about to wake it, or died before that, did not forget it.
         """
         words, cells = self._words, self._memory.cell_words
         announced = (frames and words[ANNOUNCED] > self.position) or (
@@ -249,7 +249,7 @@ class RingReader:
         for slot in below:
             reached = cells[slot * CELL_WORDS + PROGRESS_ANNOUNCED]
             announced = announced or (reached != UNKNOWN and reached >= progress)
-        # Last: what was announced after this look is not blamed on anybody.
+        # Last: what was announced after this look is no fault.
         if not announced:
             return False
         # A wake-up that this finds is not reported again, and need not be: the caller looks for work now.

@@ -111,7 +111,7 @@ class RingWriter:
     def publish(self, frame: bytes, appended: int, ordinal: int) -> None:
         """Hand *frame* to all readers.
 
-        Costs well under a microsecond while nobody is parked, plus one system call per reader that is. Readers see
+        Costs well under a microsecond, plus one system call per parked reader. Readers see
         the frame only whole.
 
         Args:
@@ -128,8 +128,8 @@ class RingWriter:
         end = tail + (size + 15 & -8)
         if size > self._size_limit:
             self._admit(size, end)
-        # The intent comes first: who copied a byte that this frame overwrites will find the intent when he looks
-        # for it after the copy.
+        # The intent comes first: a reader that copied a byte which this frame overwrites finds the intent when it
+        # looks for it after the copy.
         words[INTENT] = end
         at = tail & self._mask
         words[HEADER_WORDS + (at >> 3)] = size
@@ -139,7 +139,7 @@ class RingWriter:
             self._data[start:stop] = frame
         else:
             self._wrap(frame, start)
-        # Before the tail: who reads the tail and then `appended` gets at least the offset that belongs to the tail.
+        # Before the tail: a reader that loads the tail, then `appended`, gets at least the offset of that tail.
         words[APPENDED] = appended
         words[ORDINAL] = ordinal
         # Before the tail, too: a Ctrl-C between the two publishes this frame with the next one.
@@ -155,14 +155,14 @@ class RingWriter:
         words[ANNOUNCED] = end
 
     def begin_hold(self) -> bool:
-        """Say that records wait to be published together, and return `has_parked`: then they are to be published now.
+        """Say that records wait to be published together, and return `has_parked`: if True, publish them now.
 
-        Who parks from now on asks for them on `RingMemory.release_descriptor`. The words of the log do not know them
-        before they are published.
+        A reader that parks from now on asks for them on `RingMemory.release_descriptor`. The words of the log leave
+        them out until they are published.
         """
         self._words[HELD] = 1
-        # Full barrier: of this writer, which says that it holds something and looks who has parked, and a reader, which
-        # says that it parks and looks whether something is held, at least one sees the other.
+        # Full barrier: this writer says that it holds something and looks for parked readers, and a reader says that it
+        # parks and looks whether something is held. At least one sees the other.
         self._fence_acquire(False)
         self._fence_release()
         return self.has_parked()
@@ -172,7 +172,7 @@ class RingWriter:
         return self._parked != self._seen
 
     def end_hold(self) -> None:
-        """Say that nothing is held; what was, comes with the next `publish`, which wakes whoever has parked."""
+        """Say that nothing is held; what was comes with the next `publish`, which wakes the parked readers."""
         self._words[HELD] = 0
 
     def _wrap(self, frame: bytes, start: int) -> None:
@@ -213,7 +213,7 @@ class RingWriter:
 
     @property
     def durable_awaited(self) -> int | None:
-        """The smallest durable position that a reader waits for; None: nobody waits, the flusher may take its time."""
+        """The smallest durable position that a reader waits for; None: none waits, the flusher may take its time."""
         awaited = min(self._durable_awaited.tolist())
         return None if awaited == layout.NEVER else awaited
 
@@ -226,7 +226,7 @@ class RingWriter:
         self._words[layout.EPOCH] = epoch
 
     def close(self) -> None:
-        """Say that no frame will follow, and wake every reader. The memory stays mapped for those who read it."""
+        """Say that no frame will follow, and wake every reader. The memory stays mapped for its readers."""
         if self._size_limit < 0:
             return
         self._size_limit = -1

@@ -177,7 +177,7 @@ def test_a_lost_end_of_a_store_that_was_closed_is_damage(golden, golden_listing,
 
 
 def test_damage_that_was_accepted_is_still_listed(golden):
-    """A person knows of it, and so does everyone who checks."""
+    """An operator knows of it, and each check shows it."""
     store = golden("damaged-4.9") / "clean-before" / "store"
     accept(store, 660987, 661309)
     report = check_store(store, Settings())
@@ -205,7 +205,7 @@ def test_beside_a_writer_nothing_is_said_of_what_lies_behind_the_end(tmp_path):
 
 
 def test_what_a_crash_left_behind_the_end_is_stale(tmp_path):
-    """Nobody promised it."""
+    """It was never confirmed."""
     opened = open_store(tmp_path / "store", clock=ManualClock())
     results = [opened.put(message_of_size(700)) for _ in range(3)]
     drop(opened)

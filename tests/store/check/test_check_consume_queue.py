@@ -271,7 +271,7 @@ def test_light_queues_are_compared_too(golden):
 
 
 def test_a_pipe_among_the_files_of_a_queue_keeps_nobody_waiting(store):
-    """Whoever opened it would wait for its other end."""
+    """Opening it would block until its other end is opened."""
     os.mkfifo(store / "consumequeue" / TOPIC / str(QUEUE_ID) / f"{9000 * UNIT.size:020d}")
     assert view(store).state == "equal"
 
@@ -310,7 +310,7 @@ def test_a_flipped_byte_in_the_log_hides_one_record_only(store):
 
 @pytest.mark.parametrize(("unit_offset", "state"), [(0, "equal"), (1, "different")])
 def test_a_light_queue_may_hold_what_rocketmq_4_put_there_before_its_time(tmp_path, unit_offset, state):
-    """It dispatches a message that waits to its light queues, and once more when it is due; its record says so."""
+    """It dispatches a waiting message to its light queues, and again at its delivery time; its record says so."""
     log = WrittenLog(tmp_path)
     names = b"INNER_MULTI_DISPATCH\x01%%LMQ%%a\x02INNER_MULTI_QUEUE_OFFSET\x01%d\x02"
     queues = [(b"SCHEDULE_TOPIC_XXXX", 17), (b"orders", 0)]

@@ -85,7 +85,7 @@ def test_without_the_filters_no_bit_is_verified(store):
 
 
 def test_a_filter_that_was_born_after_the_records_proves_nothing(store):
-    """Nobody computed its bits then, or everybody did: both are right."""
+    """Its bits are missing or complete then: both are right."""
     path = store / "config" / "consumerFilter.json"
     text = path.read_text("utf-8")
     path.write_text(re.sub(r'"bornTime":\d+', '"bornTime":1999999999999', text), "utf-8")

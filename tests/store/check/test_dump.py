@@ -86,7 +86,7 @@ def test_bounds_are_offsets_of_any_byte(log):
 
 
 def test_damage_that_begins_before_the_bound_is_shown(log):
-    """Whoever asks for what lies in it shall know."""
+    """A dump of a range inside it shows it, too."""
     overwrite(log.store, log.offsets[5], bytes(log.offsets[6] - log.offsets[5]))
     assert lines(log.store, begin=log.offsets[5] + 10, until=log.offsets[7]) == [
         f"damage {log.offsets[5]}..{log.offsets[6]}",

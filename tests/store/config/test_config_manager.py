@@ -37,7 +37,7 @@ def test_a_new_folder_of_configuration_is_on_disk_before_what_is_in_it(tmp_path)
 
 
 def test_drafts_of_files_whose_writing_was_killed_go_at_the_next_opening(tmp_path):
-    """Nobody would write them again; what is no draft of ours stays."""
+    """No program would write them again; files that are no drafts of reput stay."""
     store = tmp_path / "store"
     open_store(store).close(views_complete=True)
     config = store / "config"

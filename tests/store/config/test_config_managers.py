@@ -286,7 +286,7 @@ def test_filters_with_bits_of_other_sizes_are_all_ignored(bits: StoredBits | Non
 
 
 def test_a_filter_that_was_alive_is_dead_since_half_a_minute(store: Path):
-    """Nobody consumes with it after a start, and nobody wrote when that ended; but never before it was born."""
+    """After a start no consumer uses it, and the file does not say since when; but never before it was born."""
     manager = filters(store)
     bits = StoredBits(bit_pos=(1, 2, 3), bit_num=32)
     for group, born_time in (("old", NOW_MS - DAY_MS), ("young", NOW_MS - 5)):

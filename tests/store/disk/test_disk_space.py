@@ -69,7 +69,7 @@ def test_a_level_begins_above_its_number(used, level):
 
 
 def test_levels_stay_within_rocketmq_s_bounds():
-    """Nobody can configure that a disk may be full to the brim, or that it is always too full."""
+    """No setting allows a disk to fill up completely, or calls it always too full."""
     highest = Settings(
         disk_max_used_space_ratio=100, disk_space_clean_forcibly_ratio=100, disk_space_warning_level_ratio=100
     )

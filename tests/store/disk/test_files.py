@@ -18,7 +18,7 @@ from reput.store.disk.files import FORCES_PER_PART, FORCES_TOGETHER_MAX, Files, 
 
 
 def test_a_file_has_its_size_before_it_has_its_name(tmp_path, monkeypatch):
-    """Whoever is killed in between leaves no file that is too short: RocketMQ 4 would refuse the whole store."""
+    """A kill in between leaves no file that is too short: RocketMQ 4 would refuse the whole store."""
     path = tmp_path / "00000000000000000000"
     truncate = os.ftruncate
     names: list[list[str]] = []
@@ -100,7 +100,7 @@ def test_an_error_names_the_file(tmp_path):
 
 @pytest.mark.parametrize("count", [FORCES_TOGETHER_MAX - 3, FORCES_TOGETHER_MAX * 3])
 def test_many_files_are_forced_together_and_none_fails_unnoticed(tmp_path, monkeypatch, count):
-    """The names come after the files; whoever hears nothing has all of them on disk. Progress is said on the way."""
+    """The names come after the files; without an error all of them are on disk. Progress is reported on the way."""
     files = [tmp_path / str(number) for number in range(count)]
     directories = [tmp_path / f"directory-{number}" for number in range(3)]
     for path in files:
@@ -195,7 +195,7 @@ def test_a_python_whose_c_library_has_no_forced_write_does_with_two_calls(tmp_pa
 
 
 def test_a_forced_write_that_falls_short_goes_on(tmp_path, monkeypatch):
-    """With what is left, where that belongs; the flag says that it is to be on disk."""
+    """The rest goes to its own place; the flag demands that it is on disk."""
     calls = spied(monkeypatch)
     write = os.pwritev
 

@@ -79,12 +79,12 @@ def test_lines_from_before_there_were_checksums_are_read(tmp_path):
 
 
 def test_a_line_with_its_checksum_is_json(tmp_path):
-    """For whoever looks at the file with other tools."""
+    """Other tools can read the file."""
     assert msgspec.json.decode(seal_line(Row(1)))["number"] == 1
 
 
 def test_a_whole_line_that_is_no_row_is_an_error(tmp_path):
-    """Somebody else has written there; file and line are named."""
+    """Another program has written there; file and line are named."""
     lines = JsonLines(tmp_path / "rows.jsonl", Row)
     lines.append(Row(1))
     with lines.path.open("ab") as file:

@@ -58,7 +58,7 @@ READS: dict[str, Callable[[reput.Store | reput.ReadOnlyStore], object]] = {
 @pytest.mark.parametrize("folder", READS)
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_view_that_the_disk_cannot_read_is_named(written, monkeypatch, folder, read_only):
-    """With the file, to whoever gets or queries."""
+    """The error of a get or a query names the file."""
     store = reput.open(written, read_only=True, **SIZES) if read_only else open_inline(written)
     with store:
         if not read_only:
@@ -163,11 +163,11 @@ def test_what_is_no_shortage_stays_what_it_is(error):
 
 
 def test_who_may_not_read_is_not_told_to_read_only():
-    """That is for whoever may not write."""
+    """That advice is for a user that may not write."""
     with pytest.raises(StoreError) as told, tell_read_error("work"):
         raise PermissionError(errno.EACCES, "Permission denied", "f")
     assert not isinstance(told.value, StoreReadOnly)
-    assert "run as a user who may read it" in told.value.advice
+    assert "run as a user that may read it" in told.value.advice
     assert str(store_error("work", OSError("odd"))) == "work: error=odd"
 
 

@@ -89,7 +89,7 @@ def test_what_lies_at_or_behind_the_progress_is_not_there_yet(written):
 
 
 def test_a_hash_is_no_key(written):
-    """Whoever asks compares the keys; what does not agree takes nobody's place."""
+    """The reader compares the keys; records of other keys do not count towards the maximum."""
     written.wrong = {2400, 1800}
     assert written.query("a", 5) == [23, 22, 21, 20, 16]
 
@@ -119,7 +119,7 @@ def test_a_file_without_an_entry_is_passed_over(written):
 
 
 def test_files_that_are_no_index_are_left_alone(written):
-    """Names are digits; the order is theirs. Nobody waits for the other end of a pipe."""
+    """Names are digits and give the order. Listing does not block on a named pipe."""
     (written.directory / "notes.txt").write_text("x")
     (written.directory / "٣").write_text("x")
     (written.directory / "30000101000000001").mkdir()
@@ -140,7 +140,7 @@ def test_a_chain_that_does_not_lead_back_is_damage(written):
 
 
 def test_a_slot_that_leads_behind_the_files_end_is_an_error(written):
-    """The file was cut short, and nobody can say what it held."""
+    """The file was cut short, and what it held is unknown."""
     with written.path(2).open("r+b") as file:
         file.truncate(HEADER.size + SLOT.size * SLOTS + ENTRY.size * 3)
     with pytest.raises(DamagedStore, match="cut short") as caught:

@@ -154,7 +154,7 @@ def test_files_that_go_while_the_beginning_is_searched_hide_none_that_stay(queue
 
 
 def test_a_queue_that_goes_while_its_beginning_is_searched_has_nothing_left(queue, monkeypatch):
-    """Its topic is deleted; whoever asked just then is not met by an error."""
+    """Its topic is deleted; a read at that moment gets no error."""
     queue.write(0, [unit(0), unit(1)])
     listed = queue.queue.begins
 
@@ -224,7 +224,7 @@ def test_a_unit_counts_if_its_record_ends_at_or_before_the_progress(found, expec
 
 
 def test_units_by_which_the_end_was_found_are_not_read_again(queue, monkeypatch):
-    """Who follows a queue reads each new unit once, until the view has moved or is another one."""
+    """A reader that follows a queue reads each new unit once, until the view has moved or is another one."""
     units = [unit(number) for number in range(6)]
     queue.write(0, units)
     queue.end(2 * RECORD_SIZE)
@@ -336,7 +336,7 @@ def test_a_damaged_unit_does_not_hide_where_a_queue_begins(queue, damaged, offse
 
 
 def test_an_end_that_others_know_holds(queue):
-    """What stands there is for whoever reads it."""
+    """A read of these units names what is wrong."""
     queue.write(0, [unit(0), unit(1)])
     assert queue.queue.end(1000, queue.agrees, lambda end, progress: end + 2) == 4
     queue.write(0, [unit(0), unit(1), unit(2), unit(3), unit(4)])

@@ -22,6 +22,6 @@ def test_every_unit_with_a_wanted_code_is_found(units, codes):
 
 @given(units=UNITS, number=st.integers(0), address=st.sampled_from([-(2**63) + 64, -(2**31) - 1, 2**31, 1795256886653]))
 def test_a_code_that_is_no_hash_says_nothing(units, number, address):
-    """An address of the ext, or the time at which a delayed message is due: then each unit has to be asked."""
+    """It is an ext address or the delivery time of a delayed message: then each unit must be looked at."""
     units.insert(number % (len(units) + 1), (0, 100, address))
     assert find_tags_codes(b"".join(UNIT.pack(*unit) for unit in units), {0}) is None

@@ -121,7 +121,7 @@ def test_tags_choose_messages_not_batches(reader):
 
 
 def test_a_transfer_has_its_limits(reader):
-    """A batch always fits, or nobody would get it."""
+    """One batch always fits, or no read would ever get it."""
     limits = TransferLimits(1, 1, 1, 1, 1 << 40)
     assert numbers(reader.get_message("batches", 0, 0, limits=limits).records) == [0, 1, 2]
 

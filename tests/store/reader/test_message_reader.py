@@ -100,7 +100,7 @@ def test_readers_know_that_a_segment_goes_before_it_does(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_a_segment_that_somebody_else_removes_leaves_no_hole(tmp_path, is_open):
-    """Who had it open may still read it; others are told where the queue begins now."""
+    """A reader that had it open may still read it; others get the queue's new begin."""
     with open_small(tmp_path) as store:
         first, second, *_ = fill_segments(store)
         store.get("orders", 0, 0, 1)
@@ -125,7 +125,7 @@ def test_a_segment_that_goes_in_the_middle_of_a_query_takes_its_messages_along(t
         for view in ("consume_queue", "index"):
             store.wait_for(view, last.next_commit_log_offset, timeout=60)
         first, second, *_ = sorted((store.directory / "commitlog").iterdir())
-        # Whoever looks before he reads has looked by now.
+        # A reader that looks before it reads has looked by now.
         assert store._engine.reader.store.log().offset_min == 0
         first.unlink()
         if asked == "key":

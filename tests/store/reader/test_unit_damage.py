@@ -102,7 +102,7 @@ def test_a_unit_with_another_size_is_named_and_never_read(written, size, monkeyp
 
 
 def test_zeros_where_a_unit_should_stand_are_named(written):
-    """Also by who looks for a tag, which zeros do not have."""
+    """Also a read by tag, which zeros do not have."""
     overwrite(written, 12, (0, 0, 0))
     assert "no unit stands there" in told(written, 12)
     assert "no unit stands there" in told(written, 12, tags="tag")

@@ -96,7 +96,7 @@ def test_a_dump_names_at_its_end_what_it_found_out_too_late(store, monkeypatch):
 
 @pytest.mark.parametrize(("at", "data", "reason"), [row for row in GARBLED if row[0] not in (12, 20)])
 def test_the_first_record_of_the_log_is_named_too(store, at, data, reason):
-    """It has no neighbour before it. What a queue begins with nobody can tell."""
+    """It has no neighbour before it. The first queue offset of a queue cannot be checked."""
     overwrite(store, at, data)
     [(begin, end, named)] = damage(store)
     assert (begin, end) == (0, 201)

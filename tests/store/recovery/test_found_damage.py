@@ -66,7 +66,7 @@ def test_what_a_reader_met_is_in_the_status_until_it_is_whole_again(tmp_path, ki
 
 
 def test_damage_that_was_accepted_is_in_the_status_as_that(tmp_path):
-    """It is no reason to call the store unhealthy; damage that nobody has accepted is."""
+    """It is no reason to call the store unhealthy; damage that no operator has accepted is."""
     store = tmp_path / "store"
     place, _ = damaged_store(store, KINDS["body"])
     begin, end = place.commit_log_offset, place.next_commit_log_offset
@@ -88,7 +88,7 @@ def test_damage_that_was_accepted_is_in_the_status_as_that(tmp_path):
 
 
 def test_a_reader_beside_the_writer_writes_nothing_down(tmp_path):
-    """Who only reads a store changes not a byte of it."""
+    """A read-only store changes not a byte on disk."""
     store = tmp_path / "store"
     damaged_store(store, KINDS["head"])
     with reput.open(store, read_only=True, **SMALL) as opened:

@@ -91,7 +91,7 @@ def test_asking_again_sees_what_was_appended_since(tmp_path: Path):
 
 
 def test_forcing_the_log_changes_nothing(tmp_path: Path):
-    """Whoever reads may force what was appended to disk."""
+    """A reader may force what was appended to disk."""
     log = filled_log(tmp_path)
     store = log.save()
     before = {path: path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}

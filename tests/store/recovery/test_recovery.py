@@ -120,7 +120,7 @@ def test_an_empty_last_segment_file_is_no_damage(tmp_path):
 
 
 def test_a_hole_in_a_log_that_was_closed_is_damage(tmp_path):
-    """Nobody but a person decides about it."""
+    """Only an operator decides about it."""
     store = tmp_path / "store"
     opened = open_store(store)
     results = [opened.put(message_of_size(500, queue_id=number % 3)) for number in range(12)]
@@ -164,7 +164,7 @@ def test_a_log_that_is_shorter_than_when_it_was_closed_is_damaged(tmp_path, left
 
 
 def test_old_records_behind_the_end_are_put_away(tmp_path):
-    """RocketMQ leaves them there when it cuts. They are kept, and nobody meets them again."""
+    """RocketMQ leaves them there when it cuts. They are kept, and no reader meets them again."""
     old = WrittenLog(tmp_path / "old", SEGMENT_SIZE)
     for _ in range(12):
         old.append(b"o" * 500)
@@ -387,7 +387,7 @@ def reopened(directory, boot):
 
 
 def test_a_page_that_a_power_cut_took_ends_the_log(tmp_path):
-    """Whole records behind it were not forced either, and nobody was promised any. They are put away, not deleted."""
+    """Whole records behind it were not forced either, and none were confirmed. They are put away, not deleted."""
     puts = store_with_lost_page(tmp_path / "store", 4)
     opened = reopened(tmp_path / "store", boot=2)
     assert opened.appended == puts[4].commit_log_offset
@@ -397,7 +397,7 @@ def test_a_page_that_a_power_cut_took_ends_the_log(tmp_path):
 
 
 def test_a_hole_without_a_power_cut_is_damage(tmp_path):
-    """The kernel has every byte that a killed process wrote, so somebody else made the hole."""
+    """The kernel has every byte that a killed process wrote, so something else made the hole."""
     puts = store_with_lost_page(tmp_path / "store", 4)
     with pytest.raises(DamagedStore, match=f"from={puts[4].commit_log_offset}"):
         reopened(tmp_path / "store", boot=1)
@@ -458,7 +458,7 @@ def test_what_a_killed_writer_did_not_force_is_forced_before_it_counts_as_durabl
 
 
 def test_a_store_that_was_closed_opens_without_numpy(tmp_path):
-    """Nothing is scanned, so whoever only puts need not wait for it."""
+    """Nothing is scanned, so a program that only puts does not wait for it."""
     program = """if True:
         import sys, reput
         for count in (1, 2):

@@ -1,4 +1,4 @@
-"""Topics that RocketMQ deleted and made again: a queue is what its new life holds, whoever builds it from the log."""
+"""Topics that RocketMQ deleted and recreated: every builder gives a queue its new records alone."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ EQUAL = {"consume_queue": "equal", "index": "equal"}
 @pytest.mark.processes
 @pytest.mark.parametrize("left", ["closed", "killed", "killed, without queues"])
 def test_a_topic_that_was_made_again_is_its_new_life(remade, tmp_path, left):
-    """Taken over, built again by a rebuild, at once and after more was put, and by who does not open the store."""
+    """Taken over, or rebuilt: at once, after more puts, and without opening the store."""
     store = as_rocketmq_left(remade, killed=left != "closed")
     if left == "killed, without queues":
         shutil.rmtree(store / "consumequeue")

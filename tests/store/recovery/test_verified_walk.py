@@ -42,7 +42,7 @@ def record_begins(store: Path) -> list[int]:
 
 @pytest.mark.parametrize("part", [*CLEAN_SETS, "damaged-4.9/clean-before", "crash-5.3/torn-before"])
 def test_the_report_of_a_check_is_the_same(golden_read_only: Callable[[str], Path], part: str):
-    """Whoever read the bytes, and wherever the log was cut for them."""
+    """Whichever process read the bytes, and wherever the log was split for them."""
     name, _, below = part.partition("/")
     store = golden_read_only(name) / below / "store"
     expected = check_store(store, Settings())
@@ -82,7 +82,7 @@ def test_bodies_are_left_out(tmp_path: Path):
 
 
 def test_what_retention_has_taken_nobody_verifies(tmp_path: Path):
-    """Who judges finds out what that means; a task of Spark's does not fail of it."""
+    """The walk finds out what that means; a Spark task does not fail because of it."""
     log = WrittenLog(tmp_path)
     for _ in range(60):
         log.append(b"x" * 900)

@@ -126,7 +126,7 @@ class Scene:
             left = end - self.clock.seconds
             if left <= 0:
                 return count
-            # A millisecond more than is due, so that no rounding makes it twice.
+            # A millisecond more than needed, so that no rounding makes it twice.
             self.clock.go_on(min(left, self.retention.seconds_to_next() + 0.001))
 
 
@@ -146,7 +146,7 @@ def scenes(tmp_path):
 
 
 def test_segments_that_have_had_their_time_go(scenes):
-    """All but the one that the log ends in; whoever listens is told where the log begins, each time."""
+    """All but the one that the log ends in; each time listeners are told where the log begins."""
     scene = scenes()
     scene.fill(5)
     assert scene.run(70) == 4
@@ -297,7 +297,7 @@ def test_segments_wait_for_dispatchers(scenes):
 
 
 def test_what_a_dispatcher_loses_is_a_warning(scenes, caplog):
-    """It says who did not have the segment."""
+    """It names the dispatchers that did not have the segment."""
     scene = scenes(dispatcher_reserved_time=0)
     scene.fill(2)
     scene.retention.cursors = lambda: {"index": 17}
@@ -332,7 +332,7 @@ def test_puts_are_refused_while_the_disk_is_too_full_and_taken_again_by_itself(s
 
 
 def test_segments_go_until_puts_are_taken_again(scenes):
-    """A disk above the warning level takes segments of any age, whoever has them."""
+    """A disk above the warning level takes segments of any age, also those that dispatchers still need."""
     scene = scenes()
     scene.fill(9)
     scene.age(1)
@@ -404,7 +404,7 @@ class StubbornFiles(Files):
 
 
 def test_what_cannot_be_removed_is_said_once_and_tried_again(scenes, caplog):
-    """Nobody is told that the log begins later than it does."""
+    """No listener is told that the log begins later than it does."""
     files = StubbornFiles()
     scene = scenes(files)
     scene.fill(3)
@@ -419,7 +419,7 @@ def test_what_cannot_be_removed_is_said_once_and_tried_again(scenes, caplog):
 
 
 def test_a_disk_that_does_not_answer_changes_nothing(scenes, caplog):
-    """Nothing goes for a reason that nobody knows."""
+    """No segment goes without a reason that the plan names."""
     scene = scenes()
     scene.fill(3)
     scene.disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
@@ -460,7 +460,7 @@ def test_a_trimmed_store_goes_on_after_the_next_opening(scenes, tmp_path):
 
 
 def test_the_thread_works_and_ends(scenes):
-    """It is started with the cursors, woken by whoever asks, and gone when the store is closed."""
+    """It is started with the cursors, woken by requests, and gone when the store is closed."""
     scene = scenes(delete_when="0")
     scene.set_clock(START_MS - START_MS % (24 * HOUR_MS) + 37 * HOUR_MS)
     scene.fill(2)

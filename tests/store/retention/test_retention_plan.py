@@ -148,7 +148,7 @@ def test_dispatchers_that_do_not_have_a_segment_are_waited_for():
 
 
 def test_dispatchers_are_not_waited_for_for_ever():
-    """After as many hours more as were set, the segment goes, and it is said who misses it."""
+    """After as many hours more as were set, the segment goes, and the plan names the dispatchers that miss it."""
     fates = plan(segments(OLD, YOUNG), at(4), cursors={"index": 7}, dispatcher_reserved_time=32)
     assert goes(fates) == [True, False]
     assert "durable_cursors=index:7 dispatcher_reserved_time=32" in fates[0].reason
@@ -158,7 +158,7 @@ def test_dispatchers_are_not_waited_for_for_ever():
 
 
 def test_a_disk_above_the_warning_level_waits_for_nobody():
-    """Below it, room is made of segments that everybody has."""
+    """Below it, segments that all dispatchers have make room."""
     cursors = {"index": SIZE}
     assert goes(plan(segments(YOUNG, YOUNG, YOUNG), at(9), level=DiskLevel.FORCIBLE, cursors=cursors)) == [
         True,
@@ -189,7 +189,7 @@ def test_hours_are_local(monkeypatch, zone):
 
 
 def test_a_segment_that_went_since_they_were_listed_is_left_out(tmp_path):
-    """Whoever asks what goes meets retention at its work."""
+    """A plan made beside retention sees segments disappear."""
     for number in range(3):
         (tmp_path / f"{number * SIZE:020d}").write_bytes(bytes(SIZE))
     listed = Segments(tmp_path).list

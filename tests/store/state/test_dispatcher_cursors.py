@@ -34,7 +34,7 @@ def test_one_that_has_not_said_where_it_is_stays_where_it_was(store):
 
 
 def test_a_damaged_note_is_refused(store):
-    """Nobody deletes by numbers that may be wrong."""
+    """Retention does not go by numbers that may be wrong."""
     keep_dispatcher_cursors(store, {"index": 90}, Files())
     path = store / "reput" / "dispatcher_cursors"
     path.write_bytes(path.read_bytes().replace(b"90", b"99"))

@@ -159,7 +159,7 @@ def test_what_the_making_of_a_store_leaves_is_told_from_other_things(tmp_path, n
 
 
 def test_files_with_bytes_are_never_left_overs(tmp_path):
-    """Somebody wrote them."""
+    """They were written."""
     (tmp_path / "lock").write_text("a note of mine")
     assert not is_unfinished(tmp_path)
     (tmp_path / "lock").write_text("lock")
@@ -170,7 +170,7 @@ def test_files_with_bytes_are_never_left_overs(tmp_path):
 
 
 def test_queues_without_a_log_are_no_store_that_was_never_used(tmp_path):
-    """RocketMQ's checkpoint lies there, and so do units: their log is lost, and nobody may begin anew over them."""
+    """RocketMQ's checkpoint lies there, and so do units: their log is lost, and no new log may begin over them."""
     (tmp_path / "checkpoint").write_bytes(bytes(4096))
     queue = tmp_path / "consumequeue" / "orders" / "0"
     queue.mkdir(parents=True)

@@ -125,7 +125,7 @@ def test_views_say_up_to_when_they_are_on_disk(tmp_path):
 
 
 class Told(Publisher):
-    """Counts how often it was told that something is to be known of the writer."""
+    """Counts how often it was told to look at the writer."""
 
     count = 0
 

@@ -1,4 +1,4 @@
-"""The store's lock: who may write, and who wrote last."""
+"""The store's lock: it excludes all writers but one, and names the last one."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
                   │                              └──▶ index
                   └──▶ damage, stale
 
-One pass, streaming, reading only. It works on a store that nobody has open, whoever wrote it, and beside a writer: then
-it goes as far as the log went when it began, and a view may be behind.
+One pass, streaming, reading only. It works on a store of reput or RocketMQ that no process has open, and beside a
+writer: then it reads up to where the log ended when it began, and a view may be behind.
 """
 
 from __future__ import annotations

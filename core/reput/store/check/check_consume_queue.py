@@ -92,7 +92,7 @@ class ConsumeQueueCheck:
         expected_records: ExpectedRecords,
         damage: Ranges,
     ) -> None:
-        """*expected_records*: says below where no unit is due; old ones may be left."""
+        """*expected_records*: tells below which offset a queue needs no unit; old ones may be left."""
         self.expected_records = expected_records
         self.root = store_directory / "consumequeue"
         self.batch_topics = BatchTopics(store_directory)

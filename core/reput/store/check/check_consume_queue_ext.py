@@ -111,7 +111,7 @@ class ConsumeQueueExtCheck:
             self.compare_bits(topic, unit.filter_bit_map, self.expected_bits.get(commit_log_offset, 0), where)
 
     def compare_bits(self, topic: str, bit_map: bytes, expected: int, where: str) -> None:
-        """Compare a bit map with the bits that must be set, and count those that nobody can tell anything of."""
+        """Compare a bit map with the bits that must be set, and count those that nothing can be said about."""
         bits = int.from_bytes(bit_map, "little")
         filters = self.filters.get(topic, ())
         if any(known.bit_count != 8 * len(bit_map) for known in filters):

@@ -89,7 +89,7 @@ class IndexCheck:
 
         Args:
             damage: is looked at whenever it matters, and may grow until then.
-            unclean: whoever wrote the store was killed, it may be between an entry and what leads to it.
+            unclean: the last writer was killed, possibly between writing an entry and the slot that leads to it.
         """
         self.unclean = unclean
         self.expected_records = expected_records

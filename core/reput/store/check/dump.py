@@ -1,7 +1,7 @@
 """What the log of a store holds, row by row, in its order: every record, and every byte that is none.
 
-A record whose fields the records around it contradict is damage here, as for a check: its row would show as true what
-nobody wrote. What is found out about one only far behind it comes as a row of its own at the end.
+A record whose fields the records around it contradict is damage here, as for a check: its row would show fields
+that no program wrote. If later records prove a record wrong, a row of its own at the end says so.
 
 Reading only, streaming, also beside a writer: then the dump ends where the log ended when it began, and nothing is said
 about what lies behind, because a writer stores the size word of a record last. What retention takes before it was read

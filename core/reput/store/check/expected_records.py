@@ -1,8 +1,8 @@
 """ExpectedRecords: which records views have to have, while retention and deletions of topics go on beside a check.
 
-A store loses segments at any moment, a live one topics, too, and the views lose their parts a little later. So whoever
-finds something missing looks again at where the log begins by now, and at which topics were deleted, before he calls it
-a difference: segments are removed, and deletions written down, before any file of a view goes.
+A store loses segments at any moment, a live one also topics, and the views lose their parts a little later. Before a
+check calls something missing a difference, it therefore looks again at where the log begins and which topics were
+deleted: segments are removed, and deletions recorded, before any file of a view goes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Array = np.ndarray[Any, Any]
 
 
 class ExpectedRecords:
-    """What a check of one store can count on.
+    """What a check of one store can expect of the views.
 
     Attributes:
         begin: commit-log offset of the first byte that the log still has.
         deleted: topic → where it was deleted last.
-        recreated_at: the same of queues that RocketMQ made anew, by (topic, queue id).
-        live: somebody writes the store meanwhile.
+        recreated_at: the same of queues that RocketMQ recreated, by (topic, queue id).
+        live: a writer has the store open.
     """
 
     def __init__(self, store_directory: Path, recreated: Iterable[RecreatedQueue], *, live: bool) -> None:
@@ -43,7 +43,7 @@ class ExpectedRecords:
         self.live = live
 
     def refresh(self) -> None:
-        """Look again. A log that nobody writes may be trimmed by hand."""
+        """Look again. The log of a closed store may be trimmed by hand."""
         if self.log_stamp.changed():
             self.begin = max(self.begin, Segments(self.log_directory).offset_min)
         if self.live:

@@ -103,7 +103,7 @@ class Parser:
             return float(number[0]) if number[1] or number[2] else self.whole(number[0])
         if (word := self.take(BARE_NAME)) and word[0] in WORDS:
             return WORDS[word[0]]
-        raise self.error("a value is due")
+        raise self.error("a value is missing")
 
     def mapping(self) -> dict[str | int, Any]:
         fields: dict[str | int, Any] = {}
@@ -111,11 +111,11 @@ class Parser:
         while self.skip(COMMAS) != "}":
             key = self.key()
             if self.skip(BLANK) != ":":
-                raise self.error("a colon is due")
+                raise self.error("a colon is missing")
             self.position += 1
             fields[key] = self.value()
             if self.skip(BLANK) not in (",", "}"):
-                raise self.error("a comma or a closing brace is due")
+                raise self.error("a comma or a closing brace is missing")
         self.position += 1
         return fields
 
@@ -126,7 +126,7 @@ class Parser:
             return self.whole(integer[0])
         if name := self.take(BARE_NAME):
             return name[0]
-        raise self.error("a name is due")
+        raise self.error("a name is missing")
 
     def whole(self, digits: str) -> int:
         if len(digits) > DIGITS_MAX:
@@ -139,7 +139,7 @@ class Parser:
         while self.skip(COMMAS) != "]":
             items.append(self.value())
             if self.skip(BLANK) not in (",", "]"):
-                raise self.error("a comma or a closing bracket is due")
+                raise self.error("a comma or a closing bracket is missing")
         self.position += 1
         return items
 

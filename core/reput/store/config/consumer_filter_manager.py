@@ -20,7 +20,7 @@ from reput.store.disk.files import Clock, Files
 
 __all__ = ["ConsumerFilterData", "ConsumerFilterManager", "StoredBits"]
 
-# A filter that was alive when the broker stopped is dead since then, but nobody wrote when that was.
+# A filter that was alive when the broker stopped died then, but the file does not say when.
 DEAD_BEFORE_LOAD_MS = 30_000
 
 
@@ -51,7 +51,7 @@ class ConsumerFilterData(StoredFields, frozen=True):
 
     @property
     def is_dead(self) -> bool:
-        """Whether nobody consumes with it any more."""
+        """Whether no consumer uses it any more."""
         return self.dead_time >= self.born_time
 
     @property
@@ -108,7 +108,7 @@ class ConsumerFilterManager(ConfigManager):
         self.table, self.unknown = table, unknown
 
     def read_filter(self, fields: dict[str, Any]) -> ConsumerFilterData:
-        """Return one filter as it stands after a start: nobody consumes with it yet."""
+        """Return one filter as it is after a start: no consumer uses it yet."""
         # "dead" follows from the two times, whatever the file says.
         data = ConsumerFilterData.from_fields({name: value for name, value in fields.items() if name != "dead"})
         if data.dead_time:

@@ -31,12 +31,12 @@ class DelayOffsetManager(ConfigManager):
         self.unknown: dict[str, Any] = {}
 
     def query_offset(self, level: int) -> int | None:
-        """Return the queue offset that is to be delivered next, None if none was kept."""
+        """Return the queue offset to deliver next, None if the file has none for *level*."""
         with self.lock:
             return self.offset_table.get(level)
 
     def update_offset(self, level: int, queue_offset: int) -> None:
-        """Set the queue offset that is to be delivered next."""
+        """Set the queue offset to deliver next."""
         with self.lock:
             self.offset_table[level] = queue_offset
 

@@ -6,8 +6,8 @@
     > 75           segments that have had their time go at any hour
     otherwise      they go at the hours of ``delete_when``
 
-The numbers are settings, kept within RocketMQ's bounds. Used means used by anybody, as a part of what is used or may be
-by users without privileges, in whole percent, rounded up.
+The numbers are settings, kept within RocketMQ's bounds. "Used" counts all users' bytes, as a share of
+what users without privileges use or may use, in whole percent, rounded up.
 
 Source: RocketMQ store, DefaultMessageStore.CleanCommitLogService; common, UtilAll.getDiskPartitionSpaceUsedPercent.
 """

@@ -45,7 +45,7 @@ Progress = Callable[[], None]
 
 
 def untold() -> None:
-    """Tell nobody of the progress."""
+    """Report the progress to nothing."""
 
 
 class Clock:
@@ -120,8 +120,8 @@ class Mapping:
     def write_forced(self, data: bytes, at: int) -> None:
         """Write all of *data* by position, and have it on disk; nothing else that was written is forced.
 
-        One system call, where the system has it: a thread that computes may keep the interpreter lock for 5 ms from who
-        comes back from one.
+        One system call, where the system has it: after each call, a computing thread may hold the interpreter lock for
+        another 5 ms.
 
         Raises:
             OSError: a part of it may have been written, and none of it be on disk.
@@ -155,11 +155,11 @@ class Mapping:
             raise named(error, self.path) from None
 
     def has_name(self) -> bool:
-        """Tell whether the file is still in a directory; what is written to one that is not, nobody finds again."""
+        """Tell whether the file is still in a directory; otherwise its bytes are lost when it is closed."""
         return os.fstat(self.descriptor).st_nlink > 0
 
     def close(self) -> None:
-        """Unmap and close; a view that somebody still holds keeps the memory until it is dropped."""
+        """Unmap and close; a view that is still in use keeps the memory until it is dropped."""
         self.memory.release()
         # Where a reader's view lives on, the mapping goes with it.
         with contextlib.suppress(BufferError):
@@ -384,7 +384,7 @@ class Files:
                 group.append(self.open(path))
                 opened.callback(group[-1].close)
             # What is written already when the first is forced is in the same commit of the file system's journal.
-            # Else each has one of its own, and who writes to another file meanwhile waits for some of them.
+            # Otherwise each has a commit of its own, and writes to other files wait for some of them.
             for file in group:
                 file.begin_force()
             for file in group:

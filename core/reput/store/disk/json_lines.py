@@ -77,7 +77,7 @@ class JsonLines(Generic[Row]):
             yield line
 
     def read_lines(self) -> Iterator[Row | DamagedLine]:
-        """Yield all rows, and lines that are none in their places, for those who can go on without them."""
+        """Yield all rows, and a `DamagedLine` in place of each line that is none."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:

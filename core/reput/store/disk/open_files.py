@@ -86,7 +86,7 @@ class OpenFiles:
         self.forget()
 
     def __del__(self) -> None:
-        # Whoever leaves a reader without closing it, or a dispatcher that is no more, must not keep its files open.
+        # A reader that is dropped without `close`, or a dispatcher that has ended, must not keep its files open.
         for descriptor in self.descriptors.values():
             os.close(descriptor)
 

@@ -24,7 +24,7 @@ ADVICE = {
     errno.ENOMEM: NO_MEMORY,
     errno.EAGAIN: "Raise the limit of processes and threads: ulimit -u, or that of the container.",
     errno.EIO: "The disk may be failing: see the system's log (dmesg), and `reput check STORE`.",
-    errno.EACCES: "See its owner and mode; run as a user who may read it.",
+    errno.EACCES: "See its owner and mode; run as a user that may read it.",
 }
 # What Python says where the system starts no thread, or the program ends; it has no class of its own.
 NO_THREAD = ("can't start new thread", "can't create new thread")
@@ -69,7 +69,7 @@ def tell_store_error(what: str) -> Iterator[None]:
 
     Raises:
         StoreFull: the disk has no room.
-        StoreReadOnly: this user may not write there, or nobody may.
+        StoreReadOnly: this user may not write there, or the file system is read-only.
         StoreError: anything else that the system refused, a thread or memory included.
     """
     try:

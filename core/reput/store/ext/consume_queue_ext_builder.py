@@ -37,7 +37,7 @@ from reput_hooks import Cursor, DispatchRequest
 
 __all__ = ["ADDRESS_FILE_SIZE", "ConsumeQueueExtBuilder", "ExtCursor", "ExtState"]
 
-# Of the sidecar, which nobody but reput reads.
+# Of the sidecar, which only reput reads.
 ADDRESS_FILE_SIZE = 300_000 * UNIT_SIZE
 
 
@@ -290,7 +290,7 @@ class ConsumeQueueExtBuilder:
     def expire(self, commit_log_offset_min: int) -> list[Path]:
         """Leave out the files that hold only units of records below *commit_log_offset_min* and return them.
 
-        They are to be removed once the state that `force` makes without them is kept durably.
+        Remove them once the state that `force` makes without them is durable.
 
         Source: RocketMQ store, ConsumeQueueExt.truncateByMinAddress.
         """

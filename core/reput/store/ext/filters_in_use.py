@@ -1,6 +1,6 @@
 """FiltersInUse: which version of the consumers' filters the bit maps of the consume queue ext are made with.
 
-The dispatcher `consume_queue_ext` keeps it in its folder; whoever registers filters waits for it.
+The dispatcher `consume_queue_ext` writes it to its folder. A process that registers filters waits for it.
 """
 
 from __future__ import annotations

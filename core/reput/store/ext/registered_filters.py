@@ -1,6 +1,6 @@
 """RegisteredFilters: the consumers' filters of a store, and which of them a record passes.
 
-They are those of ``config/consumerFilter.json``, read again whenever somebody has changed it.
+They come from ``config/consumerFilter.json``, which is read again whenever it has changed.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ class IndexBuilder:
             return
         last = self.map(state.names[-1])
         self.last = last
-        # The next files are like this one: whoever made it has its numbers in a configuration.
+        # The next files are like this one: the program that made it is configured so.
         self.slot_count, self.entry_count = last.slot_count, last.entry_count
         for name in state.names[:-1]:
             self.sizes_of(self.directory / name)
@@ -320,7 +320,7 @@ class IndexBuilder:
     def expire(self, commit_log_offset_min: int) -> list[Path]:
         """Leave out the leading files whose records all lie below *commit_log_offset_min*, never the last; return them.
 
-        They are to be removed once the state without them is kept durably.
+        Remove them once the state without them is durable.
 
         Source: RocketMQ store, IndexService.deleteExpiredFile.
         """

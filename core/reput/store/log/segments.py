@@ -103,7 +103,7 @@ class Segments:
         except PermissionError as error:
             raise StoreError(
                 f"the log may not be read: directory={self.directory} error={error.strerror}",
-                "See its owner and mode; run as a user who may read it.",
+                "See its owner and mode; run as a user that may read it.",
             ) from None
         except OSError as error:
             raise NotAStore(f"no commit log here: directory={self.directory} error={error.strerror}") from None

@@ -11,8 +11,8 @@ its queue is the queue offset.
 A *pre-blank* unit (0, 7FFFFFFF, 0) stands where the log has no record: before the first unit of a queue that does not
 begin with 0, and for queue offsets that the log has lost.
 
-A reader may stand beside the builder, in another process, or come upon a store that nobody has open. It never asks a
-file how long it is: a unit counts only if its record ends at or before the builder's progress. Units ascend, and behind
+A reader may run beside the builder, in another process, or on a store that no process has open. It never asks a file
+how long it is: a unit counts only if its record ends at or before the builder's progress. Units ascend, and behind
 the last one there are zeros - or, in a store that a RocketMQ left, old units that point behind the log's end. So the
 end lies behind the last unit that counts and that the log agrees with. A unit before it that does not is damage, never
 the end.
@@ -84,7 +84,7 @@ class ConsumeQueue:
     def counted_unit_bytes(self, queue_offset: int, count: int) -> bytes:
         """Return what `unit_bytes` would; all of these units lie before the `end` that was asked for just now.
 
-        Who follows a queue wants what that has read when it moved.
+        A reader that follows a queue wants the units that `end` has just read.
         """
         first, looked_at = self.looked_at
         begin = (queue_offset - first) * UNIT_SIZE
@@ -352,7 +352,7 @@ class ConsumeQueue:
             if not units:
                 if self.cut_short(queue_offset) is None:
                     return None
-                # What lies in the next file is there; what this one lacks is named to who asks for it.
+                # The next file has its units. A read of a unit that this one lacks raises the error that names it.
                 queue_offset += 1
                 queue_offset += -queue_offset % (self.file_size // UNIT_SIZE)
                 continue

@@ -450,7 +450,7 @@ class ConsumeQueueBuilder:
     def expire(self, commit_log_offset_min: int) -> list[Path]:
         """Leave out the files that hold only records below *commit_log_offset_min* and return them.
 
-        They are to be removed once the table that `force` makes without them is kept durably.
+        Remove them once the table that `force` makes without them is durable.
         """
         self.abandon_force()
         expired: list[Path] = []

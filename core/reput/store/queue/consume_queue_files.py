@@ -1,8 +1,8 @@
 """ConsumeQueueFiles: the files of one (topic, queue id), as their one writer sees them; `consume_queue` draws them.
 
-A file has its full size from its making on, sparse, and what is not written yet reads as zero. Zeros behind the last
-unit are part of the promise: a reader takes whatever lies below the builder's progress, so whoever cuts a queue zeroes
-what was cut.
+A file has its full size from its creation on, sparse, and bytes that are not written yet read as zero. Zeros behind
+the last unit are part of the format: a reader takes all units below the builder's progress, so cutting a queue zeroes
+what is cut.
 
 Source: RocketMQ store, ConsumeQueue.putMessagePositionInfo, fillPreBlank, truncateDirtyLogicFiles.
 """

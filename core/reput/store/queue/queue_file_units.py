@@ -41,7 +41,7 @@ class QueueFileUnits:
                 if begin is not None:
                     path = directory / name
                     stat = path.stat()
-                    # Whoever opened somebody's pipe would wait for its other end.
+                    # Opening a named pipe would block until another process opened its other end.
                     if S_ISREG(stat.st_mode):
                         self.files.append((begin // UNIT_SIZE, stat.st_size // UNIT_SIZE, path))
 

@@ -62,7 +62,7 @@ class QueueOffsets:
         """Let the queues of *topic* begin with 0 again: it was deleted."""
         queues = self.queues.get(topic)
         if queues:
-            # Whoever holds the same table sees it, too.
+            # Other holders of the same table see the change, too.
             queues.clear()
 
     def forget_queue(self, topic: str, queue_id: int) -> None:

@@ -136,7 +136,7 @@ class BatchQueueReader:
         return first_from(self.begin, self.end, lambda at: self.unit(at).base_queue_offset > queue_offset) - 1
 
     def messages(self, unit: BatchUnit) -> list[bytes] | None:
-        """Return the messages of a unit as records; None: the log has them no more, or somebody has accepted that.
+        """Return the messages of a unit as records; None: they are gone, or an operator has accepted their damage.
 
         Raises:
             DamagedStore: the bytes are not what the unit says.

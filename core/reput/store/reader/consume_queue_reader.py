@@ -59,7 +59,7 @@ class ConsumeQueueReader(ConsumeQueueBounds):
         """Return False for a record whose body does not have its CRC, if an operator has accepted that.
 
         Raises:
-            DamagedStore: nobody has.
+            DamagedStore: no operator has.
         """
         _, _, _, queue_offset, commit_log_offset, _ = QUEUE_PLACE.unpack_from(record)
         if self.store.is_accepted(commit_log_offset):
@@ -131,7 +131,7 @@ class ConsumeQueueReader(ConsumeQueueBounds):
         agreed = self.store.agreed
         try:
             if agreed is not None and len(run) == 1 and agreed[:3] == (self, *run[0]):
-                # Who follows a queue wants the record by which its end was found.
+                # A reader that follows a queue wants the record by which its end was found.
                 data = agreed[3]
             else:
                 data = self.record_bytes(begin, end - begin) if end > begin else b""

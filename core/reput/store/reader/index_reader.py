@@ -37,8 +37,8 @@ class IndexReader:
     ) -> QueryMessageResult:
         """Return the newest *count_max* messages of *topic* with this key, in commit-log order.
 
-        The unique key that clients give counts as a key, too. Keys are compared, hashes only lead to them. What is
-        nobody's key may be the id that the store itself gave a message: it names the place in the log.
+        The unique key that clients give counts as a key. If no message has this key, it may be the id that the store
+        itself gave a message, which names the place in the log.
 
         Args:
             begin, end: store time in ms, both included; the index knows it to the second.

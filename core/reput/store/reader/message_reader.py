@@ -1,7 +1,7 @@
 """MessageReader: messages by queue position, with RocketMQ's answers to every case; by key through its `index`.
 
-It reads beside a live writer, in the writer's process or another, and on a store that nobody has open. A unit of a
-queue or an entry of the index is believed only below its view's progress, and only if the record there says the same:
+It reads beside a live writer, in the writer's process or another, and on a store that no process has open. A unit of a
+queue or an entry of the index counts only below its view's progress, and only if the record there says the same:
 topic, queue and queue offset, or the key.
 
 Source: RocketMQ store, DefaultMessageStore.getMessage, queryMessage and getOffsetInQueueByTime.
@@ -76,8 +76,7 @@ class MessageReader:
             ConfigError: *topic* can be no directory's name, or would lead out of the queues' directory.
         """
         if self.store.log_begin is None and self.queues_stamp.changed():
-            # Topics have come or gone, or the whole view was exchanged for one that was built anew: what is open may be
-            # files that nobody else has any more.
+            # Topics have come or gone, or a rebuilt view has replaced this one: the open files may be removed ones.
             self.store.forget()
         found = self.queues.get((topic, queue_id))
         if found is None:

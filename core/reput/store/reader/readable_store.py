@@ -50,16 +50,16 @@ class ReadableStore:
             progress: gives the commit-log offset up to which the view of that name is readable now.
             generation: gives a number that is raised whenever another view takes the place of the one of that name, or
                 files of it were removed that may be open here.
-            log_begin: gives the commit-log offset of the first byte that the log still has; beside the store's writer,
-                in whose process *generation* never lags behind. None: directories are asked instead, at each read.
-            deletions: gives where in the log each topic was deleted last; None: a file is asked instead.
-            own_from: commit-log offset from which on this very process has put all records. Bodies of others, which
-                have come from a disk, are compared with their CRC.
-            on_damage: is told of each error that names a damaged place of the log, before it is raised.
-            queue_end_at: gives where a queue (topic, queue id) ends that is built up to a commit-log offset, 0 where
-                that is not known; beside the store's writer, in whose process it is once all was built. None: the
-                view's cursor is asked instead.
-            at_rest: nobody builds the queues, so what stands behind the end of one is not there for a moment only.
+            log_begin: gives the commit-log offset of the first byte that the log still has; only in the writer's
+                process, where *generation* never lags behind. None: each read looks at the directories instead.
+            deletions: gives where in the log each topic was deleted last; None: a file is read instead.
+            own_from: commit-log offset from which on this process has put all records. The bodies of earlier records
+                come from a disk, and are compared with their CRC.
+            on_damage: gets each error that names a damaged place of the log, before it is raised.
+            queue_end_at: gives the end of a queue (topic, queue id) that is built up to a commit-log offset, 0 if it is
+                unknown; in the writer's process it is known once all records are built. None: the view's cursor is
+                read instead.
+            at_rest: no dispatcher builds the queues, so bytes behind the end of one are not only there for a moment.
         """
         self.directory = store_directory
         self.settings = settings
@@ -90,7 +90,7 @@ class ReadableStore:
         self.files.close()
 
     def progress(self, view: str) -> int:
-        """Return up to where *view* is readable; if it is another one than before, its files are opened anew.
+        """Return up to where *view* is readable. If another view has replaced it, its files are opened again.
 
         The progress is read first: that of a new view is published after its generation was raised.
         """
@@ -101,7 +101,7 @@ class ReadableStore:
         return progress
 
     def forget(self) -> None:
-        """Take nothing for granted that was read so far."""
+        """Read everything again: drop open files and what readers derived from them."""
         self.files.forget()
         self.file_sizes = None
         for forget in self.on_forget:
@@ -110,7 +110,7 @@ class ReadableStore:
     def log(self) -> Segments:
         """Return the segments, as the directory has them now."""
         begin = -1
-        # A system call for each directory would be half of what a read costs.
+        # A system call for each directory would be half the cost of a read.
         if self.log_begin is None:
             if self.segments is not None and not self.log_stamp.changed():
                 return self.segments
@@ -121,7 +121,7 @@ class ReadableStore:
         try:
             self.segments = Segments(self.directory / "commitlog")
         except StoreError:
-            # What was listed before must not pass for what is there now.
+            # The earlier list must not pass for the present one.
             self.log_stamp.forget()
             raise
         # The writer says where the log begins before the file goes.
@@ -167,7 +167,7 @@ class ReadableStore:
         return data
 
     def record_at(self, commit_log_offset: int) -> Record | None:
-        """Return the record that begins at this offset, None if it was before the log's first byte or is now.
+        """Return the record that begins at this offset, None if it lies before the log's first byte, also by now.
 
         Raises:
             DamagedStore: the bytes there are no record.
@@ -180,12 +180,12 @@ class ReadableStore:
                 # Near the end of its segment.
                 data = self.read_log(commit_log_offset, SIZE.size)
             size = int.from_bytes(data[: SIZE.size], "big")
-            # Whoever has an id may ask for any place, and in the middle of a record a size may be that of a segment.
+            # A message id may name any place, and in the middle of a record a size may be that of a segment.
             magic = data[MAGIC_CODE_AT : SIZE_AND_MAGIC.size]
             if size > len(data) and (not magic or int.from_bytes(magic, "big") in MESSAGE_MAGIC_CODES):
                 data = self.read_log(commit_log_offset, size)
         except OffsetOutOfRange:
-            # Retention may have taken it since somebody saw that the log has it.
+            # Retention may have taken it since the caller saw that the log has it.
             if self.segments is not None and commit_log_offset < self.segments.offset_min:
                 return None
             raise
@@ -203,17 +203,17 @@ class ReadableStore:
         try:
             record = self.record_at(commit_log_offset)
         except (DamagedStore, OffsetOutOfRange):
-            # An id that clients give looks like one, and names any byte.
+            # An id that a client gives looks the same, and names any byte.
             return None
         if record is None or record.message_id != message_id.upper() or not self.has_whole_body(record):
             return None
         return record
 
     def has_whole_body(self, record: Record) -> bool:
-        """Tell whether the body of *record* has its CRC. It has not, if an operator has accepted that.
+        """Tell whether the body of *record* has its CRC; False only if an operator has accepted the damage.
 
         Raises:
-            DamagedStore: nobody has.
+            DamagedStore: no operator has.
         """
         commit_log_offset = record.commit_log_offset
         if commit_log_offset >= self.own_from or not record.body or body_crc(record.body) == record.body_crc:
@@ -231,10 +231,10 @@ class ReadableStore:
         )
 
     def is_accepted(self, commit_log_offset: int) -> bool:
-        """Tell whether an operator has accepted that the log is damaged there, so that nobody waits for that record."""
+        """Tell whether an operator has accepted that the log is damaged there, so that reads pass that record over."""
         return accepted_end(accepted_damage(self.directory), commit_log_offset) is not None
 
     def told(self, error: DamagedStore) -> DamagedStore:
-        """Return *error*, which somebody is told of."""
+        """Report *error* and return it."""
         self.on_damage(error)
         return error

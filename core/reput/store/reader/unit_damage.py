@@ -1,6 +1,6 @@
 """What is wrong where a unit of a consume queue, within the queue's bounds, leads to no record of that queue.
 
-Two files disagree, the queue's and the log's. Who is told of it wants to know which of them is to be mended:
+Two files disagree, the queue's and the log's. The error tells which of them to repair:
 
     the unit    was never written, points behind the log or before its neighbours, into the middle of a record, or at
                 another queue's: `reput rebuild STORE consume_queue` builds it again from the log
@@ -61,9 +61,9 @@ def damage_of_unit(queue: ConsumeQueueBounds, queue_offset: int, unit: Unit) -> 
 def require_reason(queue: ConsumeQueueBounds, missing: list[tuple[int, Unit]]) -> bool:
     """Refuse units that were within the queue's bounds and lead to no record of it, unless there is a reason.
 
-    There is one where an operator has accepted that the log is damaged there, and where retention, the deletion of the
-    topic or a truncation has taken the record since the bounds were known: they are asked for again. Return whether
-    other units stand there now, which are to be read instead.
+    An accepted damage of the log is a reason, and so is the removal of the record by retention, by the deletion of the
+    topic or by a truncation since the bounds were read: the bounds are read again. Return True if there are other units
+    now, which the caller reads instead.
 
     Raises:
         DamagedStore: there is none.

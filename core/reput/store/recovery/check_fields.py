@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """A record that broke the sequence of its queue; the next one of the queue tells who is right."""
+    """A record that broke the sequence of its queue; the next one of the queue tells which is right."""
 
     expected: int
     place: Place
@@ -255,7 +255,7 @@ class FieldsCheck:
     # Texts and ports.
 
     def take_texts(self, columns: RecordColumns) -> None:
-        """Look for topics and properties that nobody wrote."""
+        """Look for topics and properties that no program writes."""
         queues, queue_index = columns.queues()
         for number, (topic, _) in enumerate(queues):
             if topic not in self.known_texts:

@@ -34,7 +34,7 @@ __all__ = ["adopt_queues"]
 
 
 def adopt_queues(directory: Path, store_directory: Path, file_size: int) -> tuple[QueueTable, int]:
-    """Return how far each queue below *directory* reaches, and up to where no record lacks its unit; 0: nobody knows.
+    """Return how far each queue below *directory* reaches, and up to where no record lacks its unit; 0: unknown.
 
     RocketMQ dispatches in the order of the log, so whatever lies before the last unit of all queues has its unit, too.
     Only where a queue has units that disagree with the log, or lacks its last ones, is it asked to go on from that
@@ -74,7 +74,7 @@ def spans_with_units(store_directory: Path, table: QueueTable) -> Iterator[tuple
     """Yield (topic, queue id, span) of the queues that the log had, and of which RocketMQ had units therefore.
 
     One that was deleted with its topic has none: neither has *table* a queue of that topic, nor does the stored
-    configuration know it any more. The records stay in the log, and nobody wants them.
+    configuration know it any more. The records stay in the log, unused.
     """
     found = read_found_queues(store_directory)
     if not found:

@@ -21,7 +21,7 @@ __all__ = ["adopt_ext"]
 
 
 def adopt_ext(builder: ConsumeQueueExtBuilder, store_directory: Path) -> tuple[ExtState, int]:
-    """Return what the ext files below *builder* hold, and up to where no record lacks its unit; 0: nobody knows.
+    """Return what the ext files below *builder* hold, and up to where no record lacks its unit; 0: unknown.
 
     The sidecar is written; nothing else is changed.
     """

@@ -2,7 +2,7 @@
 
 Everything behind the new end is copied to ``reput/cut/`` before it goes: the rest of the segment as
 ``OFFSET-SIZE``, later segments with anything in them as they are, under their own names. Segments without a byte were
-made ahead and are removed. Then there are zeros behind the end, which nobody takes for a record.
+made ahead and are removed. Then there are zeros behind the end, which are no record.
 
 The order survives a kill at any step: what lies furthest back goes first, so that what is left is always the log, then
 bytes that begin as before. Doing it again finishes it.

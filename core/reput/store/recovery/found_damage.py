@@ -1,11 +1,11 @@
-"""FoundDamage: places of the log where readers came upon damage, in ``reput/met_damage.jsonl``.
+"""FoundDamage: places of the log where readers found damage, in ``reput/met_damage.jsonl``.
 
-A store that was closed is opened without another look at its log, so who meets damage that came since is who reads the
-place. In the writer's process that is written down once, for `reput status` to tell; a program that only reads a store
-changes nothing in it, and keeps the error to itself.
+Opening a cleanly closed store does not read its log again, so damage that came since is found by the reader of the
+place. The writer's process records each place once, for `reput status`. A program that only reads a store changes
+nothing in it and records nothing.
 
-Each place is looked at again before it is told of: a disk may read it by now, and a copy of the segment may have been
-put back. What an operator has accepted, or cut, is told as that, or no more.
+Each place is read again before it is shown: the disk may read it by now, or a copy of the segment may have been put
+back. Places that an operator has accepted are shown as accepted, and those that were cut are not shown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reput.store.recovery.damage_list import read_damage
 
 __all__ = ["DamageRow", "FoundDamage", "FoundDamages", "is_whole", "known_damage"]
 
-# More than a person looks at; who has so much of it runs `reput check`.
+# More than a person looks at; `reput check` lists the rest.
 NOTED_MAX = 1000
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 class FoundDamage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The record at *commit_log_offset* was read at *timestamp* (ms since 1970 UTC), and is none for this *reason*.
 
-    *record_size*: as a view knows it; None: nobody does.
+    *record_size*: as a view knows it; None: unknown.
     """
 
     timestamp: int
@@ -50,7 +50,7 @@ class DamageRow(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "un
     Attributes:
         end: None where it is not known.
         accepted: an operator has accepted them, and reads pass them over.
-        met: when a reader came upon them, ms since 1970 UTC; None: an opening or a repair found them.
+        met: when a reader found them, ms since 1970 UTC; None: an opening or a repair found them.
     """
 
     begin: int
@@ -61,7 +61,7 @@ class DamageRow(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "un
 
 
 class FoundDamages:
-    """What the readers of one process came upon. Any thread may tell."""
+    """The damage that readers of one process found. Any thread may add to it."""
 
     def __init__(self, store_directory: Path) -> None:
         self.lines = JsonLines(store_directory / "reput" / "met_damage.jsonl", FoundDamage)
@@ -69,7 +69,7 @@ class FoundDamages:
         self.noted: set[int] | None = None
 
     def note(self, error: DamagedStore) -> None:
-        """Keep what *error* says, if it names a place of the log that was not met before."""
+        """Record *error* if it names a place of the log that is not recorded yet."""
         place = error.place
         if place is None:
             return
@@ -84,12 +84,12 @@ class FoundDamages:
                 logger.error("a reader came upon damage of the log: %s", error)
                 self.lines.append(FoundDamage(time.time_ns() // 1_000_000, commit_log_offset, record_size, str(error)))
             except (OSError, DamagedStore) as failure:
-                # Whoever reads is told of the damage of the log, which is the worse.
-                logger.error("damage that was met cannot be written down: %s", failure)
+                # The caller gets the damage of the log, which is the worse error.
+                logger.error("damage of the log could not be recorded: %s", failure)
 
 
 def known_damage(store_directory: Path, log_end: int | None) -> list[DamageRow]:
-    """Return what is known to be damaged of a store's log up to *log_end*, in its order. Reads of it what was met.
+    """Return what is known to be damaged of a store's log up to *log_end*, in its order. Reads the found places again.
 
     Raises:
         DamagedStore: reput's own files that say so cannot be read.

@@ -1,4 +1,4 @@
-"""The end of a commit log, as a reader finds it who does not write it.
+"""The end of a commit log, as a reader finds it that is not its writer.
 
 A log does not say where it ends: segments have their full size from the start, and old bytes may follow the last
 record. The end is the last record that passes the whole-record check - magic, sizes, own offset, CRCs - on a chain of
@@ -80,8 +80,8 @@ def look_for_log_end(store_directory: Path, segments: Segments, begin: int | Non
         begin = skim(segments, begin)
     while True:
         damaged_at = [extent.begin for extent in walk.walk(begin) if extent.kind == "damage"][:1]
-        # While somebody appends, a record that was half written when it was looked at may be followed by whole ones
-        # when these are looked for. Then the first is whole by now.
+        # Beside a writer, a record may be half written when it is read, and followed by whole ones when those are
+        # looked for. Then the first is whole by now.
         if damaged_at in ([], [begin]) or not StoreLock.may_be_held(store_directory):
             return walk.log_end
         (begin,) = damaged_at

@@ -9,7 +9,7 @@ A log that was closed cleanly says in three places how far it went, and none of 
                    else decides
 
 If one of them knows of records behind the last readable one, what lies there is *damage*. Otherwise it is *stale*:
-RocketMQ cuts without zeroing. After a crash nobody promised more than what is readable, so what is torn then is stale.
+RocketMQ cuts without zeroing. After a crash only readable records count, so torn ones are stale.
 
 A log that was not closed may be unreadable in the middle for two reasons, and they look the same: damage, and a power
 cut that took some of the pages which were not yet forced. They are told apart by what is known:
@@ -43,7 +43,7 @@ __all__ = ["find_unforced", "judge_tail", "known_durable"]
 
 
 def find_unforced(store_directory: Path, boot_id: str | None) -> int | None:
-    """Return from where on the log may lack what a power cut took; None: nowhere, or nobody knows.
+    """Return from where on the log may lack what a power cut took; None: nowhere, or unknown.
 
     Args:
         boot_id: of the machine's present start.

@@ -9,7 +9,7 @@ whether the log goes on there:
                                               without zeroing, so old records may lie behind the end
     there is no such record                 → the log ends before the range; bytes that are not zero are the *tail*:
                                               a record that was torn, or the rest of a stale one
-    nobody knows that it was ever forced,   → the log ends before the range, whatever follows: a power cut leaves any of
+    it may never have been forced,          → the log ends before the range, whatever follows: a power cut leaves any of
     and the power was cut                     the pages behind the last forced byte, so records may be whole behind one
                                               that is lost. That is the *tail*, too
 
@@ -58,7 +58,7 @@ WITHOUT_CRC = "records carry no CRC of their own, which force_verify_prop_crc as
 class Extent(msgspec.Struct, frozen=True):
     """A run of bytes of one kind: [begin, end) as commit-log offsets.
 
-    Where the kind is "records" it has *columns*, and *requests* if somebody has made them already.
+    Where the kind is "records" it has *columns*, and *requests* if they are made already.
     """
 
     kind: Literal["records", "blank", "damage", "stale", "tail"]
@@ -144,7 +144,7 @@ class LogWalk(SegmentReader):
         """Yield the extents from *begin* on, beside retention: what that takes before it was read is left out.
 
         Args:
-            until: whoever asks does not go on from there or behind; None: the log's end.
+            until: the caller does not go on from there or behind; None: the log's end.
             trimmed: is told from where to where something was left out.
 
         Raises:
@@ -163,7 +163,7 @@ class LogWalk(SegmentReader):
                 if at >= self.segments.offset_min:
                     if self.segments.begins == known:
                         raise
-                    # Somebody has taken a segment out of the middle, which the walk calls damage.
+                    # A segment is gone from the middle, which the walk calls damage.
                     continue
                 trimmed(at, self.segments.offset_min)
                 at = self.segments.offset_min

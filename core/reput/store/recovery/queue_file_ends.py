@@ -45,7 +45,7 @@ def next_offset_of_files(directory: Path, gone: list[tuple[int, int]]) -> int:
     """Return the queue offset behind the last unit of a queue that points at what is *gone*; 0 if none does.
 
     Args:
-        gone: ranges of the log, begin and end, that nobody can read any more.
+        gone: ranges of the log, begin and end, that cannot be read any more.
     """
     for first, units in units_from_the_end(directory):
         offset = units["commit_log_offset"]

@@ -1,13 +1,13 @@
 """QueueProof: whether a consume queue goes on behind the last of its units that the log agrees with.
 
-A unit at the end of a queue that is damaged looks like the queue's end. Who reads the queue alone cannot tell; two
-others know better:
+A damaged unit at the end of a queue looks like the queue's end. The queue's files alone cannot tell the two apart, but
+these can:
 
     the view's cursor    how far each queue reached when it was made durable, and where its last record lies
     the log              the records of the queue behind that place, which name their queue offsets
 
-Where nobody builds the queue, the cursor alone proves nothing, for a RocketMQ may have cut the store since: there the
-log has to have the record of the last message.
+If no dispatcher builds the queue, the cursor alone proves nothing, because RocketMQ may have cut the store since. Then
+the log must have the record of the last message.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class QueueProof:
                 self.kept = read_sealed(self.path, KeptEnds)
                 self.stamp = stamp
         except (OSError, DamagedStore):
-            # Who builds the view finds that out, and builds it again.
+            # The dispatcher finds that out, and builds the view again.
             return None
         return self.kept
 
@@ -87,7 +87,7 @@ class QueueProof:
             end: where the queue seems to end.
             begin: commit-log offset behind the record of the last unit before it, or where the log begins.
             progress: commit-log offset up to which the queue is built.
-            at_rest: nobody builds it, so the view's cursor may be of another log than this one.
+            at_rest: no dispatcher builds it, so the view's cursor may be of another log than this one.
         """
         if self.batch_topics.has(topic):
             return end
@@ -122,7 +122,7 @@ class QueueProof:
         try:
             yield from scan.pieces(begin, until)
         except (DamagedStore, OffsetOutOfRange):
-            # Damage of the log is named to who reads it.
+            # A read of these records names the damage.
             return
         finally:
             scan.close()

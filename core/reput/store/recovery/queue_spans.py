@@ -1,10 +1,10 @@
 """QueueSpans: from where to where the log has each queue, as it was when reput found a store that RocketMQ had closed.
 
-``reput/found_queues``, sealed, written once, before the store is called ours. The log is read whole then, so it costs
-no further look; and whoever takes over RocketMQ's queues, at once or years later, can tell whether one is missing, or a
-part of one, for which nobody would ever ask otherwise.
+``reput/found_queues``, sealed, written once, before reput takes the store over. The log is read whole then, so this
+costs no further read. A dispatcher that takes over RocketMQ's queues, at once or years later, can then tell whether a
+queue, or a part of one, is missing.
 
-A queue that begins anew, because its topic was deleted and made again, counts from there.
+A queue that RocketMQ recreated counts from its first new record.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ def recreated_by_walk(
 
 
 def present_recreated_queues(store_directory: Path, segments: Segments, store_id: str) -> list[RecreatedQueue]:
-    """Return where queues of a store begin anew, for who builds them without opening it. Reads only.
+    """Return the recreated queues of a store, for building its queues without opening it. Reads only.
 
     They are known, unless a RocketMQ has written since, or reput never did: then the log is read for them.
     """
@@ -263,7 +263,7 @@ def present_recreated_queues(store_directory: Path, segments: Segments, store_id
     try:
         return recover(store_directory, segments, store_id, clock.now_ms(), clock.boot_id()).recreated_queues
     except DamagedStore:
-        # Whoever builds the queues comes to the damage, too, and says so.
+        # Building the queues comes to the damage, too, and reports it.
         return read_recreated_queues(store_directory)
 
 

@@ -1,11 +1,11 @@
-"""Verifying a log in parallel: `verify_range` for those who read, `VerifiedWalk` for the one who judges.
+"""Verifying a log in parallel: `verify_range` reads, in any process; `VerifiedWalk` judges, in one.
 
     ranges ──▶ verify_range, anywhere ──▶ extents without bodies ──▶ VerifiedWalk ──▶ the extents of the log
                                                                           │
-                                                   bytes that nobody vouched for are read here
+                                                   bytes that no range verified are read here
 
 The walk takes an extent only at the very byte where it would have read next, so what it yields is what a `LogWalk` that
-read everything would have yielded. What is no plain record or blank nobody sends: judging it takes the whole history.
+read everything would have yielded. Ranges yield plain records and blanks alone: judging the rest takes all history.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def verify_range(store_directory: Path, message_delay_level: str, begin: int, un
             try:
                 found = walk.readable_extent(at)
             except OffsetOutOfRange:
-                # Retention took it. What that means the one who judges finds out.
+                # Retention took it. The walk finds out what that means.
                 return
             if isinstance(found, str):
                 return

@@ -1,6 +1,6 @@
-"""Retention of a store that nobody has open: what would go, and the removing of it, under the store's lock.
+"""Retention of a store that no process has open: which segments would go, and their removal under the store's lock.
 
-The views follow when the store is opened: each dispatcher is told then where the log begins.
+The views follow when the store is opened: each dispatcher then learns where the log begins.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def plan_cleaning(
     clock: Clock | None = None,
     disk_space: DiskSpace | None = None,
 ) -> list[SegmentFate]:
-    """Return what becomes of each segment if somebody asks for it now. Reads only, also beside a writer.
+    """Return what a request would do with each segment now. Reads only, also beside a writer.
 
     Args:
         cursors: up to where the view of each enabled dispatcher is durable; None: as was noted when the store was open.

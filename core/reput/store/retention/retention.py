@@ -45,7 +45,7 @@ class RetainedLog(Protocol):
         """Commit-log offset up to which the log is forced to disk."""
 
     def trim(self, path: Path, commit_log_offset_min: int) -> None:
-        """Remove the oldest segment, and have everybody know where the log begins now."""
+        """Remove the oldest segment, and publish where the log begins now."""
 
     def set_disk_full(self, reason: str | None) -> None:
         """Refuse puts, and say why; None: take them again."""
@@ -74,7 +74,7 @@ class Retention(ServiceThread):
         self.cursors: Callable[[], Mapping[str, int | None]] = dict
         self.on_trim: Callable[[], None] = lambda: None
         self.level = DiskLevel.FINE
-        # How often somebody has asked for what may go, and how many of these requests were met.
+        # How many requests to remove segments there were, and how many of them are done.
         self.requests = self.requests_met = 0
         self.look_at = clock.monotonic() + FIRST_LOOK_S
         self.delete_at = clock.monotonic()
@@ -119,7 +119,7 @@ class Retention(ServiceThread):
     # The agent.
 
     def do_work(self) -> int:
-        """Do what is due, and return how many segments went."""
+        """Remove segments whose time has come, and return how many went."""
         now = self.clock.monotonic()
         try:
             if now >= self.look_at:
@@ -139,7 +139,7 @@ class Retention(ServiceThread):
             return 0
 
     def seconds_to_next(self) -> float:
-        """Return how long nothing is due."""
+        """Return the seconds until there is something to do."""
         now = self.clock.monotonic()
         return max(0.0, (min(self.delete_at, self.look_at) if self.left else self.look_at) - now)
 
@@ -160,7 +160,7 @@ class Retention(ServiceThread):
 
     def delete_one(self, now: float) -> int:
         """Remove the oldest segment if it may go; return how many went."""
-        # Whoever asks while this plans is not met by it.
+        # A request that arrives during the plan is not part of it.
         requests = self.requests
         situation = self.situation(asked=requests > self.requests_met)
         # The last segment never goes. Where the log has a hole, it begins behind it.
@@ -187,7 +187,7 @@ class Retention(ServiceThread):
     def first_two(self) -> tuple[KeptSegment, KeptSegment | None]:
         """Return the oldest segment and the next one, if there is one, as the file system knows them now."""
         if len(kept := kept_segments(list(islice(self.listed, 2)))) < 2:
-            # The listed ones are used up, or somebody else has taken one.
+            # The listed ones are used up, or another program has removed one.
             self.listed = deque(Segments(self.directory / "commitlog").list)
             kept = kept_segments(list(islice(self.listed, 2)))
         return kept[0], kept[1] if len(kept) > 1 else None
@@ -201,6 +201,6 @@ class Retention(ServiceThread):
     def situation(self, *, asked: bool) -> Situation:
         """Return what a plan depends on besides the segments."""
         used = self.used_percent()
-        # Who asks sees the clock.
+        # A request goes by the system clock.
         now = self.clock.now_ms() if asked else self.log_clock.now_ms()
         return Situation(now, self.log.durable, self.levels.level(used), used, self.cursors(), asked)

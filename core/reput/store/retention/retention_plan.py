@@ -7,7 +7,7 @@ From the oldest segment on, each of these must hold, and the first segment of wh
                                        takes segments of any age
     it is time to delete               an hour of ``delete_when``, a disk that is short of room, or a person asked
     all enabled dispatchers have it    durably; they are waited for up to ``dispatcher_reserved_time`` more, and not at
-                                       all above the disk's warning level. Whoever comes late finds a gap
+                                       all above the disk's warning level. A dispatcher that is late finds a gap
 
 Source: RocketMQ store, DefaultMessageStore.CleanCommitLogService and MappedFileQueue.deleteExpiredFileByTime; the
 dispatchers are reput's own.
@@ -66,7 +66,7 @@ class SegmentFate(msgspec.Struct, frozen=True):
 
     Attributes:
         goes: it may be removed now.
-        due: when a running store removes it by itself as things stand, ms since 1970; None: nobody can say.
+        due: when a running store removes it by itself as things stand, ms since 1970; None: unknown.
         reason: why it goes, or what keeps it.
         missed_by: enabled dispatchers that do not have it durably.
     """

@@ -1,7 +1,7 @@
 """shown_delay_levels: the table of delay levels that the delay queues of a store were built with.
 
-A unit of ``SCHEDULE_TOPIC_XXXX`` has the time when its message is due in place of a tags code. What that is behind the
-record's store time is the delay of its level. Levels that nothing waits in show nothing.
+A unit of ``SCHEDULE_TOPIC_XXXX`` has the delivery time of its message in place of a tags code. That time minus the
+record's store time is the delay of its level. A level without waiting messages shows nothing.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class StoreIdentity(msgspec.Struct, frozen=True):
 
     Attributes:
         file_sizes: settings that the files themselves may not show, by name, in bytes or entries.
-        adopted_clean: the store was there already, and whoever wrote it had closed it; None: reput made it.
+        adopted_clean: another program wrote the store before; True if it had closed it. None: reput created it.
         settings: the other settings that decide what bytes mean, by name; the values in the order of their offsets. See
             `reput.store.state.recorded_settings`.
     """
@@ -85,7 +85,7 @@ def read_identity(store_directory: Path) -> StoreIdentity | None:
     except PermissionError as error:
         raise StoreError(
             f"the store may not be read: store={store_directory} path={error.filename} error={error.strerror}",
-            "See its owner and mode; run as a user who may read it.",
+            "See its owner and mode; run as a user that may read it.",
         ) from None
     if identity is not None and identity.layout_version > LAYOUT_VERSION:
         raise StoreError(

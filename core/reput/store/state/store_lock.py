@@ -1,11 +1,11 @@
-"""The store's lock: who may write.
+"""The store's lock: it excludes all writers but one.
 
 An open-file-description lock on byte 0 of ``lock``. A classic POSIX lock is lost when anything in the process closes
-that file; this one is not, and still excludes RocketMQ's. It names nobody, so the holder's process id and start time
-stand in ``reput/writer.json``; for RocketMQ's lock the system knows the process.
+that file; this one is not, and still excludes RocketMQ's. It names no process, so the holder's process id and start
+time are in ``reput/writer.json``; for RocketMQ's lock the system knows the process.
 
-The file's four bytes tell who wrote the store last, also after a kill: RocketMQ writes ``lock`` when it starts, reput
-``rput``. Neither reads what the other wrote for anything else.
+The file's four bytes name the program that wrote the store last, also after a kill: RocketMQ writes ``lock`` when it
+starts, reput writes ``rput``. Neither uses the other's bytes for anything else.
 
 Source: RocketMQ store, DefaultMessageStore.start (``lock`` bytes [0, 1)).
 """
@@ -52,12 +52,12 @@ class Writer(msgspec.Struct, frozen=True):
 
 
 class LockState(NamedTuple):
-    """Who holds the lock of a store.
+    """Whether a store's lock is held, and by which process.
 
     Attributes:
         held: None: this user may not look.
-        pid: the holder's process id; None: nobody holds it, or the holder is not visible from here, as a process of
-            another container is not.
+        pid: the holder's process id; None: the lock is free, or the holder is not visible from here, for example in
+            another container.
     """
 
     held: bool | None
@@ -74,7 +74,7 @@ def process_start_time(pid: int) -> int | None:
 
 
 def read_writer(store_directory: Path) -> Writer | None:
-    """Return who writes the store, or wrote it last with reput; None where that is not known."""
+    """Return the reput process that writes the store, or wrote it last; None if that is not known."""
     try:
         return msgspec.json.decode((store_directory / "reput" / "writer.json").read_bytes(), type=Writer)
     except (OSError, msgspec.MsgspecError):
@@ -97,7 +97,7 @@ class StoreLock:
 
         Raises:
             StoreLocked: another process has it; the text names it.
-            StoreReadOnly: this user may not write there, or nobody may.
+            StoreReadOnly: this user may not write there, or the file system is read-only.
         """
         self.path = store_directory / "lock"
         with tell_store_error(f"the store cannot be locked for writing: store={store_directory}"):
@@ -114,7 +114,7 @@ class StoreLock:
             raise
 
     def try_lock(self) -> bool:
-        """Take the lock if nobody has it."""
+        """Take the lock if it is free."""
         try:
             fcntl.fcntl(self.descriptor, F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
         except OSError as error:
@@ -125,7 +125,7 @@ class StoreLock:
 
     @classmethod
     def holder(cls, store_directory: Path, descriptor: int | None = None) -> int | None:
-        """Return the process id of the lock's holder, None if nobody holds it or the holder cannot be seen."""
+        """Return the process id of the lock's holder, None if the lock is free or the holder cannot be seen."""
         return cls.look(store_directory, descriptor).pid
 
     @classmethod
@@ -135,7 +135,7 @@ class StoreLock:
 
     @staticmethod
     def look(store_directory: Path, descriptor: int | None = None) -> LockState:
-        """Return who holds the lock of a store. Never takes the lock, and never creates the file."""
+        """Return the state of a store's lock. Never takes the lock, and never creates the file."""
         own = None
         if descriptor is None:
             try:
@@ -167,15 +167,15 @@ class StoreLock:
 
 
 def locked_error(store_directory: Path, holder: int | None, timeout: float | None) -> StoreLocked:
-    """Return the error that says who holds the lock of a store, process *holder* as far as it is known."""
+    """Return the error that names the process that holds the lock of a store, *holder* if it is known."""
     waited = f" waited_s={timeout:g}" if timeout else ""
     if holder == os.getpid():
         return StoreLocked(
             f"this program has the store open already: pid={holder} store={store_directory}{waited}",
             "Use the store that is open, from any thread, or close it first.",
         )
-    who = "the parent of this process" if holder == os.getppid() else "another process"
-    return StoreLocked(f"{who} writes this store: pid={holder or 'unknown'} store={store_directory}{waited}")
+    writer = "the parent of this process" if holder == os.getppid() else "another process"
+    return StoreLocked(f"{writer} writes this store: pid={holder or 'unknown'} store={store_directory}{waited}")
 
 
 def holder_of_open_file(store_directory: Path) -> int | None:

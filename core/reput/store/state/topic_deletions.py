@@ -1,7 +1,7 @@
 """TopicDeletions: which topics were deleted when, in ``reput/topic_deletions.jsonl``.
 
-Views are told by a frame; whoever reads the log instead, late or to build a view again, finds the deletions here, at
-their places. So a deletion is written here before its frame is published.
+A frame tells the views of a deletion. A dispatcher that reads the log instead, because it is late or builds its view
+again, finds the deletions here, each at its place. A deletion is therefore written here before its frame is published.
 
 The records of a deleted topic stay in the log until retention takes them. Queue offsets of a topic of the same name
 begin with 0 again behind its deletion, as RocketMQ has it.
@@ -59,8 +59,7 @@ class TopicDeletions:
 
 
 class LastDeletions:
-    """Where each topic of one store was deleted last, for those who read beside its writer: the file is asked each time
-    whether it is another."""
+    """Where each topic of one store was deleted last, for readers beside its writer. Each call looks for a new file."""
 
     def __init__(self, store_directory: Path) -> None:
         self.deletions = TopicDeletions(store_directory)
