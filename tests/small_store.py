@@ -178,9 +178,7 @@ def drop(opened: MessageStore) -> None:
     opened.commit_log.durable = opened.commit_log.appended
     opened.durability.flush_service.wake.set()
     opened.durability.flush_service.thread.join()
-    opened.commit_log.stopping = True
-    opened.commit_log.work.set()
-    opened.commit_log.helper.join()
+    opened.commit_log.helper.stop()
     opened.store_files.store_lock.close()
     opened.appender.closed = "dropped"
 

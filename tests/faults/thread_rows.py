@@ -140,7 +140,7 @@ def committer(victim: Victim) -> None:
 @death("reput-segments")
 def helper(victim: Victim) -> None:
     """Puts do its work themselves, in the next segments, too."""
-    victim.dies(CommitLog, "prepare", victim.store._engine.writer.commit_log.work.set)
+    victim.dies(CommitLog, "prepare", victim.store._engine.writer.commit_log.helper.wakeup)
     for _ in range(40):
         victim.put(properties={"large": "x" * 4000})
     assert len(list((victim.store.directory / "commitlog").iterdir())) > 2
@@ -149,7 +149,7 @@ def helper(victim: Victim) -> None:
 @death("reput-retention")
 def retention(victim: Victim) -> None:
     """Whoever asks for room is refused."""
-    victim.dies(Retention, "do_work", victim.store._engine.writer.retention.wake.set)
+    victim.dies(Retention, "do_work", victim.store._engine.writer.retention.wakeup)
     with victim.told():
         victim.store.clean()
 

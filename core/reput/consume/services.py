@@ -32,6 +32,7 @@ from reput.consume.registry.subscription_groups import SubscriptionGroups, check
 from reput.consume.registry.topics import Topics
 from reput.errors import ConfigError, ReputError, RequestRefused
 from reput.store.disk.shortages import do_all
+from reput.store.service.service_thread import ServiceThread
 from reput.store.service.threads import thread_death
 
 __all__ = ["ConsumeServices"]
@@ -86,8 +87,9 @@ class ConsumeServices:
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         # Broadcasting consumers, each with the file that its offsets are in; None: in memory.
         self.broadcasts: dict[ConsumerGroup, Path | None] = {}
-        self.closing = threading.Event()
-        self.keeper = store.threads.start("reput-offsets", self.keep_regularly)
+        self.closed = False
+        self.keeper = OffsetKeeper(self)
+        self.keeper.start()
 
     def consumer(
         self,
@@ -237,16 +239,6 @@ class ConsumeServices:
             *(shared.offsets.persist for shared in list(self.broadcasts)),
         )
 
-    def keep_regularly(self) -> None:
-        """Keep at the interval that the settings name, until the services are closed; the keeper's thread."""
-        while not self.closing.wait(self.settings.flush_consumer_offset_interval / 1000):
-            try:
-                self.keep()
-            except OSError as error:
-                # The next time may be better; whoever commits himself is told.
-                logger.warning("consumer offsets cannot be kept: error=%s", error)
-            self.look_for_queues()
-
     def look_for_queues(self) -> None:
         """Have all groups look which consumers they still have, and which queues their topics have now."""
         for shared in self.all_groups():
@@ -285,8 +277,7 @@ class ConsumeServices:
     def forget(self) -> None:
         """In a forked child of the writer: nobody consumes here, and the parent's files are left alone."""
         # Locks may be held by threads that only the parent has.
-        self.closing = threading.Event()
-        self.closing.set()
+        self.closed = True
         self.lock = threading.Lock()
         self.arrival_service.forget()
         self.hold_service.forget()
@@ -299,14 +290,14 @@ class ConsumeServices:
         Raises:
             OSError: the files hold what they held before.
         """
-        if self.closing.is_set():
+        if self.closed:
             return
-        self.closing.set()
+        self.closed = True
         do_all(
             *(shared.end for shared in self.all_groups()),
-            self.arrival_service.close,
+            self.arrival_service.stop,
             self.hold_service.end,
-            self.keeper.join,
+            self.keeper.stop,
             self.keep,
         )
 
@@ -317,3 +308,24 @@ def other_model(group: str, message_model: str) -> ConfigError:
         f"consumers of one group consume the same way: group={group!r} message_model_of_the_others={message_model}",
         "Give all of them the same broadcast=, or another group.",
     )
+
+
+class OffsetKeeper(ServiceThread):
+    """Keeps the offsets and filters of *services*, and looks for queues, every ``flush_consumer_offset_interval``."""
+
+    def __init__(self, services: ConsumeServices) -> None:
+        super().__init__("reput-offsets", services.store.threads)
+        self.services = services
+
+    def seconds_to_next(self) -> float:
+        """Return the interval."""
+        return self.services.settings.flush_consumer_offset_interval / 1000
+
+    def do_round(self) -> None:
+        """Keep and look."""
+        try:
+            self.services.keep()
+        except OSError as error:
+            # The next round tries again; a consumer that commits by itself gets the error.
+            logger.warning("consumer offsets cannot be kept: error=%s", error)
+        self.services.look_for_queues()

@@ -52,7 +52,7 @@ class OpenRing:
         """Publish all held records. Nothing is put after this."""
         service, self.release_service = self.release_service, None
         if service is not None:
-            service.close()
+            service.stop()
 
     def close(self) -> None:
         """Tell readers that no frame follows, and release the memory."""

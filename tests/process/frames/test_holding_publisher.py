@@ -204,7 +204,7 @@ def test_who_parks_later_asks_for_what_is_held(log):
     while log.memory.header.appended < 400:
         log.reader.park(LIMIT_S)
     assert [frame[:2] for frame in log.read()] == [(100, 400)]
-    service.close()
+    service.stop()
 
 
 def test_what_nobody_asks_for_is_published_soon(log):
@@ -218,7 +218,7 @@ def test_what_nobody_asks_for_is_published_soon(log):
         while log.memory.header.appended < log.count * 100 or log.publisher.is_watched:
             assert time.monotonic() < end
             time.sleep(0.001)
-    service.close()
+    service.stop()
 
 
 class CtrlC:
@@ -278,6 +278,6 @@ def test_a_service_that_is_closed_leaves_nothing_behind(log):
     """What was held is published."""
     service = ReleaseService(log.publisher, log.put_lock, log.memory.release_descriptor, Threads())
     log.put(4)
-    service.close()
+    service.stop()
     assert log.memory.header.appended == 400
     assert not service.thread.is_alive()

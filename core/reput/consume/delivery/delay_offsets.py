@@ -11,7 +11,6 @@ of are on disk: a message that a power cut takes back is delivered again.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
 import msgspec
@@ -20,7 +19,7 @@ from reput.errors import StoreError
 from reput.store.config.delay_offset_manager import DelayOffsetManager
 from reput.store.disk.sealed_file import read_sealed, seal
 from reput.store.message_store import MessageStore
-from reput.store.service.threads import StartedThread
+from reput.store.service.service_thread import ServiceThread
 from reput_hooks import Cursor
 
 __all__ = ["DELAY_OFFSETS_NAME", "DelayOffsets", "DeliveredUpTo"]
@@ -43,8 +42,11 @@ class DeliveredUpTo(msgspec.Struct, frozen=True):
     queue_offsets: dict[int, int]
 
 
-class DelayOffsets:
-    """Keeps what *delivered* says, every ``flush_delay_offset_interval`` while the log grows, on one thread."""
+class DelayOffsets(ServiceThread):
+    """Keeps what *delivered* returns, every ``flush_delay_offset_interval`` while the log grows.
+
+    `stop` does not keep what was delivered since the last round: one more `keep` does.
+    """
 
     def __init__(self, writer: MessageStore, delivered: Callable[[], DeliveredUpTo]) -> None:
         """Read what was kept. *delivered* is called from the own thread.
@@ -52,14 +54,13 @@ class DelayOffsets:
         Raises:
             DamagedStore: neither ``delayOffset.json`` nor its backup can be read, or reput's own file.
         """
+        super().__init__("reput-delay-offsets", writer.threads)
         self.writer = writer
         self.delivered = delivered
         self.path = writer.own / DELAY_OFFSETS_NAME
         self.manager = DelayOffsetManager(writer.directory, writer.files, writer.clock)
         self.manager.load()
         self.kept = read_sealed(self.path, DeliveredUpTo)
-        self.stopping = threading.Event()
-        self.thread: StartedThread | None = None
 
     def beginning(self) -> DeliveredUpTo | None:
         """Return what was kept last, if the log still has all that it had then; None: only RocketMQ's file counts."""
@@ -69,18 +70,17 @@ class DelayOffsets:
         cursor = Cursor(self.writer.store_id, kept.epoch, kept.commit_log_offset, 0)
         return kept if self.writer.epochs.holds(cursor) else None
 
-    def start(self) -> None:
-        """Begin to keep."""
-        self.thread = self.writer.threads.start("reput-delay-offsets", self.run)
+    def seconds_to_next(self) -> float:
+        """Return the interval."""
+        return self.writer.settings.flush_delay_offset_interval / 1000
 
-    def run(self) -> None:
-        """Keep at the interval until stopped; the own thread."""
-        while not self.stopping.wait(self.writer.settings.flush_delay_offset_interval / 1000):
-            try:
-                self.keep()
-            except (OSError, StoreError) as error:
-                # What was kept before still holds; more of the log has to be searched, that is all.
-                logger.warning("delay offsets are not kept now: path=%s error=%s", self.path, error)
+    def do_round(self) -> None:
+        """Keep, and report what the disk refuses."""
+        try:
+            self.keep()
+        except (OSError, StoreError) as error:
+            # What was kept before still holds; more of the log has to be searched, that is all.
+            logger.warning("delay offsets are not kept now: path=%s error=%s", self.path, error)
 
     def keep(self) -> None:
         """Write what was delivered so far, once that is on disk.
@@ -99,9 +99,3 @@ class DelayOffsets:
         for level, queue_offset in sorted(now.queue_offsets.items()):
             self.manager.update_offset(level, queue_offset)
         self.manager.persist()
-
-    def stop(self) -> None:
-        """End the thread. What was delivered since the last time is kept by one more `keep`."""
-        self.stopping.set()
-        if self.thread is not None:
-            self.thread.join()

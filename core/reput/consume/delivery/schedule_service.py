@@ -47,7 +47,7 @@ from reput.store.reader.message_reader import MessageReader
 from reput.store.record.delay_level import SCHEDULE_TOPIC
 from reput.store.record.message import MessageExtBrokerInner
 from reput.store.record.record import decode_record
-from reput.store.service.threads import StartedThread
+from reput.store.service.service_thread import ServiceThread
 from reput_hooks import Record
 
 __all__ = ["HALF_TOPIC", "DelayLevelRow", "ScheduleService"]
@@ -104,7 +104,7 @@ class Level:
         self.trouble: str | None = None
 
 
-class ScheduleService:
+class ScheduleService(ServiceThread):
     """Delivers the delayed messages of one store.
 
     Args:
@@ -121,6 +121,7 @@ class ScheduleService:
         Raises:
             DamagedStore: what was kept about that cannot be read.
         """
+        super().__init__("reput-schedule", writer.threads)
         self.writer = writer
         self.reader = reader
         self.wait_for_queue = wait_for_queue
@@ -129,9 +130,7 @@ class ScheduleService:
         self.changed = threading.Condition()
         # Held while messages are put and counted as delivered, so that what is kept says both or neither.
         self.delivering = threading.Lock()
-        self.stopping = False
         self.begun = False
-        self.thread: StartedThread | None = None
         self.delivered_count = 0
         self.refused_count = 0
         beginning = self.offsets.beginning()
@@ -202,15 +201,16 @@ class ScheduleService:
     def start(self) -> None:
         """Begin to deliver; what waits already is found by the thread."""
         if self.thread is None and not self.stopping:
-            self.thread = self.writer.threads.start("reput-schedule", self.run)
+            super().start()
+
+    def wakeup(self) -> None:
+        """End the sleep."""
+        with self.changed:
+            self.changed.notify_all()
 
     def stop(self) -> None:
         """Deliver nothing any more."""
-        with self.changed:
-            self.stopping = True
-            self.changed.notify_all()
-        if self.thread is not None and self.thread is not threading.current_thread():
-            self.thread.join()
+        super().stop()
         self.offsets.stop()
 
     def keep(self) -> None:

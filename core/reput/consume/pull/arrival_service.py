@@ -23,6 +23,7 @@ from typing import Protocol
 
 from reput.consume.pull.loop_arrivals import LoopArrivals, LoopStore, Queue, take_readable
 from reput.errors import DispatcherError, ReputError, StoreClosed, WaitTimeout
+from reput.store.service.service_thread import ServiceThread
 from reput.store.service.threads import Threads
 
 __all__ = ["CONSUME_QUEUE", "ArrivalService", "GrowingStore", "Holder", "Watch"]
@@ -81,7 +82,7 @@ class Watch:
         self.loop: LoopArrivals | None = None
 
 
-class ArrivalService:
+class ArrivalService(ServiceThread):
     """The arrivals of one store. Any thread and any event loop may call.
 
     Attributes:
@@ -89,6 +90,7 @@ class ArrivalService:
     """
 
     def __init__(self, store: GrowingStore, threads: Threads) -> None:
+        super().__init__("reput-hold", threads)
         self.store = store
         self.lock = threading.Lock()
         # By topic, in the order in which they came; the values mean nothing.
@@ -101,10 +103,8 @@ class ArrivalService:
         # (end of the log, queue); None: look at the deadlines.
         self.arrivals: SimpleQueue[tuple[int, Queue] | None] = SimpleQueue()
         self.loops: dict[asyncio.AbstractEventLoop, LoopArrivals] = {}
-        self.closed = False
         self.death: str | None = None
-        self.closing = threading.Event()
-        self.thread = threads.start("reput-hold", self.run, self.fail)
+        self.start()
 
     # Under the put lock.
 
@@ -213,9 +213,9 @@ class ArrivalService:
     def run(self) -> None:
         """Serve until the service is closed."""
         waiting: deque[tuple[int, Queue]] = deque()
-        while not self.closed:
+        while not self.stopping:
             self.take_arrivals(waiting)
-            if self.closed:
+            if self.stopping:
                 return
             if waiting:
                 readable = self.await_progress(min(end for end, _ in waiting))
@@ -248,7 +248,7 @@ class ArrivalService:
             pass
         except (DispatcherError, StoreClosed):
             # Nobody builds the queue now. Whoever waits goes on waiting, until its time is up.
-            self.closing.wait(min(STALLED_WAIT_S, timeout))
+            self.wake.wait(min(STALLED_WAIT_S, timeout))
         return self.store.readable_up_to(CONSUME_QUEUE)
 
     def serve(self, grown: set[Queue]) -> None:
@@ -275,18 +275,16 @@ class ArrivalService:
     def forget(self) -> None:
         """Wait for nothing: this is a forked child of the writer. A thread of the parent may hold the lock."""
         self.lock = threading.Lock()
-        self.closed = True
+        self.stopping = True
         self.watches.clear()
         self.loops_of_topic.clear()
 
-    def close(self) -> None:
-        """End the thread."""
-        self.closed = True
-        self.closing.set()
+    def wakeup(self) -> None:
+        """End every wait of the thread."""
+        super().wakeup()
         self.arrivals.put(None)
-        self.thread.join()
 
-    def fail(self, reason: str) -> None:
+    def end_waits(self, reason: str) -> None:
         """Tell the holder that the thread has died."""
         self.death = reason
         if self.holder is not None:

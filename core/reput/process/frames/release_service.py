@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 
 from reput.process.frames.holding_publisher import HoldingPublisher
+from reput.store.service.service_thread import ServiceThread
 from reput.store.service.threads import Threads
 
 __all__ = ["ReleaseService"]
@@ -21,7 +22,7 @@ __all__ = ["ReleaseService"]
 LOOK_MS = 20
 
 
-class ReleaseService:
+class ReleaseService(ServiceThread):
     """One thread. *descriptor* is the ring's `release_descriptor`, an eventfd.
 
     *on_asked* is called whenever a dispatcher has written to it, which may wait for more to be durable, too.
@@ -35,19 +36,19 @@ class ReleaseService:
         threads: Threads,
         on_asked: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__("reput-release", threads)
         self.publisher = publisher
         self.put_lock = put_lock
         self.descriptor = descriptor
         self.on_asked = on_asked
-        self.closing = False
-        self.thread = threads.start("reput-release", self.run, self.hold_no_more)
+        self.start()
 
     def run(self) -> None:
         """Release whenever somebody asks; while it is watched, look every `LOOK_MS`."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         timeout: int | None = None
-        while not self.closing:
+        while not self.stopping:
             was_asked = bool(poll.poll(timeout))
             timeout = LOOK_MS if self.look(was_asked) else None
 
@@ -62,22 +63,20 @@ class ReleaseService:
             self.publisher.is_watched = False
             return False
 
-    def wake(self) -> None:
-        """Have it look."""
+    def wakeup(self) -> None:
+        """Look at once."""
         os.eventfd_write(self.descriptor, 1)
 
-    def hold_no_more(self, reason: str) -> None:
-        """Have each record published at once: the thread has died."""
+    def end_waits(self, reason: str) -> None:
+        """Publish each record at once from now on: the thread has died."""
         with self.put_lock:
             self.publisher.hold_no_more()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """End the thread, and publish what is held. Nothing is put any more."""
-        self.closing = True
-        self.wake()
         try:
-            self.thread.join()
+            super().stop()
         finally:
-            # Also behind Ctrl-C: nobody closes a second time.
+            # Also after Ctrl-C: there is no second close.
             with self.put_lock:
                 self.publisher.release()

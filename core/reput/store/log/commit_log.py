@@ -14,6 +14,7 @@ Source: RocketMQ store, CommitLog.DefaultAppendMessageCallback and MappedFileQue
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -25,6 +26,7 @@ from reput.store.disk.file_name import file_name
 from reput.store.disk.files import Buffer, Files, Mapping
 from reput.store.disk.shortages import NO_ROOM
 from reput.store.record.layout import BLANK_MAGIC_CODE, BLANK_SIZE_MIN, SIZE_AND_MAGIC
+from reput.store.service.service_thread import ServiceThread
 from reput.store.service.threads import Threads
 
 __all__ = ["CommitLog"]
@@ -105,15 +107,14 @@ class CommitLog:
         self.limit = begin + segment_size - BLANK_SIZE_MIN
         # Up to here `room` has nothing to see to: a put compares one number.
         self.safe_until = end
-        self.work = threading.Event()
-        self.stopping = False
+        self.helper = SegmentHelper(self, threads)
         try:
             # What the first puts need; whoever opens does not wait for more.
             self.prepare(end, POPULATE_STEP)
         except BaseException:
             self.unmap()
             raise
-        self.helper = (threads or Threads()).start("reput-segments", self.help)
+        self.helper.start()
 
     @property
     def committed(self) -> int:
@@ -172,7 +173,7 @@ class CommitLog:
             self.reserve(current, end - self.begin)
         half_populated = self.begin + current.populated - POPULATE_SIZE // 2
         if half_populated < end:
-            self.work.set()
+            self.helper.wakeup()
         # Where the helper is late it is called again after a while, not at every put.
         self.safe_until = min(self.begin + current.reserved, max(end + CALL_SIZE, half_populated))
 
@@ -268,19 +269,11 @@ class CommitLog:
         advice = "Free room on the disk and put again; nothing was stored." if full else ""
         return kind(f"{text} error={error.strerror}", advice)
 
-    def help(self) -> None:
-        """Reserve, populate and make the next segment, ahead of the puts."""
-        while True:
-            self.work.wait()
-            self.work.clear()
-            if self.stopping:
-                return
-            try:
-                with self.tending:
-                    self.prepare(self.appended)
-            except StoreError:
-                # The put that needs the room meets the same error and reports it; nobody waits for the helper.
-                continue
+    def prepare_ahead(self) -> None:
+        """Reserve, populate and make the next segment, ahead of the puts; the helper."""
+        # The put that needs the room meets the same error and reports it; no put waits for the helper.
+        with contextlib.suppress(StoreError), self.tending:
+            self.prepare(self.appended)
 
     def prepare(self, appended: int, populate_size: int = POPULATE_SIZE) -> None:
         """Have room, *populate_size* bytes of pages and the next segment ready for the puts that follow *appended*."""
@@ -297,7 +290,7 @@ class CommitLog:
             segment.populated += step
         if self.segment_size - at < max(self.segment_size // 4, RESERVE_SIZE):
             with self.making:
-                if self.next_segment is None and segment is self.current and not self.stopping:
+                if self.next_segment is None and segment is self.current and not self.helper.stopping:
                     self.next_segment = self.open_segment(segment.begin + self.segment_size)
             following = self.next_segment
             if self.warm_up and following is not None and not following.is_warm:
@@ -312,7 +305,7 @@ class CommitLog:
         forced = 0
         try:
             for begin in range(0, self.segment_size, WARM_STEP):
-                if self.stopping:
+                if self.helper.stopping:
                     return
                 end = min(begin + WARM_STEP, self.segment_size)
                 self.reserve(segment, end)
@@ -375,9 +368,7 @@ class CommitLog:
 
     def close(self) -> None:
         """Stop the helper and unmap. A segment that was made ahead and not used is removed."""
-        self.stopping = True
-        self.work.set()
-        self.helper.join()
+        self.helper.stop()
         self.unmap()
 
     def unmap(self) -> None:
@@ -393,3 +384,15 @@ class CommitLog:
         """In a forked child: give up the descriptors, leave the files alone."""
         for segment in self.unforced:
             os.close(segment.mapping.descriptor)
+
+
+class SegmentHelper(ServiceThread):
+    """The thread that prepares room, pages and the next segment of *log*."""
+
+    def __init__(self, log: CommitLog, threads: Threads | None) -> None:
+        super().__init__("reput-segments", threads)
+        self.log = log
+
+    def do_round(self) -> None:
+        """Prepare what the puts need next."""
+        self.log.prepare_ahead()

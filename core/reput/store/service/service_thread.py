@@ -17,7 +17,7 @@ class ServiceThread:
 
     Attributes:
         thread: None before `start`.
-        stopping: set by `stop`. The round that it interrupts is the last one.
+        stopping: set by `stop`. No round begins after it.
     """
 
     def __init__(self, service_name: str, threads: Threads | None = None) -> None:
@@ -34,7 +34,7 @@ class ServiceThread:
         return None
 
     def do_round(self) -> None:
-        """Do the work. Runs after each wait, also after the one that `stop` ends."""
+        """Do the work. Called after each wait, until `stop`."""
         raise NotImplementedError
 
     def end_waits(self, reason: str) -> None:
@@ -54,7 +54,8 @@ class ServiceThread:
         """Do rounds until stopped; the thread."""
         while not self.stopping:
             self.wait_for_running(self.seconds_to_next())
-            self.do_round()
+            if not self.stopping:
+                self.do_round()
 
     def wait_for_running(self, timeout: float | None) -> None:
         """Wait until somebody calls `wakeup`, or *timeout* seconds went by."""
@@ -66,8 +67,15 @@ class ServiceThread:
         self.wake.set()
 
     def stop(self) -> None:
-        """End the thread, and return once it has ended."""
+        """End the thread, and return once it has ended; at once if the thread itself calls."""
         self.stopping = True
         self.wakeup()
-        if self.thread is not None:
-            self.thread.join()
+        self.join()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Return whether the thread has ended, after up to *timeout* seconds; True at once in the thread itself."""
+        thread = self.thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout)
+        return not thread.is_alive()
