@@ -43,15 +43,14 @@ class FramePublisher(Publisher):
 
     def publish(self, records: AppendedRecords) -> None:
         """Publish *records*: one encoding and one copy. A frame that the ring cannot take goes out in parts."""
-        begin, end, store_timestamp, ordinal = records.begin, records.end, records.store_timestamp, records.ordinal
-        queues, rows, texts = records.queues, records.rows, records.texts
+        end, ordinal, rows = records.end, records.ordinal, records.rows
         first_ordinal = ordinal - len(rows) // ROW_SIZE
-        frame = encode_frame((BATCH, self.epoch, begin, end, store_timestamp, first_ordinal, (queues, rows, texts)))
+        columns = records.queues, rows, records.texts
+        frame = encode_frame((BATCH, self.epoch, records.begin, end, records.store_timestamp, first_ordinal, columns))
         if len(frame) <= self.writer.frame_size_max:
             self.writer.publish(frame, end, ordinal)
         else:
-            columns = DispatchColumns(queues, rows, texts)
-            self.publish_in_parts(begin, end, store_timestamp, first_ordinal, columns)
+            self.publish_in_parts(records.begin, end, records.store_timestamp, first_ordinal, DispatchColumns(*columns))
 
     def publish_in_parts(
         self, begin: int, end: int, store_timestamp: int, ordinal: int, columns: DispatchColumns
