@@ -21,6 +21,7 @@ from reput.consume.delivery.open_transactions import OpenTransactions, Transacti
 from reput.consume.delivery.transaction_messages import SETTLING, TransactionState, delivered_messages
 from reput.consume.registry.topics import Topics
 from reput.errors import MessageIllegal, ReputError, RequestRefused
+from reput.store.service.service_thread import ServiceThread
 from reput_hooks import Record
 
 __all__ = ["Checker", "TransactionChecks"]
@@ -37,10 +38,11 @@ CHECKER_PATIENCE_S = 10.0
 Checker: TypeAlias = Callable[[Record], TransactionState | None]
 
 
-class TransactionChecks:
+class TransactionChecks(ServiceThread):
     """Asks, on a thread of its own, and commits the progress of the transactions meanwhile."""
 
     def __init__(self, transactions: OpenTransactions, topics: Topics) -> None:
+        super().__init__("reput-transactions", transactions.writer.threads)
         self.transactions = transactions
         self.topics = topics
         self.writer = transactions.writer
@@ -48,8 +50,7 @@ class TransactionChecks:
         self.changed = transactions.changed
         # By producer group.
         self.checkers: dict[str, Checker] = {}
-        self.stopping = False
-        self.thread = self.writer.threads.start("reput-transactions", self.run)
+        self.start()
 
     def set_checker(self, producer_group: str, checker: Checker | None) -> None:
         """Ask *checker* about transactions of a group; None: ask no one."""
@@ -155,12 +156,14 @@ class TransactionChecks:
         self.topics.create_when_missing(DISCARDED_TOPIC, 1)
         self.transactions.settle(transaction, [carried_message(half, DISCARDED_TOPIC, 0, carried_properties(half))])
 
+    def wakeup(self) -> None:
+        """End the wait for the next question."""
+        with self.changed:
+            self.changed.notify_all()
+
     def stop(self) -> None:
         """End the thread, or leave it to a checker that does not return."""
-        with self.changed:
-            self.stopping = True
-            self.changed.notify_all()
-        if self.thread is not threading.current_thread():
-            self.thread.join(CHECKER_PATIENCE_S)
-            if self.thread.is_alive():
-                logger.warning("a checker does not return, and the store closes: patience_s=%g", CHECKER_PATIENCE_S)
+        self.stopping = True
+        self.wakeup()
+        if not self.join(CHECKER_PATIENCE_S):
+            logger.warning("a checker does not return, and the store closes: patience_s=%g", CHECKER_PATIENCE_S)
