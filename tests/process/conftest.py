@@ -16,7 +16,8 @@ from process.probe_plugin import PluginFolder
 from reput.process.control.dispatcher_row import DispatcherRow
 from reput.process.frames.frame_publisher import FramePublisher
 from reput.process.group.group_context import GroupContext
-from reput.process.owner.inline_group import InlineGroup, InlineRing
+from reput.process.owner.inline_group import InlineGroup
+from reput.process.owner.inline_ring import InlineRing
 from reput.process.owner.process_group import ProcessGroup
 from reput.ring import RingMemory, RingWriter
 from reput.settings import load_settings

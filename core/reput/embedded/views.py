@@ -72,7 +72,8 @@ class StoreViews:
             )
             self.publisher: FramePublisher = self.ring.start_publisher(writer, self.tell_read_only)
         else:
-            from reput.process.owner.inline_group import InlineGroup, InlineRing
+            from reput.process.owner.inline_group import InlineGroup
+            from reput.process.owner.inline_ring import InlineRing
 
             inline_ring = InlineRing(capacity=settings.ring_size, **positions(writer))
             self.group = InlineGroup(context, inline_ring, on_durable_awaited=writer.force_soon, threads=writer.threads)

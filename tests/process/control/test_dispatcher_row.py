@@ -10,7 +10,7 @@ import pytest
 from process.log_writer import STORE_TIMESTAMP
 from reput.errors import GroupUnreachable
 from reput.process.control.dispatcher_row import dispatcher_row, store_timestamp_at
-from reput.process.owner.inline_group import InlineCell, InlineRing
+from reput.process.owner.inline_ring import InlineCell, InlineRing
 from reput.process.owner.stopped_status import as_run_last, stopped_status
 from reput.process.plugin.catalogue import select_dispatchers
 from reput.process.views.gaps import Gap, Gaps

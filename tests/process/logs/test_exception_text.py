@@ -5,16 +5,16 @@ from __future__ import annotations
 import traceback
 
 from reput.errors import DispatcherError
-from reput.process.logs.exception_text import exception_line, last_words
+from reput.process.logs.exception_text import exception_line, exception_message
 
 
 def test_the_last_line_of_a_traceback_says_what_went_wrong():
     """Where the error is ours its sentence alone; else with the exception's name."""
     trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in run\n'
-    assert last_words(f"{trace}reput.errors.StoreError: no room: free=0\n") == "no room: free=0"
-    assert last_words(f"{trace}ValueError: 7") == "ValueError: 7"
-    assert last_words("dispatcher died: signal=SIGKILL") == "dispatcher died: signal=SIGKILL"
-    assert last_words(None) == "unknown"
+    assert exception_message(f"{trace}reput.errors.StoreError: no room: free=0\n") == "no room: free=0"
+    assert exception_message(f"{trace}ValueError: 7") == "ValueError: 7"
+    assert exception_message("dispatcher died: signal=SIGKILL") == "dispatcher died: signal=SIGKILL"
+    assert exception_message(None) == "unknown"
 
 
 def test_notes_behind_an_exception_are_not_taken_for_it():
@@ -24,7 +24,7 @@ def test_notes_behind_an_exception_are_not_taken_for_it():
     except DispatcherError:
         text = traceback.format_exc()
     assert text.rstrip().endswith("Build it again.")
-    assert last_words(text) == "the view is gone: view=x"
+    assert exception_message(text) == "the view is gone: view=x"
     assert exception_line(text) == "reput.errors.DispatcherError: the view is gone: view=x"
     assert exception_line("one line") == exception_line("another\none line") == "one line"
     assert exception_line("") == ""

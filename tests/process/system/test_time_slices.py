@@ -1,4 +1,4 @@
-"""Turns of the calling thread, as the kernel has them."""
+"""TimeSlices of the calling thread, as the kernel has them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from reput.process.system import time_slices as turns
-from reput.process.system.time_slices import SCHED_ATTR, SHORT_NS, Turns
+from reput.process.system import time_slices
+from reput.process.system.time_slices import SCHED_ATTR, SHORT_NS, TimeSlices
 
 SCHED_GETATTR = 315
 
@@ -18,7 +18,7 @@ SCHED_GETATTR = 315
 def attributes() -> tuple[int, int, int]:
     """Return the policy, the niceness and the length of a turn (ns) of the calling thread."""
     buffer = ctypes.create_string_buffer(SCHED_ATTR.size)
-    assert turns.syscall(SCHED_GETATTR, 0, buffer, SCHED_ATTR.size, 0) == 0
+    assert time_slices.syscall(SCHED_GETATTR, 0, buffer, SCHED_ATTR.size, 0) == 0
     _, policy, _, nice, _, runtime, _, _ = SCHED_ATTR.unpack(buffer.raw)
     return policy, nice, runtime
 
@@ -48,7 +48,7 @@ def test_turns_become_short_and_usual_again():
         policy, nice, usual = attributes()
         if usual == 0:
             pytest.skip("this kernel has no turns of a thread's own")
-        mine = Turns()
+        mine = TimeSlices()
         mine.set_short(True)
         assert attributes() == (policy, nice, SHORT_NS)
         mine.set_short(False)
@@ -66,7 +66,7 @@ def test_a_policy_that_somebody_else_chose_stays():
         except OSError as error:
             pytest.skip(f"the system lets no thread change its scheduling policy: {error}")
         before = attributes()
-        Turns().set_short(True)
+        TimeSlices().set_short(True)
         assert attributes() == before
 
     in_thread(work)
@@ -80,8 +80,8 @@ def test_a_system_that_refuses_is_not_asked_again(monkeypatch: pytest.MonkeyPatc
         asked.append(arguments)
         return -1
 
-    monkeypatch.setattr(turns, "syscall", refuse)
-    mine = Turns()
+    monkeypatch.setattr(time_slices, "syscall", refuse)
+    mine = TimeSlices()
     mine.set_short(True)
     mine.set_short(False)
     mine.set_short(True)

@@ -20,7 +20,7 @@ from reput.process.dispatcher.hosted_loop import HostedLoop
 from reput.process.dispatcher.states import StopMode
 from reput.process.frames.frame_publisher import FramePublisher
 from reput.process.group.group_context import GroupContext
-from reput.process.owner.inline_group import InlineCell, InlineReader, InlineRing
+from reput.process.owner.inline_ring import InlineCell, InlineReader, InlineRing
 from reput.process.plugin.catalogue import select_dispatchers
 from reput.process.plugin.description import lies_elsewhere
 from reput.process.plugin.plugin import convert_options, load_plugin
@@ -64,8 +64,8 @@ class Subject:
         self.view_elsewhere = lies_elsewhere(self.description, self.options)
 
 
-class Clock:
-    """Seconds that pass only when they are told to."""
+class TrialClock:
+    """A clock that moves only when the trial sets it."""
 
     def __init__(self) -> None:
         self.seconds = 1_000.0
@@ -88,7 +88,7 @@ class Trial:
         self.store = store
         self.root = root
         self.calls = calls if calls is not None else CallLog()
-        self.clock = Clock()
+        self.clock = TrialClock()
         self.pause = threading.Event()
         self.appended = 0
         self.commit_log_offset_min = store.begin

@@ -29,7 +29,7 @@ from reput.process.logs.log_pipe import LogLine, PipeHandler, install
 from reput.process.plugin.catalogue import CatalogueEntry
 from reput.process.plugin.plugin import Plugin, convert_options, load_plugin
 from reput.process.system.parent_death import die_with_parent
-from reput.process.system.time_slices import Turns
+from reput.process.system.time_slices import TimeSlices
 from reput.ring import Cell, RingMemory, RingReader
 from reput_hooks import DispatcherDescription
 
@@ -209,11 +209,11 @@ class DispatcherProcess:
         loop.do_work()
         self.take_back_process()
         announce_running(self.log, self.entry.name)
-        turns = Turns()
+        slices = TimeSlices()
         do_work, waiting, park = loop.do_work, loop.waiting, reader.park
         while not loop.finished:
             work = do_work()
-            turns.set_short(loop.is_awaited)
+            slices.set_short(loop.is_awaited)
             if loop.gather_ms:
                 reader.rest(loop.gather_ms)
             elif not work or loop.is_current():

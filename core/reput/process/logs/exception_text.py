@@ -1,16 +1,16 @@
-"""What an operator has to read of a traceback: the line that says the exception. The group's log has all of it."""
+"""The text of an exception for an operator, from a traceback. The group's log has the whole traceback."""
 
 from __future__ import annotations
 
-__all__ = ["exception_line", "last_words"]
+__all__ = ["exception_line", "exception_message"]
 
 FRAME = "  "
 
 
 def exception_line(text: str) -> str:
-    """Return the line of a traceback that says the exception; of a text that is none, the last one.
+    """Return the line of a traceback with the exception; the last line of another text.
 
-    It follows the last frame. Behind it stand notes, as the advice of our errors.
+    The line follows the last frame. Notes follow it, such as the advice of our errors.
     """
     lines = text.strip().splitlines() or [""]
     last_frame = max((number for number, line in enumerate(lines) if line.startswith(FRAME)), default=None)
@@ -19,8 +19,8 @@ def exception_line(text: str) -> str:
     return lines[last_frame + 1]
 
 
-def last_words(error: str | None) -> str:
-    """Return what an exception said, by the traceback that a cell keeps; of ours without the name of its module."""
+def exception_message(error: str | None) -> str:
+    """Return the message of the exception in *error*, a traceback of a cell; for our errors without the class."""
     last = exception_line(error or "unknown")
     kind, separator, text = last.partition(": ")
     return text if separator and kind.startswith("reput.") else last

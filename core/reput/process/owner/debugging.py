@@ -23,7 +23,7 @@ from reput.process.dispatcher.hosted_loop import HostedLoop
 from reput.process.dispatcher.states import ABSENT, State, StopMode
 from reput.process.frames.frame_publisher import FramePublisher
 from reput.process.group.group_context import GroupContext
-from reput.process.owner.inline_group import InlineCell, InlineReader, InlineRing
+from reput.process.owner.inline_ring import InlineCell, InlineReader, InlineRing
 from reput.process.plugin.catalogue import select_dispatchers
 from reput.process.plugin.description import lies_elsewhere, portable_description
 from reput.process.plugin.external_views import refuse_elsewhere

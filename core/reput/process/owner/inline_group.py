@@ -1,8 +1,8 @@
 """InlineGroup: the dispatchers' loops on one thread of the program, instead of processes over a ring.
 
 For tests, notebooks and debuggers, and for machines that the ring does not cover. The loops are the same, and so are
-their frames; `InlineRing` and `InlineCell` stand in for shared memory. Nothing isolates a plugin here: one that hangs
-holds up the others, one that crashes the interpreter takes the program along.
+their frames; `inline_ring.py` stands in for shared memory. Nothing isolates a plugin here: a plugin that hangs holds up
+the others, and one that crashes the interpreter ends the program.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ import math
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from reput.errors import ConfigError, DispatcherError, RingClosed, RingLapped, WaitTimeout
+from reput.errors import ConfigError, DispatcherError, WaitTimeout
 from reput.process.control.control_messages import RebuiltView
 from reput.process.control.dispatcher_row import DispatcherRow, dispatcher_row
 from reput.process.dispatcher.cursor_checks import StartRefused
 from reput.process.dispatcher.dispatcher_loop import DispatcherLoop
 from reput.process.dispatcher.hosted_loop import HostedLoop
-from reput.process.dispatcher.states import State, StopMode, check_transition
+from reput.process.dispatcher.states import State, StopMode
 from reput.process.frames.frame_publisher import FramePublisher
 from reput.process.group.group_context import GroupContext
 from reput.process.group.group_lock import LOCK_TIMEOUT_S, GroupLock
 from reput.process.group.group_place import remove_place
 from reput.process.owner.drain import await_drain, laggards
+from reput.process.owner.inline_ring import InlineCell, InlineReader, InlineRing
 from reput.process.plugin.catalogue import CatalogueEntry, select_dispatchers
 from reput.process.plugin.dispatcher_order import enabled_predecessors, in_order
 from reput.process.plugin.plugin import Plugin, check_instance, convert_options, load_plugin
@@ -37,219 +36,12 @@ from reput.process.views.shadow_folders import ShadowFolders
 from reput.store.service.threads import DEATH_ADVICE, StartedThread, Threads
 from reput_hooks import DispatcherDescription
 
-__all__ = ["InlineCell", "InlineGroup", "InlineRing"]
+__all__ = ["InlineGroup"]
 
 logger = logging.getLogger("reput.process")
 
 
-class InlineCounter:
-    """A named number."""
-
-    def __init__(self) -> None:
-        self.value = 0
-
-
-class InlineCursor(NamedTuple):
-    """The numbers of a durable cursor."""
-
-    commit_log_offset: int
-    epoch: int
-    store_timestamp: int
-
-
-class InlineRing:
-    """The frames of the last while, for any number of readers. Reader and writer as `reput.ring` has them.
-
-    Attributes:
-        changed: notified at every publication and every progress.
-        version: raised with it, so that nobody sleeps over a change.
-    """
-
-    def __init__(
-        self, *, capacity: int, appended: int, durable: int, commit_log_offset_min: int, epoch: int, ordinal: int
-    ) -> None:
-        self.capacity = capacity
-        self.frame_size_max = capacity // 4
-        self.appended: int | None = appended
-        self.durable: int | None = durable
-        self.commit_log_offset_min: int | None = commit_log_offset_min
-        self.epoch: int | None = epoch
-        self.ordinal: int | None = ordinal
-        self.closed = False
-        self.changed = threading.Condition()
-        self.version = 0
-        self.frames: deque[bytes] = deque()
-        self.first = 0
-        self.size = 0
-
-    def publish(self, frame: bytes, appended: int, ordinal: int) -> None:
-        """Hand *frame* to all readers; the oldest go when there are more than `capacity` bytes."""
-        with self.changed:
-            self.frames.append(frame)
-            self.size += len(frame)
-            while self.size > self.capacity:
-                self.size -= len(self.frames.popleft())
-                self.first += 1
-            self.appended = appended
-            self.ordinal = ordinal
-            self.notify()
-
-    def notify(self) -> None:
-        """Wake all who wait; the caller holds `changed`."""
-        self.version += 1
-        self.changed.notify_all()
-
-    def set_durable(self, durable: int) -> None:
-        """Say that the log is forced to disk up to *durable*."""
-        with self.changed:
-            self.durable = durable
-            self.notify()
-
-    def set_commit_log_offset_min(self, commit_log_offset_min: int) -> None:
-        """Say that the log was trimmed."""
-        self.commit_log_offset_min = commit_log_offset_min
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say that another epoch has begun."""
-        self.epoch = epoch
-
-    def close(self) -> None:
-        """Say that no frame will follow."""
-        with self.changed:
-            self.closed = True
-            self.notify()
-
-
-class InlineJoined(NamedTuple):
-    """Up to *appended* the commit log has to be read."""
-
-    appended: int
-
-
-class InlineReader:
-    """The reading end of an `InlineRing` for one loop."""
-
-    def __init__(self, ring: InlineRing, cell: InlineCell) -> None:
-        self.ring = ring
-        self.cell = cell
-        self.position = 0
-        self.header = ring
-
-    def join(self) -> InlineJoined:
-        """Go to the present end."""
-        with self.ring.changed:
-            self.position = self.ring.first + len(self.ring.frames)
-            return InlineJoined(self.ring.appended or 0)
-
-    def read(self, size_max: int = 1 << 20) -> list[bytes]:
-        """Return the frames from the present position on, up to *size_max* bytes but at least one.
-
-        Raises:
-            RingLapped: some of them are gone.
-            RingClosed: all was read, and no frame will follow.
-        """
-        ring = self.ring
-        with ring.changed:
-            index = self.position - ring.first
-            if index < 0:
-                self.cell.lapped_count += 1
-                raise RingLapped(f"the writer lapped this reader: position={self.position} first={ring.first}")
-            taken: list[bytes] = []
-            size = 0
-            while index < len(ring.frames) and (not taken or size + len(ring.frames[index]) <= size_max):
-                taken.append(ring.frames[index])
-                size += len(ring.frames[index])
-                index += 1
-            self.position = ring.first + index
-            if not taken and ring.closed:
-                raise RingClosed("the ring was closed by its writer, and all of it was read")
-            return taken
-
-
-class InlineCell:
-    """The numbers of one dispatcher, as `reput.ring.cell.Cell` has them; written by the group's thread."""
-
-    def __init__(self, name: str, slot: int, ring: InlineRing) -> None:
-        self.name = name
-        self.slot = slot
-        self.ring = ring
-        self.state: int | None = State.STOPPED
-        self.pid: int | None = None
-        self.restart_count = 0
-        self.generation = 0
-        self.progress: int | None = None
-        self.ordinal_dispatched: int | None = None
-        self.durable_cursor: InlineCursor | None = None
-        self.heartbeat_ns: int | None = None
-        self.phase: int | None = None
-        self.batch_count = self.batch_record_count = self.batch_size = 0
-        self.lapped_count = 0
-        self.gap_bytes = 0
-        self.rejected_count = 0
-        # The group's thread is woken by every change and has no back-stop that anything could hide behind.
-        self.backstop_count = 0
-        self.error: str | None = None
-        self._counters: dict[str, InlineCounter] = {}
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """The plugin's own numbers."""
-        return {name: counter.value for name, counter in self._counters.items()}
-
-    def set_progress(self, commit_log_offset: int, ordinal: int | None) -> None:
-        with self.ring.changed:
-            self.ordinal_dispatched = ordinal
-            self.progress = commit_log_offset
-            self.ring.notify()
-
-    def forget_progress(self) -> None:
-        self.progress = self.ordinal_dispatched = None
-
-    def is_asked_for(self) -> bool:
-        """Return True: this loop need not be woken, so there is nothing to be gained from letting frames gather."""
-        return True
-
-    def raise_generation(self) -> int:
-        self.generation += 1
-        return self.generation
-
-    def set_durable_cursor(self, commit_log_offset: int, epoch: int, store_timestamp: int) -> None:
-        self.durable_cursor = InlineCursor(commit_log_offset, epoch, store_timestamp)
-
-    def beat(self) -> None:
-        self.heartbeat_ns = time.monotonic_ns()
-
-    def set_phase(self, phase: int | None) -> None:
-        self.heartbeat_ns = time.monotonic_ns()
-        self.phase = phase
-
-    def set_batch(self, record_count: int, size: int) -> None:
-        self.batch_record_count, self.batch_size = record_count, size
-
-    def add_batch(self) -> None:
-        self.batch_count += 1
-
-    def set_gap_bytes(self, gap_bytes: int) -> None:
-        self.gap_bytes = gap_bytes
-
-    def set_rejected_count(self, rejected_count: int) -> None:
-        self.rejected_count = rejected_count
-
-    def set_error(self, text: str | None) -> None:
-        self.error = text
-
-    def set_state(self, state: State) -> None:
-        """Go to *state*, which must be a step of the picture."""
-        check_transition(self.name, State(self.state or 0), state)
-        with self.ring.changed:
-            self.state = state
-            self.ring.notify()
-
-    def counter(self, name: str) -> InlineCounter:
-        return self._counters.setdefault(name, InlineCounter())
-
-
-class Member:
+class InlineMember:
     """One dispatcher of the group, running or not."""
 
     def __init__(self, entry: CatalogueEntry, cell: InlineCell, backoff: Backoff) -> None:
@@ -282,14 +74,14 @@ class InlineGroup:
         on_durable_awaited: Callable[[], None] = lambda: None,
         threads: Threads | None = None,
     ) -> None:
-        """*on_durable_awaited* is called when a dispatcher has nothing to do until more of the log is durable."""
+        """Calls *on_durable_awaited* when a dispatcher waits for more of the log to become durable."""
         self.on_durable_awaited = on_durable_awaited
         self.context = context
         self.ring = ring
         self.now = now
         self.lock_timeout = lock_timeout
         self.lock = GroupLock(context.view_directory)
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, InlineMember] = {}
         self.order: list[str] = []
         self.stop: StopMode | None = None
         self.threads = threads or Threads()
@@ -313,7 +105,7 @@ class InlineGroup:
         return any(member.description.reads == "durable" for member in self.members.values())
 
     def publisher(self) -> FramePublisher:
-        """Return what the writer is to tell its progress to."""
+        """Return the publisher that the writer tells its progress to."""
         return FramePublisher(self.ring, self.ring.epoch or 0)
 
     def start(self) -> None:
@@ -326,7 +118,7 @@ class InlineGroup:
         settings = self.context.settings
         for slot, entry in enumerate(select_dispatchers(settings.dispatchers, settings.dispatcher_plugins)):
             cell = InlineCell(entry.name, slot, self.ring)
-            member = self.members[entry.name] = Member(entry, cell, Backoff(entry.name, settings))
+            member = self.members[entry.name] = InlineMember(entry, cell, Backoff(entry.name, settings))
             self.load(member)
         self.order = in_order({name: member.description.after for name, member in self.members.items()})
         self.take_lock()
@@ -334,7 +126,7 @@ class InlineGroup:
             for name in ShadowFolders(self.context.view_directory).settle():
                 if name in self.members:
                     self.members[name].cell.raise_generation()
-            # Before the thread comes to run: a group that is drained at once takes in what is there, too.
+            # Before the thread runs: a group that drains at once takes in what is there, too.
             for name in self.order:
                 self.start_when_due(self.members[name])
             self.thread = self.threads.start("reput-dispatchers", self.run, self.thread_died)
@@ -342,7 +134,7 @@ class InlineGroup:
             self.lock.release()
             raise
 
-    def load(self, member: Member) -> None:
+    def load(self, member: InlineMember) -> None:
         """Import one plugin; BROKEN if that fails."""
         try:
             member.plugin = load_plugin(member.name, member.entry.module)
@@ -368,7 +160,7 @@ class InlineGroup:
                 )
             pause.wait(0.02)
         self.lock.withhold()
-        # What a killed group has left: nobody listens there.
+        # A killed group leaves its place behind, where nothing listens any more.
         remove_place(self.context.view_directory)
 
     def run(self) -> None:
@@ -385,13 +177,13 @@ class InlineGroup:
                     self.ring.changed.wait(timeout)
 
     def thread_died(self, reason: str) -> None:
-        """End all waits: the thread has died. What its loops hold goes with them."""
+        """End all waits, since the thread has died. Its loops are lost."""
         with self.ring.changed:
             self.death = reason
             self.ring.notify()
 
-    def patience(self, member: Member) -> float:
-        """Return for how many seconds nothing can be due for *member* unless the ring changes."""
+    def patience(self, member: InlineMember) -> float:
+        """Return for how many seconds *member* has nothing to do unless the ring changes."""
         if member.loop is not None:
             wait = member.loop.waiting()
             if wait.durable is not None and (self.ring.durable or 0) < wait.durable <= (self.ring.appended or 0):
@@ -401,7 +193,7 @@ class InlineGroup:
             return max(0.0, member.start_at - self.now())
         return 0.1
 
-    def work(self, member: Member) -> int:
+    def work(self, member: InlineMember) -> int:
         """Let one dispatcher do a piece of work; return how much it did."""
         loop = member.loop
         if loop is None:
@@ -421,7 +213,7 @@ class InlineGroup:
             member.cell.set_state(State.RUNNING)
         return work
 
-    def start_when_due(self, member: Member) -> int:
+    def start_when_due(self, member: InlineMember) -> int:
         """Begin a loop, for the first time or again."""
         state = member.cell.state
         if self.stop is not None:
@@ -434,7 +226,7 @@ class InlineGroup:
         member.hosted = self.host(member)
         return 1
 
-    def host(self, member: Member) -> HostedLoop:
+    def host(self, member: InlineMember) -> HostedLoop:
         """Return a loop that begins at the durable cursor."""
         assert member.plugin is not None
         predecessors = enabled_predecessors({name: other.description.after for name, other in self.members.items()})
@@ -450,11 +242,11 @@ class InlineGroup:
             now=self.now,
         )
 
-    def predecessors_finished(self, member: Member) -> bool:
+    def predecessors_finished(self, member: InlineMember) -> bool:
         return all(self.members[name].loop is None for name in member.description.after if name in self.members)
 
-    def fail(self, member: Member, loop: DispatcherLoop, error: BaseException) -> None:
-        """Take up an exception of the plugin: start again later, or not at all."""
+    def fail(self, member: InlineMember, loop: DispatcherLoop, error: BaseException) -> None:
+        """Handle an exception of the plugin: start again later, or give up."""
         text = traceback.format_exc()
         logger.exception(
             "dispatcher failed: dispatcher=%s distribution=%s version=%s commit_log_offset=%d",
@@ -475,15 +267,15 @@ class InlineGroup:
             member.start_at = self.now() + pause
             member.cell.set_state(State.BACKOFF)
 
-    def end(self, member: Member) -> None:
+    def end(self, member: InlineMember) -> None:
         """Release what the loop of *member* held."""
         if member.hosted is not None:
             member.hosted.close()
         member.hosted = None
 
-    # Of the owner's threads.
+    # Called by the owner's threads.
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> InlineMember:
         """Return one dispatcher.
 
         Raises:
@@ -512,7 +304,7 @@ class InlineGroup:
         return self.durable_cursor(name)
 
     def generation(self, name: str) -> int:
-        """Return the number of the view, which is raised whenever it is made anew."""
+        """Return the number of the view, which each rebuild raises."""
         return self.member(name).cell.generation
 
     def rebuild(self, views: Sequence[str], *, force: bool = False) -> list[RebuiltView]:
@@ -572,10 +364,10 @@ class InlineGroup:
         ]
 
     def drain_and_stop(self, timeout: float = math.inf) -> None:
-        """Have all dispatchers take in what is there, those that others come after first, flush, and end.
+        """Let all dispatchers take in what is there, predecessors first, then flush and end.
 
-        After *timeout* seconds they end where they are. A plugin that does not return even then keeps its thread, and
-        with it the group's lock: no other group works on the views meanwhile.
+        After *timeout* seconds they end where they are. A plugin that does not return even then keeps its thread and
+        the group's lock: no other group works on the views meanwhile.
         """
         self.tell(StopMode.DRAIN)
         if await_drain(self.join, lambda: self.tell(StopMode.NOW), lambda: laggards(self.status()), timeout):
@@ -586,7 +378,7 @@ class InlineGroup:
             )
 
     def tell(self, stop: StopMode) -> None:
-        """Have the thread end."""
+        """Ask the thread to end."""
         self.stop = stop
         with self.ring.changed:
             self.ring.notify()

@@ -22,7 +22,7 @@ from reput.process.control.control_messages import RebuiltView, Request
 from reput.process.control.control_socket import await_reply, group_status
 from reput.process.dispatcher.states import State
 from reput.process.group.group_context import GroupContext
-from reput.process.logs.exception_text import last_words
+from reput.process.logs.exception_text import exception_message
 from reput.process.owner.process_group import ProcessGroup
 from reput.process.plugin.catalogue import select_dispatchers
 from reput.process.plugin.external_views import described, refuse_elsewhere
@@ -206,7 +206,8 @@ def finished_views(
             elif ended or State(cell.state or 0) in (State.FATAL, State.BROKEN):
                 refuse_damage(store_directory, view, cell.progress, end)
                 raise DispatcherError(
-                    f"the view could not be built: view={view} progress={cell.progress} error={last_words(cell.error)}",
+                    f"the view could not be built: view={view} progress={cell.progress} "
+                    f"error={exception_message(cell.error)}",
                     f"See {target / 'reput' / 'log' / 'group.log'} for the whole of it.",
                 )
         pause.wait(LOOK_S)

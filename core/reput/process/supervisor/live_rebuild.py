@@ -26,7 +26,7 @@ from reput.errors import DispatcherError, ReputError
 from reput.process.control.control_messages import RebuiltView
 from reput.process.dispatcher.dispatcher_process import DRAIN_SIGNAL
 from reput.process.dispatcher.states import ABSENT, State
-from reput.process.logs.exception_text import last_words
+from reput.process.logs.exception_text import exception_message
 from reput.process.plugin.external_views import refuse_elsewhere
 from reput.process.supervisor.dispatcher_group import DispatcherGroup
 from reput.process.supervisor.member import Member
@@ -175,7 +175,7 @@ class LiveRebuild:
                 or shadow.state in (State.FATAL, State.BROKEN)
                 or (shadow.state is State.RUNNING and shadow.cell.error is not None and not shadow.killed_for)
             ):
-                self.fail(f"the view could not be built: view={name} error={last_words(shadow.cell.error)}")
+                self.fail(f"the view could not be built: view={name} error={exception_message(shadow.cell.error)}")
                 return
         if not all(self.is_near(name) for name in self.shadows):
             return

@@ -1,11 +1,11 @@
-"""Turns: for how long a process keeps a processor while others want it, and whether it gets it when it is woken.
+"""TimeSlices: how long a process keeps a processor that other processes want, and whether it runs as soon as it wakes.
 
-Linux gives a process that wakes the processor at once only if its turns are shorter than those of the one that runs
-there; else it waits until that one pauses, even for work of a few microseconds. So a dispatcher on which readers wait
-asks for short turns while it has little to do - its share of the processors stays the same - and for the usual ones
-when it has more: a turn that ends often is slow for everybody on the processor.
+Linux lets a process that wakes up preempt the running one only if its time slices are shorter; else it waits until that
+one pauses, even for work of a few microseconds. So a dispatcher with waiting readers asks for short slices while it
+has little to do, which leaves its share of the processors as it is. With more to do it asks for the usual ones, because
+slices that end often slow down everything on the processor.
 
-Source: Linux 6.12 and later, sched_setattr(2), ``sched_runtime`` of SCHED_OTHER. Earlier kernels take no notice of it.
+Source: Linux 6.12 and later, sched_setattr(2), ``sched_runtime`` of SCHED_OTHER. Earlier kernels ignore it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ctypes
 import os
 from struct import Struct
 
-__all__ = ["Turns"]
+__all__ = ["TimeSlices"]
 
 # size, policy, flags, nice, priority, runtime, deadline, period: struct sched_attr.
 SCHED_ATTR = Struct("=IIQiIQQQ")
@@ -26,16 +26,16 @@ USUAL_NS = 0
 syscall = ctypes.CDLL(None, use_errno=True).syscall
 
 
-class Turns:
-    """The turns of the calling thread, usual ones at first."""
+class TimeSlices:
+    """The time slices of the calling thread, usual ones at first."""
 
     def __init__(self) -> None:
         self.are_short = False
-        # What somebody has given another policy is his.
+        # Another policy was set on purpose; leave it alone.
         self.is_ours = os.sched_getscheduler(0) == os.SCHED_OTHER
 
     def set_short(self, short: bool) -> None:
-        """Have short turns, or the usual ones. A system that refuses leaves everything as it was."""
+        """Ask for short slices, or the usual ones. If the system refuses, nothing changes."""
         if short == self.are_short:
             return
         self.are_short = short
