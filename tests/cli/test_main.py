@@ -150,8 +150,9 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
 
 
 def pasted(verb: list[str]) -> object:
-    """Return the verb as a parameter; one example needs Spark."""
-    return pytest.param(verb, id=" ".join(verb), marks=[pytest.mark.spark] if verb == ["export"] else [])
+    """Return the verb as a parameter. One example needs Spark; those of `bench` have shorter tests of their own."""
+    marks = {"export": [pytest.mark.spark], "bench": [pytest.mark.long]}
+    return pytest.param(verb, id=" ".join(verb), marks=marks.get(verb[0], []))
 
 
 @pytest.mark.processes
