@@ -82,6 +82,7 @@ def test_a_file_that_was_cut_short_is_an_error_only_for_what_it_held(golden, cap
     assert main(["query", str(store), record.topic, key]) == 0
 
 
+@pytest.mark.slow
 def test_messages_have_the_tags(golden_read_only, golden_listing, capsys):
     """All of RocketMQ 5.5's, of whose index they are a part; the newest are shown."""
     store = golden_read_only("basic-5.5") / "store"

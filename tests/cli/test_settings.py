@@ -35,6 +35,7 @@ def rows(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.slow
 def test_what_a_program_opened_a_store_with_holds_for_every_verb(delayed, tmp_path):
     """A message of an hour's level stays where it is, whoever opens the store next, and no view is called different."""
     sent = run_reput("send", delayed, "orders", "--count", 1, "--delay-level", 3)
@@ -72,6 +73,7 @@ def test_every_verb_refuses_another_value(delayed, verb, capsys):
     assert "reput settings STORE --change message_delay_level=" in told
 
 
+@pytest.mark.slow
 def test_a_change_that_is_asked_for_by_name_holds_for_what_comes_then(delayed, capsys):
     """What waits keeps its time, and check knows both."""
     assert main(["settings", str(delayed), "--change", "messageDelayLevel=1s 5s 2h", "--format", "json"]) == 0

@@ -458,6 +458,7 @@ def test_without_anybody_to_ask_a_transaction_waits(store):
     assert of_topic(store, "orders") == []
 
 
+@pytest.mark.slow
 def test_a_clock_that_runs_ahead_for_a_moment_gives_up_no_transaction(store, caplog):
     """It is as old as the log shows; RocketMQ discards what seems to be older than the log is kept."""
     put_half(store)
@@ -580,6 +581,7 @@ def test_a_transaction_for_which_the_disk_has_no_room_waits(tmp_path, monkeypatc
     assert progress(path) == (1, 1)
 
 
+@pytest.mark.slow
 def test_transactions_of_rocketmq_are_carried_on(golden):
     """What it left pending is asked about and settled; what it had settled stays so."""
     path = golden("transaction-4.9") / "store"

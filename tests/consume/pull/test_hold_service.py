@@ -257,6 +257,7 @@ def test_tasks_and_threads_wait_for_dispatchers_in_processes(tmp_path):
             asyncio.run(hold_service.apull_and_wait(request(99), WAIT_S))
 
 
+@pytest.mark.slow
 def test_ten_thousand_wait_on_a_thousand_queues(tmp_path):
     """Each takes less than 2 KiB, a put wakes its own ten, and no thread is there but the one that wakes."""
     queue_count, waiters_each = 1000, 10
