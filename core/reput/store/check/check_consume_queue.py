@@ -1,8 +1,8 @@
 """Checking the consume queues: every record's unit has one place, so each is looked up where it must be.
 
 Records come in the order of the log and are kept until there are enough of them, so that one read serves many units of
-a queue. At the end, what the files hold besides is looked at: units of records that the log has no more, pre-blank
-units, and what lies behind the queue's end.
+a queue. The rest of the files comes last: units of records that the log has lost, pre-blank units, and
+bytes behind the queue's end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Checking the ext units: each address that stands in a queue leads to a unit with that record's tags code and time.
 
-The bits of a filter are compared only where it can be said what they must be: the filter is still registered, it was so
-before the record was stored, and it matches the record. All other bits that are set belong to filters that are not
-known any more, or came later.
+A filter's bits are compared only if it is still registered, was registered before the record was stored, and matches
+the record. All other set bits may belong to filters that are gone or came later.
 
 Source: RocketMQ broker, CommitLogDispatcherCalcBitMap.
 """

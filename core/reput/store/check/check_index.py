@@ -1,8 +1,8 @@
 """Checking the key index: the entries of all files, in order, are the keys of all records, in the order of the log.
 
-Entries come in with the records, so the index is read once, from front to back. What may stand there besides: the keys
-of a record a second time (a re-dispatch of the last record repeats them), entries of records that the log has no more,
-and entries behind its end. Slots and chains follow from the entries alone and are compared file by file.
+Entries come in with the records, so the index is read once, from front to back. Other entries are legal, too: the keys
+of a record a second time (a repeated dispatch of the last record), entries of records that the log has lost, and
+entries behind its end. Slots and chains follow from the entries alone and are compared file by file.
 
 The tags of a record stand behind its keys or do not: from 5.4.0 on RocketMQ enters them, and versions take turns.
 

@@ -1,11 +1,11 @@
-"""What the log of a store holds, row by row, in its order: every record, and every byte that is none.
+"""Dump of a store's log, row by row, in its order: every record, and every range that holds none.
 
 A record whose fields the records around it contradict is damage here, as for a check: its row would show fields
 that no program wrote. If later records prove a record wrong, a row of its own at the end says so.
 
-Reading only, streaming, also beside a writer: then the dump ends where the log ended when it began, and nothing is said
-about what lies behind, because a writer stores the size word of a record last. What retention takes before it was read
-is left out.
+Reading only, streaming, also beside a writer: then the dump ends where the log ended when it began, and leaves out the
+bytes behind, because a writer stores the size word of a record last. Segments that retention removes meanwhile are left
+out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the views of a store hold, row by row, as it stands in their files: nothing is judged here. See `check`.
+"""Dump of a store's views, row by row, as their files hold them. `check` judges them.
 
-A file that has not the size of the others, or holds what is no unit, is named in a row of its own; what can be read of
-it is there. Files that retention, or the deletion of a topic, takes meanwhile are left out. Reading only, streaming,
-without the log.
+A file of another size than the others, or with bytes that are no unit, has a row of its own that names it, beside the
+rows that can be read. Files that retention or the deletion of a topic removes meanwhile are left out. Reading only,
+streaming, without the log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ConfigManager: one file of a broker's configuration, ``config/NAME.json`` with its backup ``NAME.json.bak``.
 
-The file is only ever replaced as a whole, and the backup before it, so that one of the two is whole at any moment. What
-cannot be read is taken from the backup, as RocketMQ does; a torn file never becomes the backup.
+The backup is replaced first, then the file, each as a whole: one of the two is whole at any moment. If the file cannot
+be read, the backup is used, as in RocketMQ. A torn file never becomes the backup.
 
 Source: RocketMQ, ConfigManager and MixAll.string2File.
 """

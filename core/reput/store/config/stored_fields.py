@@ -1,4 +1,4 @@
-"""StoredFields: one object of a broker's configuration files, which keeps what only another RocketMQ understands."""
+"""StoredFields: one object of a broker's configuration files. It keeps the fields of other RocketMQ versions."""
 
 from __future__ import annotations
 

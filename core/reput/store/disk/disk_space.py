@@ -1,9 +1,9 @@
-"""DiskSpace: how full the disks are on which a store lies, and what follows from that.
+"""DiskSpace: how full a store's disks are, and what follows from that.
 
     used percent   what it means
     > 90           warning level: puts are refused, and segments go whatever their age
     > 85           segments go whatever their age
-    > 75           segments that have had their time go at any hour
+    > 75           expired segments go at any hour
     otherwise      they go at the hours of ``delete_when``
 
 The numbers are settings, kept within RocketMQ's bounds. "Used" counts all users' bytes, as a share of

@@ -1,10 +1,9 @@
-"""JsonLines: a small file of JSON objects, one a line, to which lines are only ever added, durably.
+"""JsonLines: a small file of JSON objects, one per line. Lines are only appended, durably.
 
     {"topic":"orders","crc32c":"1A2B3C4D"}
 
-The checksum is of the same line as it is without it, so that each line stays JSON by itself. Lines that were written
-before there were checksums are read as they stand; that a line has lost its checksum shows by what is left of it, which
-is no field.
+The checksum covers the line without the checksum, so that each line stays JSON. Lines of versions without checksums are
+accepted. A line whose checksum was damaged shows a remainder that is no field of the row.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""OpenFiles: descriptors of files that are read again and again, the least used closed first.
+"""OpenFiles: open descriptors of files that are read repeatedly; the least recently used is closed first.
 
-DirectoryStamp: whether a directory was changed, or replaced by another, since it was listed.
+DirectoryStamp: whether a directory has changed, or another has replaced it, since it was listed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class DirectoryStamp:
         self.seen = NOTHING
 
     def forget(self) -> None:
-        """Have `changed` say True the next time."""
+        """Make the next call of `changed` return True."""
         self.seen = NOTHING
 
     def changed(self) -> bool:

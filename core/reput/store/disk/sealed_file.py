@@ -3,7 +3,7 @@
     crc32c=1A2B3C4D
     {"…": …}
 
-Replaced as a whole and durably, so that a torn one means damage and not a crash.
+A sealed file is replaced as a whole and durably, so a torn one is a sign of damage and never of a crash.
 """
 
 from __future__ import annotations

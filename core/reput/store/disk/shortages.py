@@ -1,4 +1,4 @@
-"""Shortages: errors of the system that pass by themselves, or once an operator has made room; and the others."""
+"""System errors as errors of the store: those that pass once an operator makes room, and all others."""
 
 from __future__ import annotations
 

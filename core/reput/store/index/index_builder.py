@@ -1,11 +1,11 @@
 """IndexBuilder: the key index of a store, brought up to the commit log batch by batch.
 
     batch ──▶ keys and their hashes ──▶ room in the newest file and in as many new ones as it takes ──▶ entries
-                                        (a full disk is found out here, before anything has changed)
+                                        (a full disk is found here, before anything has changed)
 
-One writer. Batches of a few records are taken key by key, larger ones whole with numpy, which is loaded then; both put
-the same entries. A replay is not the same as having been there, since slots are overwritten: what stands behind the
-durable state has to be cut away first, with `restore`.
+One writer. A small batch is put key by key, a larger one at once with numpy, which is then loaded; both put the same
+entries. Slots are overwritten, so a replay over existing entries would not give the same file: `restore` first cuts off
+the entries behind the durable state.
 
 Source: RocketMQ store, IndexService.buildIndex, retryGetAndCreateIndexFile and deleteExpiredFile.
 """

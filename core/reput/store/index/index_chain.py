@@ -3,8 +3,8 @@
     slot ──▶ entry 940 ──▶ entry 938 ──▶ entry 17 ──▶ 0
                 └─ read ahead: entries of a key that comes often lie near each other
 
-A chain only leads back, to entries of its own slot and of earlier records; what does not is damage, of the entry or of
-what led to it.
+A chain only leads back, to entries of its own slot and of earlier records. Anything else is damage, of the entry or of
+the slot or entry that led to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The keys of a batch and their hashes, thousands at a time with numpy.
 
-Java's String.hashCode of ``topic#key`` is a polynomial in 31, so it falls apart into the hash of ``topic#``, shifted by
-the key's length, and that of the key, see `string_hashes`. A record's tags stand in an index as ``topic#T#tags``.
+Java's String.hashCode of ``topic#key`` is a polynomial in 31, so it is the sum of the hash of ``topic#``, shifted by
+the key's length, and the hash of the key; see `string_hashes`. An index has a record's tags as ``topic#T#tags``.
 
 Source: RocketMQ store, IndexService.buildIndex and IndexFile.indexKeyHashMethod.
 """

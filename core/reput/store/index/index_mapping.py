@@ -1,10 +1,10 @@
-"""IndexMapping: one index file, mapped for its one writer while others read it; `index_file` draws it.
+"""IndexMapping: one index file, mapped for its one writer while others read it; `index_layout` draws it.
 
-What is written becomes reachable in this order: entries, header, slots. A reader that follows a slot finds a whole
-entry, and one that stopped at the header's count missed nothing that was there before.
+Entries are written first, then the header, then the slots. A reader that follows a slot therefore finds a whole entry,
+and a reader that stops at the header's count misses no earlier entry.
 
-The slots are a function of the entries - each leads to the newest entry with its hash - so whatever a crash left of
-them, cutting the file back to a number of entries brings back the very same bytes.
+The slots follow from the entries: each leads to the newest entry with its hash. Cutting the file back to a number of
+entries therefore restores the same bytes, whatever a crash left in the slots.
 
 Source: RocketMQ store, IndexFile.putKey and IndexHeader.
 """

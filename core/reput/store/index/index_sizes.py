@@ -1,11 +1,11 @@
-"""How many slots and entries the index files of a store have. Their bytes do not say so, but they give it away.
+"""How many slots and entries the index files of a store have. No field says so, but the bytes show it.
 
     size = 40 + 4 * slots + 20 * entries      one equation for two numbers
     header: index_count, end_offset           so the last entry is number index_count - 1, and names end_offset
     slot[key_hash mod slots] leads to it
 
-Every place at which an entry could lie that names the header's end_offset stands for one number of slots; it is the
-right one if most of the slots and chains that follow from it are in order. With any other, hardly one is.
+Each place that could hold an entry with the header's end_offset implies a number of slots. The number is right if most
+of the slots and chains that follow from it are in order; with a wrong one hardly any is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether the index of a store has the tags of records besides their keys, as RocketMQ enters them from 5.4.0 on.
 
-No version is written down in a store, but the index shows it: the tags of a record stand there, or they do not. What
-counts are the newest records, since versions take turns at a store.
+A store does not record RocketMQ's version, but the index shows it: it has the tags of a record or not. The newest
+records count, because several versions may have written the store.
 
 Source: RocketMQ store, IndexService.buildIndex; MessageRocksDBStorage, which makes ``rocksdbstore/`` from 5.4.0 on.
 """

@@ -10,8 +10,8 @@
     38     4  compacted_offset   -1
     42     4  reserved           0
 
-The record holds several messages under one header. reput reads such records and their queues, and leaves the building
-to RocketMQ: it changes nothing below ``batchconsumequeue/``.
+The record holds several messages under one header. reput reads such records and their queues, but RocketMQ
+builds them: reput changes nothing below ``batchconsumequeue/``.
 
 Source: RocketMQ store, BatchConsumeQueue.putBatchMessagePositionInfo.
 """

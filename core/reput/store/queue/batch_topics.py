@@ -1,7 +1,7 @@
 """BatchTopics: which topics RocketMQ 5 keeps in batch consume queues, which reput leaves alone.
 
-A topic is one if ``config/topics.json`` has ``queue.type=BatchCQ`` for it, or if it has such queues. All its records
-have their units there, those that hold a single message, too.
+A topic is such a topic if ``config/topics.json`` has ``queue.type=BatchCQ`` for it, or if it has batch queues. All of
+its records have their units there, also those of a single message.
 
 Source: RocketMQ store, QueueTypeUtils.isBatchCq and ConsumeQueueStore.load.
 """

@@ -4,8 +4,8 @@
                                       │
     flush:  files forced ──▶ directories forced ──▶ the caller's cursor with `table`, how far each queue reaches
 
-One writer. Batches of a few rows are taken row by row, larger ones whole with numpy, which is loaded then; both put the
-same units. A batch that failed in the middle may be put again: what is there already is passed over.
+One writer. A small batch is put row by row, a larger one at once with numpy, which is then loaded; both put the same
+units. After a failure a batch may be put again: units that are there already are skipped.
 
 Source: RocketMQ store, CommitLogDispatcherBuildConsumeQueue, ConsumeQueueStore and MultiDispatchUtils.
 """

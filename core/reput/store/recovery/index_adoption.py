@@ -1,7 +1,7 @@
-"""How far the index of a store reaches that a RocketMQ closed cleanly, so that reput may go on behind it.
+"""How far the index of a store reaches that RocketMQ closed cleanly, so that reput can continue it.
 
-A RocketMQ that was killed once drops its partial index file and dispatches again only from a later record on, so that
-an index may have holes between two of its files. It is taken over up to the first of them.
+After a kill, RocketMQ drops its partial index file and dispatches again only from a later record on, so the index may
+have holes between two of its files. reput takes it over up to the first hole.
 
 Source: RocketMQ store, IndexService.load and CommitLog.recoverAbnormally.
 """

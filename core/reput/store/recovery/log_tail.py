@@ -1,25 +1,26 @@
-"""What lies behind the end of a log: leftovers, or records that were lost.
+"""The bytes behind the end of a log: stale leftovers, or records that were lost.
 
-A log that was closed cleanly says in three places how far it went, and none of them is in the log:
+Three places outside the log tell how far a cleanly closed log went:
 
-    reput/epochs   where reput closed it, up to where it was known to be on disk, or where a person had it cut
+    reput/epochs   where reput closed it, up to where it was known to be on disk, or where an operator cut it
     checkpoint     RocketMQ: the store time of the last record that reached its queue; since 5.1 also where the last
                    record began that its recovery found
     consumequeue/  units that point behind the end; a recovery leaves old ones there, so they count only where nothing
                    else decides
 
-If one of them knows of records behind the last readable one, what lies there is *damage*. Otherwise it is *stale*:
+If one of them knows of records behind the last readable one, the bytes there are *damage*. Otherwise it is *stale*:
 RocketMQ cuts without zeroing. After a crash only readable records count, so torn ones are stale.
 
-A log that was not closed may be unreadable in the middle for two reasons, and they look the same: damage, and a power
-cut that took some of the pages which were not yet forced. They are told apart by what is known:
+A log that was not closed may be unreadable in the middle for two reasons that look the same: damage, and a power cut
+that lost some of the pages which were not yet forced. Two facts tell them apart:
 
-    where     up to the last mark in ``reput/epochs`` the log was forced. An unreadable range before it is damage
-    whether   ``reput/writer.json`` has the name of the machine's start that the writer ran in. While that start lasts,
-              no power was cut, and the kernel has every byte that was written: an unreadable range is damage
+    where     the log was forced up to the last mark in ``reput/epochs``. An unreadable range before it is damage
+    whether   ``reput/writer.json`` names the boot of the machine that the writer ran in. During that boot no power was
+              cut, and the kernel has every byte that was written: an unreadable range is damage
 
-So a range is a torn tail only behind the last mark and after another start; what follows it was never promised. It is
-put away, not deleted. Of a store that RocketMQ wrote last nothing of this is known, and the range counts as damage.
+A range is therefore a torn tail only behind the last mark and after another boot; the records that follow it were never
+confirmed as durable. It is put away, not deleted. If RocketMQ wrote the store last, neither fact is known and the range
+counts as damage.
 
 Source: RocketMQ store, CommitLog.recoverNormally and StoreCheckpoint.
 """
@@ -43,10 +44,10 @@ __all__ = ["find_unforced", "judge_tail", "known_durable"]
 
 
 def find_unforced(store_directory: Path, boot_id: str | None) -> int | None:
-    """Return from where on the log may lack what a power cut took; None: nowhere, or unknown.
+    """Return from which offset on a power cut may have lost bytes of the log; None: from none, or unknown.
 
     Args:
-        boot_id: of the machine's present start.
+        boot_id: of the machine's present boot.
     """
     if not (store_directory / "abort").exists() or not is_claimed(store_directory):
         return None

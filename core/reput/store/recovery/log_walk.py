@@ -1,7 +1,7 @@
 """LogWalk: a commit log from one byte to its last, every byte accounted for.
 
 The walk yields extents one behind the other: records, blanks, damage, stale bytes. It never stops at a byte it cannot
-read: it looks for the next record that is one in every respect - magic, sizes, CRC, its own offset - and then asks
+read: it looks for the next record that passes every check - magic, sizes, CRC, its own offset - and then decides
 whether the log goes on there:
 
     queue offsets and store times continue  → the unreadable range is *damage*, and the log goes on behind it
@@ -13,7 +13,7 @@ whether the log goes on there:
     and the power was cut                     the pages behind the last forced byte, so records may be whole behind one
                                               that is lost. That is the *tail*, too
 
-Where every record is to carry its own CRC, those that carry none are damage, at the log's end, too: nothing tore them.
+If every record must carry its own CRC, records without one are damage, also at the log's end: no crash leaves them.
 
 One walker, read-only. The same walk serves recovery, `reput check` and `reput dump`.
 """

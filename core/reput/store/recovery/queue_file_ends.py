@@ -1,6 +1,6 @@
-"""The ends of the queue files, which know how far a log once went.
+"""The ends of the queue files, which show how far a log once went.
 
-That is: where a queue goes on of which the log has no record left, and which units point behind the log. Units are read
+They give the next offset of a queue without records in the log, and the units that point behind the log. Units are read
 as they lie, 20 bytes each: commit-log offset, record size, tags code. A pre-blank unit, which stands where the log has
 no record, has the size 0x7FFFFFFF and points nowhere.
 

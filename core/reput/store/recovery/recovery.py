@@ -1,4 +1,4 @@
-"""Recovery: what a store's log holds, before its writer goes on.
+"""Recovery: what a store's log holds, before its writer continues it.
 
 closed by us and untouched since   → it ends where we left it; nothing is scanned, and numpy is not loaded
 closed by us, then written by RocketMQ → a new epoch begins where its bytes differ from ours, or at the log's minimum
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 class RecoveredLog(msgspec.Struct):
-    """What `recover` found. Whatever lies behind *end* is stale or torn.
+    """What `recover` found. All bytes behind *end* are stale or torn.
 
     Attributes:
         common_end: up to where the log is the one that reput wrote last.
@@ -89,7 +89,7 @@ def recover(
     """Find where the log of a store ends and what its next queue offsets are. Reads only.
 
     Args:
-        boot_id: of the machine's present start.
+        boot_id: of the machine's present boot.
         demand_crc: a record that does not carry the CRC of the whole of it is none.
 
     Raises:
@@ -103,7 +103,7 @@ def recover(
     untouched = as_it_was_closed(store_directory, segments, epochs, snapshot)
     if untouched is not None:
         return untouched
-    # Whatever has records in it is walked with numpy, which takes longer to load than a log that has none to recover.
+    # A log with records is walked with numpy, which takes longer to load than recovering an empty log.
     from reput.store.recovery.check_fields import FieldsCheck
     from reput.store.recovery.log_tail import find_unforced, judge_tail, known_durable
     from reput.store.recovery.log_walk import LogWalk

@@ -1,8 +1,8 @@
-"""What only a person may decide about a damaged log: to end it before the damage, or to go on behind it.
+"""An operator's two repairs of a damaged log: to end it before the damage, or to continue behind it.
 
-Both say first what would be lost (`plan_cut`, `plan_accept`), then do it (`cut`, `accept`). Nothing is deleted: what is
-cut stays below ``reput/cut/``, what is accepted stays where it is, recorded in ``reput/damage`` and listed by every
-check from then on. Views learn of a cut by its epoch, and forget what was behind it.
+`plan_cut` and `plan_accept` tell what would be lost; `cut` and `accept` do it. Nothing is deleted: cut bytes are kept
+below ``reput/cut/``; accepted damage stays in the log, is recorded in ``reput/damage``, and every later check lists
+it. Views learn of a cut by its epoch, and forget what was behind it.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 An agent on a thread of its own. Every ``clean_resource_interval`` it looks how full the disk is and whether anything
 may go; then up to ``delete_file_batch_max`` segments go, ``delete_commit_log_files_interval`` apart. Each look lists
-the log once. Before each segment goes, the disk, the clock and the dispatchers are looked at again, so that nothing
-goes once there is room; of the log, only the oldest segment and the next one are looked at.
+the log once. Before each removal, retention looks at the disk, the clock and the dispatchers again, so that it
+stops once there is room; of the log, only the oldest segment and the next one are looked at.
 
-Readers in the writer's process know first where the log begins now, then the file goes, durably, and only then are the
-views told. A crash in between leaves a log that begins later than its views, which is what they can deal with.
+First the readers in the writer's process learn the log's new begin, then the file goes, durably, and then the views are
+told. A crash in between leaves a log that begins later than its views, which views can handle.
 
 Source: RocketMQ store, DefaultMessageStore.CleanCommitLogService.
 """

@@ -1,11 +1,11 @@
-"""What retention means to do with each segment of a log, when, and why. Pure: nothing is read here but the clock given.
+"""What retention will do with each segment of a log, when, and why. Pure: its only input is its arguments.
 
-From the oldest segment on, each of these must hold, and the first segment of which one does not keeps all behind it:
+A segment goes if all of these hold for it and for every older one:
 
     the log has gone on behind it      the segment that the log ends in never goes
-    it has had its time                ``file_reserved_time`` since it was written last; a disk above the forcible level
+    it has expired                     ``file_reserved_time`` since it was written last; a disk above the forcible level
                                        takes segments of any age
-    it is time to delete               an hour of ``delete_when``, a disk that is short of room, or a person asked
+    it is time to delete               an hour of ``delete_when``, a disk that is short of room, or a request
     all enabled dispatchers have it    durably; they are waited for up to ``dispatcher_reserved_time`` more, and not at
                                        all above the disk's warning level. A dispatcher that is late finds a gap
 
