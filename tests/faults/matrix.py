@@ -119,7 +119,7 @@ def cut_at_every_call(root: Path, kind: type[ScriptedStore]) -> int:
 @row(KILL, "snapshot, checkpoint, close", "the next opening finds the end by itself")
 def kill_close(root: Path) -> int:
     def close_and_open(store: ScriptedStore) -> None:
-        store.durability.write_snapshot()
+        store.write_snapshot()
         close_without_views(store)
         store.abandon()
         store.open()

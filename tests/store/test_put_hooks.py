@@ -76,7 +76,7 @@ def test_a_hook_that_fails_behind_a_put_costs_nothing_but_a_line(tmp_path, audit
     """The message is stored, and whoever put it is told so."""
     with open_hooked(tmp_path, audit, Broken()) as store, caplog.at_level(logging.ERROR):
         assert store.put(reput.Message("orders", b"a")).queue_offset == 0
-    assert "a hook failed behind a put" in caplog.text
+    assert "a hook failed after a put" in caplog.text
     assert "nobody listens" in caplog.text
 
 

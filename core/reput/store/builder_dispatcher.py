@@ -1,11 +1,11 @@
-"""BuilderDispatcher: a dispatcher whose cursor stands in one sealed file with what its files hold there.
+"""BuilderDispatcher: a dispatcher that keeps its cursor, and what its files hold there, in one sealed file.
 
     start     the kept state is read ──▶ the files are brought back to it ──▶ the log comes from there on
     flush     files forced, on a thread ──▶ cursor and state replaced as one file
     truncate  the shorter state kept ──▶ the files cut: a crash in the middle leaves them one behind it
     expire    the state without them kept ──▶ files removed
 
-The views in RocketMQ's own places are built so. Each has a builder, which knows its files, and says what is kept.
+The views in RocketMQ's own places are built this way. Each has a builder, which knows its files and their state.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ class ViewBuilder(Protocol):
     """Writes the files of a view."""
 
     def begin_force(self) -> Callable[[Progress], None]:
-        """Return what forces all that was put so far; any thread may call it, while more is put.
+        """Return a function that forces all that was put so far; any thread may call it, while more is put.
 
-        Its argument is called after each part.
+        It calls its argument after each part.
         """
 
     def end_force(self) -> None:
-        """All of that is on disk."""
+        """The force has ended: all of that is on disk."""
 
     def abandon_force(self) -> None:
-        """Have the next force be for that, too."""
+        """The force has failed: the next one covers its part, too."""
 
     def expire(self, commit_log_offset_min: int) -> list[Path]:
-        """Leave out files, which are to be removed once the state without them is kept."""
+        """Leave out files and return them. They are removed once the state without them is kept."""
 
     def close(self) -> None:
         """Close all files."""
 
 
 class KeptState(Protocol):
-    """What is kept, a msgspec struct."""
+    """The state of a view as it is kept, a msgspec struct."""
 
     @property
     def cursor(self) -> Cursor: ...
@@ -66,12 +66,12 @@ Kept = TypeVar("Kept", bound=KeptState)
 class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
     """One view of one store.
 
-    A force that failed is not tried again: what it raises ends the dispatcher, and the next one begins behind what
-    was kept before. A full disk is waited for.
+    A force that failed is not tried again: its error ends the dispatcher, and the next one starts at the state that was
+    kept before. If the disk is full, the dispatcher waits for room.
 
     Args:
-        kept_type: what the sealed file holds.
-        threads: who forces files while batches are dispatched.
+        kept_type: of the state in the sealed file.
+        threads: start the thread that forces files while batches are dispatched.
 
     Attributes:
         end: up to where the view is dispatched; None: it was not begun.
@@ -92,15 +92,15 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
         self.threads = threads or Threads()
         self.path = context.directory / "cursor"
         self.end: Cursor | None = None
-        # The flush that goes on beside, up to where the view is durable then, and whether it is known to be.
+        # The flush in the background, up to where the view is durable after it, and whether it has ended.
         self.flushing: BackgroundWork | None = None
         self.flushing_to: Cursor | None = None
         self.flushed = False
-        # Parts of a flush that are forced, how many of them the host knows of, and whether it waits for the flush.
+        # Parts of a flush that are forced, how many of them the host knows of, and whether the dispatcher waits for it.
         self.part_count = self.told_count = 0
         self.is_awaited = False
 
-    # What the one view says and the other does not.
+    # What each view defines.
 
     def restore(self, kept: Kept) -> None:
         """Bring the files to *kept*.
@@ -111,11 +111,11 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
         raise NotImplementedError
 
     def adopt(self) -> Kept | None:
-        """Bring the files to what they hold for sure after a RocketMQ that was closed, None: nothing is sure."""
+        """Bring the files to what they surely hold after a RocketMQ that was closed; None: nothing is sure."""
         raise NotImplementedError
 
     def begin_empty(self) -> None:
-        """Remove what there is: the view begins with the log."""
+        """Remove all files: the view begins with the log."""
         raise NotImplementedError
 
     def state_to_keep(self, cursor: Cursor) -> Kept:
@@ -129,7 +129,7 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
     # What the host calls.
 
     def start(self) -> Cursor | None:
-        """Go on behind what is durable; of a store that RocketMQ closed, behind the last that it dispatched."""
+        """Start at the durable cursor; in a store that RocketMQ closed, after the last record that it dispatched."""
         with self.rebuild_if_damaged(), retry_on_shortage("the view cannot be brought to its cursor"):
             kept = read_sealed(self.path, self.kept_type)
             if kept is not None:
@@ -139,7 +139,7 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
                 return self.end
             adopted = self.adopt() if was_clean_when_adopted(self.context.store_directory) else None
             if adopted is None:
-                # A RocketMQ that was killed leaves views that may lack anything, so all of it is built again.
+                # A killed RocketMQ leaves views that may lack anything, so the whole view is built again.
                 self.begin_empty()
                 return None
             self.end = adopted.cursor
@@ -147,13 +147,13 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
         return self.end
 
     def refuse_unknown_history(self, cursor: Cursor) -> None:
-        """Refuse what was kept where the log may have parted from it below its present beginning.
+        """Refuse a kept state that may belong to another history of the log below its present beginning.
 
-        What the view says of records there is of no use any more, and the queue offsets of another history would be in
-        the way of the records that follow.
+        The view's entries for records there are useless then, and queue offsets of another history would collide with
+        those of the records that follow.
 
         Raises:
-            DamagedStore: it may have.
+            DamagedStore: the state may belong to another history.
         """
         store_directory = self.context.store_directory
         epochs = read_epochs(store_directory, self.context.store_id)
@@ -169,7 +169,7 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
 
     @contextmanager
     def rebuild_if_damaged(self) -> Iterator[None]:
-        """Have the view built again where it is not what its cursor says: deleted, or replaced by an older copy."""
+        """Ask for a rebuild if the view is not what its cursor says: deleted, or replaced by an older copy."""
         try:
             yield
         except DamagedStore as error:
@@ -177,7 +177,8 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
             raise RebuildNeeded from error
 
     def prepare_flush(self) -> bool:
-        """Flush on a thread: on a disk that is busy with the log it takes long, and nothing would be dispatched."""
+        """Flush in the background: on a disk that is busy with the log it takes long, and would hold up the
+        dispatch."""
         try:
             if self.flushing is None:
                 if self.end is None:
@@ -188,7 +189,7 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
                 self.flushing = BackgroundWork("reput-flush", work, self.threads)
             self.flushed = self.flushing.is_done(0.0)
             if self.part_count != self.told_count:
-                # However many files there are: a disk that answers keeps the flush from its time limit.
+                # As long as the disk answers, a flush of many files does not run into its time limit.
                 self.told_count = self.part_count
                 self.context.alive()
         except BaseException:
@@ -198,7 +199,7 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
         return not self.flushed
 
     def flush(self) -> Cursor | None:
-        """Take up the flush that has gone on beside; without one, make durable all that was dispatched."""
+        """Finish the flush in the background; without one, make durable all that was dispatched."""
         if self.flushed:
             self.flushing, self.flushed = None, False
             self.builder.end_force()
@@ -207,7 +208,7 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
         return self.end
 
     def truncate(self, cursor: Cursor) -> None:
-        """Keep the shorter state before anything is cut: a crash in the middle is then one behind it."""
+        """Keep the shorter state before anything is cut: after a crash in between, the files only hold more than it."""
         self.await_flush()
         force = self.builder.begin_force()
         force(self.context.alive)
@@ -219,7 +220,7 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
             self.restore(kept)
 
     def expire(self, commit_log_offset_min: int) -> None:
-        """Remove files after the state that does not need them is on disk."""
+        """Remove files once the state that does not need them is on disk."""
         self.await_flush()
         expired = self.builder.expire(commit_log_offset_min)
         if expired:
@@ -228,13 +229,13 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
                 self.files.remove(path)
 
     def close(self) -> None:
-        """Wait for a flush that goes on beside, and close all files."""
+        """Wait for a flush in the background, and close all files."""
         try:
             self.await_flush()
         finally:
             self.builder.close()
 
-    # How.
+    # Flushing.
 
     def flush_all(self) -> None:
         """Make durable all that was dispatched."""
@@ -245,10 +246,10 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
             self.builder.end_force()
 
     def await_flush(self) -> None:
-        """Have no flush going on beside.
+        """Wait until no flush runs in the background.
 
         Raises:
-            OSError: it failed.
+            OSError: the flush failed.
         """
         flushing, self.flushing, self.flushed = self.flushing, None, False
         if flushing is not None:
@@ -259,18 +260,18 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
                 self.is_awaited = False
 
     def count_part(self) -> None:
-        """A part of the flush that goes on beside is done; called by its thread."""
+        """A part of the flush in the background is done; its thread calls this."""
         self.part_count += 1
         if self.is_awaited:
-            # The dispatcher's own thread does nothing but wait for this one, so its sign of life is the other's.
+            # The dispatcher's own thread only waits for this one, which reports the sign of life in its place.
             self.context.alive()
 
     def force_and_keep(self, force: Callable[[Progress], None], kept: Kept, on_progress: Progress) -> None:
-        """Call *force*, and only then write down that the view reaches so far."""
+        """Call *force*, and only then keep the state that needs it."""
         force(on_progress)
         self.keep(kept)
 
     def keep(self, kept: Kept) -> None:
-        """Write the cursor, and what the files hold there, durably."""
+        """Write the cursor and the state of the files durably."""
         with retry_on_shortage("the cursor cannot be written"):
             self.files.replace(self.path, seal(kept))

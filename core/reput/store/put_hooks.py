@@ -76,7 +76,7 @@ class HookedAppender(Appender):
         return results
 
     def admit(self, message: Message) -> tuple[Message, Prepared]:
-        """Check and encode *message*, to be stored by `append_each`; return what is stored, and that encoded."""
+        """Check and encode *message* for `append_each`; return what will be stored, and that encoded."""
         return super().admit(self.to_store(message))
 
     def append_each(
@@ -90,11 +90,11 @@ class HookedAppender(Appender):
         return outcomes
 
     def to_store(self, message: Message) -> Message:
-        """Return what the hooks before a put leave of *message*.
+        """Return the message that the hooks before a put leave in the place of *message*.
 
         Raises:
-            MessageIllegal: one of them has put something else in its place than a message.
-            Whatever a hook raises, to refuse the put.
+            MessageIllegal: a hook returned something that is not a message.
+            Anything that a hook raises, to refuse the put.
         """
         for hook in self.before_put:
             replacement = hook.function(*[message for _ in hook.argnames])
@@ -102,7 +102,7 @@ class HookedAppender(Appender):
                 continue
             if not isinstance(replacement, Message):
                 raise MessageIllegal(
-                    f"a hook put something in the place of a message that is none: type={type(replacement).__name__} "
+                    f"a hook returned something that is not a message: type={type(replacement).__name__} "
                     f"hook={hook.plugin!r}",
                     "reput_before_put returns a reput.Message, or None to leave the message as it is.",
                 )
@@ -110,12 +110,12 @@ class HookedAppender(Appender):
         return message
 
     def tell_stored(self, message: Message, result: PutMessageResult) -> None:
-        """Call what comes after a put; the message is there, whatever that raises."""
+        """Call the hooks after a put. Their errors are logged: the message is stored."""
         try:
             self.hook.reput_after_put(message=message, result=result)
         except Exception:
             logger.exception(
-                "a hook failed behind a put, which is stored all the same: topic=%s commit_log_offset=%d",
+                "a hook failed after a put, whose message is stored: topic=%s commit_log_offset=%d",
                 message.topic,
                 result.commit_log_offset,
             )
@@ -125,7 +125,7 @@ def load_hooks(hooks: Sequence[object]) -> Any:
     """Return the hooks of all *hooks*, which are called in the reverse of their order, as pluggy does.
 
     Raises:
-        ConfigError: there is something wrong with one of them.
+        ConfigError: one of them is not usable.
     """
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(reput_hooks.store_hooks)
@@ -140,7 +140,7 @@ def load_hooks(hooks: Sequence[object]) -> Any:
             ) from None
         if not manager.get_hookcallers(plugin):
             raise ConfigError(
-                f"there is no hook in it: hooks={plugin!r}",
+                f"the plugin has no hook: hooks={plugin!r}",
                 "Mark reput_before_put or reput_after_put with reput_hooks.hookimpl.",
             )
     for hook in manager.hook.reput_before_put.get_hookimpls():

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from reput.store.log.batch_scheduling import CROWD_LEFT, CROWD_MIN, BatchScheduling
+from reput.store.log.batch_scheduling import WAITING_LEFT, WAITING_MIN, BatchScheduling
 from reput.store.log.wakeup_chain import WakeupChain
 
 LIMIT_S = 60.0
@@ -39,12 +39,12 @@ def policies_may_change(in_thread) -> None:
 @pytest.mark.usefixtures("policies_may_change")
 def test_a_thread_is_one_of_a_batch_while_it_waits_with_many(in_thread):
     """With a few less nothing changes, and once it waits nearly alone it is as it was."""
-    crowd = BatchScheduling()
+    scheduling = BatchScheduling()
 
     def policies() -> list[int]:
         found = []
-        for count in (CROWD_MIN - 1, CROWD_MIN, CROWD_LEFT, CROWD_LEFT - 1, CROWD_MIN):
-            crowd.join(count)
+        for count in (WAITING_MIN - 1, WAITING_MIN, WAITING_LEFT, WAITING_LEFT - 1, WAITING_MIN):
+            scheduling.join(count)
             found.append(os.sched_getscheduler(0))
         return found
 
@@ -55,20 +55,20 @@ def test_a_thread_is_one_of_a_batch_while_it_waits_with_many(in_thread):
 
 @pytest.mark.usefixtures("policies_may_change")
 def test_a_policy_that_somebody_has_set_is_left_alone(in_thread):
-    """Before the crowd, or in it."""
+    """Before there are many waiting threads, or among them."""
 
     def policies(own: int, before: int) -> list[int]:
-        crowd = BatchScheduling()
-        crowd.join(before)
+        scheduling = BatchScheduling()
+        scheduling.join(before)
         os.sched_setscheduler(0, own, os.sched_param(0))
         found = []
-        for count in (CROWD_MIN, 0, CROWD_MIN, 0):
-            crowd.join(count)
+        for count in (WAITING_MIN, 0, WAITING_MIN, 0):
+            scheduling.join(count)
             found.append(os.sched_getscheduler(0))
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         return found
 
-    for own, before in ((os.SCHED_IDLE, 0), (os.SCHED_IDLE, CROWD_MIN), (os.SCHED_BATCH, 0)):
+    for own, before in ((os.SCHED_IDLE, 0), (os.SCHED_IDLE, WAITING_MIN), (os.SCHED_BATCH, 0)):
         assert in_thread(partial(policies, own, before)) == [own] * 4
 
 
@@ -81,10 +81,10 @@ def test_a_system_that_refuses_is_asked_once(in_thread, monkeypatch):
         raise PermissionError(1, "not permitted")
 
     def policies() -> list[int]:
-        crowd = BatchScheduling()
+        scheduling = BatchScheduling()
         found = []
-        for count in (CROWD_MIN, CROWD_MIN, 0, CROWD_MIN):
-            crowd.join(count)
+        for count in (WAITING_MIN, WAITING_MIN, 0, WAITING_MIN):
+            scheduling.join(count)
             found.append(os.sched_getscheduler(0))
         return found
 
@@ -102,12 +102,12 @@ def test_those_who_wait_for_a_force_are_a_crowd():
         assert group.wait(LIMIT_S)
         return os.sched_getscheduler(0)
 
-    with ThreadPoolExecutor(2 * CROWD_MIN) as threads:
+    with ThreadPoolExecutor(2 * WAITING_MIN) as threads:
         waits = []
-        for number in range(2 * CROWD_MIN):
+        for number in range(2 * WAITING_MIN):
             waits.append(threads.submit(wait))
             while len(group.waiting) <= number:
                 os.sched_yield()
         group.open()
         policies = [wait.result(LIMIT_S) for wait in waits]
-    assert policies == [os.SCHED_OTHER] * CROWD_MIN + [os.SCHED_BATCH] * CROWD_MIN
+    assert policies == [os.SCHED_OTHER] * WAITING_MIN + [os.SCHED_BATCH] * WAITING_MIN

@@ -146,7 +146,7 @@ def test_the_next_force_waits_for_all_who_were_let_go(ring, rung):
         group.open()
         assert rung == [None]
         # The first wakes.
-        group.let_next_go()
+        group.wake_next()
         wait_until(lambda: len(rung) == 2)
         later.open()
         assert [wait.result(LIMIT_S) for wait in waits] == [True] * 3

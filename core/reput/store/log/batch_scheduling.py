@@ -15,24 +15,24 @@ import threading
 
 __all__ = ["BatchScheduling"]
 
-# Of so many on it pays, by a tenth; with 64 by a third. Below the other number it was a crowd.
-CROWD_MIN = 16
-CROWD_LEFT = 4
+# From so many waiting threads on it pays: a tenth with 16, a third with 64. With fewer than the other number it ends.
+WAITING_MIN = 16
+WAITING_LEFT = 4
 
 
 class BatchScheduling(threading.local):
-    """The calling thread's part in it."""
+    """The scheduling policy of the calling thread."""
 
     is_batch = False
-    # What somebody has given another policy is his, and where the system refuses, everything stays as it is.
+    # False: the program chose another policy, or the system refuses a change. The policy then stays as it is.
     is_ours = True
 
     def join(self, count: int) -> None:
-        """Have the calling thread, which is about to wait with *count* others, wait for its turn if they are many."""
+        """Set the policy of the calling thread, which is about to wait with *count* others: batch, if they are many."""
         if self.is_batch:
-            if count < CROWD_LEFT:
+            if count < WAITING_LEFT:
                 self.change(os.SCHED_BATCH, os.SCHED_OTHER)
-        elif count >= CROWD_MIN and self.is_ours:
+        elif count >= WAITING_MIN and self.is_ours:
             self.change(os.SCHED_OTHER, os.SCHED_BATCH)
 
     def change(self, present: int, wanted: int) -> None:

@@ -6,8 +6,8 @@ Between them lies `committed`, up to which the files have what was appended: her
 keeps messages in memory first (`pooled_commit_log`, `group_commit_log`) not.
 
 A segment ends with a blank of at least 8 bytes, so a record that would leave less goes to the next one. A helper
-thread keeps room reserved ahead of the end, has the pages in memory before they are written, and makes the next
-segment, so that a put waits for none of it unless it outruns the helper.
+thread reserves room ahead of the end, brings pages into memory before they are written, and makes the next segment. A
+put waits for none of that unless it outruns the helper.
 
 Source: RocketMQ store, CommitLog.DefaultAppendMessageCallback and MappedFileQueue.
 """
@@ -35,8 +35,8 @@ __all__ = ["CommitLog"]
 RESERVE_SIZE = 16 << 20
 RESERVE_SIZE_MIN = 1 << 20
 POPULATE_SIZE = 16 << 20
-# Between two steps the helper needs the interpreter lock, for which a thread that puts lets it wait up to 5 ms: with
-# small steps it falls behind, and the puts find pages that are not in memory.
+# Between two steps the helper needs the interpreter lock, and may wait 5 ms for it while a thread puts. With small
+# steps # it falls behind, and puts meet pages that are not in memory.
 POPULATE_STEP = 8 << 20
 WARM_STEP = 1 << 20
 CALL_SIZE = 256 << 10
@@ -79,8 +79,8 @@ class CommitLog:
         """Open the log for appending at *end*.
 
         Args:
-            warm_up: have a segment that is made ahead wholly reserved, in memory, and locked there.
-            force_pages: after so many pages of that, have them forced; 0: leave that to the system.
+            warm_up: reserve a segment that is made ahead as a whole, bring it into memory, and lock it there.
+            force_pages: force the pages after so many of them; 0: leave that to the system.
 
         Raises:
             StoreFull: there is no room for the first step.
@@ -95,7 +95,7 @@ class CommitLog:
         self.failed: str | None = None
         self.next_segment: OpenSegment | None = None
         self.making = threading.Lock()
-        # Held by the helper at work, so that nobody unmaps the segment that it is at.
+        # Held by the helper at work, so that its segment is not unmapped.
         self.tending = threading.Lock()
         # Segments that were left behind but not yet forced, oldest first, then the current one.
         begin = end - end % segment_size
@@ -105,11 +105,11 @@ class CommitLog:
         self.memory = self.memory_of(self.current)
         self.begin = begin
         self.limit = begin + segment_size - BLANK_SIZE_MIN
-        # Up to here `room` has nothing to see to: a put compares one number.
+        # Up to here `room` has nothing to do: a put compares one number.
         self.safe_until = end
         self.helper = SegmentHelper(self, threads)
         try:
-            # What the first puts need; whoever opens does not wait for more.
+            # What the first puts need; the opening does not wait for more.
             self.prepare(end, POPULATE_STEP)
         except BaseException:
             self.unmap()
@@ -118,11 +118,11 @@ class CommitLog:
 
     @property
     def committed(self) -> int:
-        """Commit-log offset up to which whoever reads the files finds what was appended."""
+        """Commit-log offset up to which the files hold what was appended."""
         return self.appended
 
     def commit(self) -> int:
-        """Have all that was appended when this was called in the files, and return that offset.
+        """Write to the files all that was appended when this was called, and return that offset.
 
         Raises:
             StoreError: the disk refused.
@@ -167,14 +167,14 @@ class CommitLog:
         return self.appended
 
     def make_safe(self, end: int) -> None:
-        """Have room up to *end*, and the helper at work well before pages or room are used up."""
+        """Reserve room up to *end*, and wake the helper well before pages or room are used up."""
         current = self.current
         if end - self.begin > current.reserved:
             self.reserve(current, end - self.begin)
         half_populated = self.begin + current.populated - POPULATE_SIZE // 2
         if half_populated < end:
             self.helper.wakeup()
-        # Where the helper is late it is called again after a while, not at every put.
+        # If the helper is late, it is woken again after a while, not at every put.
         self.safe_until = min(self.begin + current.reserved, max(end + CALL_SIZE, half_populated))
 
     def roll(self, size: int) -> None:
@@ -186,7 +186,7 @@ class CommitLog:
             )
         left = self.begin + self.segment_size - self.appended
         following = self.begin + self.segment_size
-        # Until the next segment is the current one, or the helper would make the same one a second time.
+        # Held until the next segment is the current one, or the helper would make the same one a second time.
         with self.making:
             self.forget_removed()
             segment = self.next_segment = self.next_segment or self.open_segment(following)
@@ -197,7 +197,7 @@ class CommitLog:
             self.reserve(segment, size)
             self.reserve(self.current, at + BLANK_SIZE_MIN)
             self.append_blank(SIZE_AND_MAGIC.pack(left, BLANK_MAGIC_CODE))
-            # No call from here on, behind which a Ctrl-C may be noticed: it has rolled as a whole, or not at all.
+            # No call from here on, after which Ctrl-C could interrupt: the log has rolled as a whole, or not at all.
             self.current.content_size = at + BLANK_SIZE_MIN
             self.unforced += [segment]
             self.current = segment
@@ -234,11 +234,11 @@ class CommitLog:
             raise self.refusal(error, f"segment cannot be made: path={path}") from error
 
     def memory_of(self, segment: OpenSegment) -> memoryview:
-        """Return what is written to while *segment* is the current one."""
+        """Return the memory that puts write to while *segment* is the current one."""
         return segment.mapping.memory
 
     def populate(self, segment: OpenSegment, at: int, size: int) -> None:
-        """Have these bytes of `memory_of` in memory before they are written."""
+        """Bring these bytes of `memory_of` into memory before they are written."""
         segment.mapping.populate(at, size)
 
     def reserve(self, segment: OpenSegment, until: int) -> None:
@@ -248,7 +248,7 @@ class CommitLog:
         mapping = segment.mapping
         generous = min(max(until, segment.reserved + RESERVE_SIZE), self.segment_size)
         for end in (generous, until):
-            # Read anew: the helper, or a put, may have reserved meanwhile.
+            # Read again: the helper, or a put, may have reserved meanwhile.
             begin = segment.reserved
             if end <= begin:
                 return
@@ -276,7 +276,7 @@ class CommitLog:
             self.prepare(self.appended)
 
     def prepare(self, appended: int, populate_size: int = POPULATE_SIZE) -> None:
-        """Have room, *populate_size* bytes of pages and the next segment ready for the puts that follow *appended*."""
+        """Prepare room, *populate_size* bytes of pages and the next segment for the puts that follow *appended*."""
         segment = self.current
         at = max(appended - segment.begin, 0)
         if at > self.segment_size:
@@ -297,7 +297,8 @@ class CommitLog:
                 self.warm(following)
 
     def warm(self, segment: OpenSegment) -> None:
-        """Have all of *segment* reserved, in memory, and locked there. The helper's, who keeps it from being unmapped.
+        """Reserve all of *segment*, bring it into memory, and lock it there. The helper calls this, and holds
+        `tending`.
 
         Source: RocketMQ store, MappedFile.warmMappedFile and mlock, which writes a byte to each page.
         """
@@ -316,7 +317,7 @@ class CommitLog:
                     forced = end
             segment.mapping.lock()
         except OSError as error:
-            # It serves as any other; whoever asked for more is to know that he does not have it.
+            # The segment works without the lock; log that warming up failed.
             logger.warning(
                 "a segment is not warmed up: path=%s size=%d error=%s (ulimit -l limits what may be locked)",
                 segment.mapping.path,
@@ -359,7 +360,7 @@ class CommitLog:
         return target
 
     def force(self, segment: OpenSegment, target: int) -> None:
-        """Have on disk what *segment* holds of the log up to *target*.
+        """Force what *segment* holds of the log up to *target*.
 
         Raises:
             OSError: the disk refused.

@@ -1,4 +1,4 @@
-"""CommitService: the thread that writes what is in the transient pool into the files of the log.
+"""CommitService: the thread that writes the messages in the transient pool into the files of the log.
 
 As soon as ``commit_commit_log_least_pages`` pages wait, and every ``commit_interval_commit_log`` whatever waits, if the
 last time was ``commit_commit_log_thorough_interval`` ago.
@@ -68,7 +68,7 @@ class CommitService(ServiceThread):
         self.on_death(reason)
 
     def do_round(self) -> None:
-        """Commit if that is due."""
+        """Commit if enough waits, or if the last time was long ago."""
         log = self.commit_log
         appended, committed = log.appended, log.committed
         if log.failed is not None or appended == committed:
@@ -79,7 +79,7 @@ class CommitService(ServiceThread):
             self.commit()
 
     def commit(self) -> None:
-        """Commit once, and have that known."""
+        """Commit once, and call *on_committed*."""
         if self.try_commit():
             self.last_commit = self.clock.monotonic()
             self.on_committed()

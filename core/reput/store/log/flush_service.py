@@ -1,9 +1,9 @@
-"""FlushService: the thread that forces the log to disk, and completes those who wait for it in batches.
+"""FlushService: the thread that forces the log to disk, and wakes those who wait for it in batches.
 
-ASYNC_FLUSH: every ``flush_interval_commit_log`` if enough pages were written, and thoroughly every
-``flush_commit_log_thorough_interval``; at once when somebody here waits for durable bytes; when a dispatcher does, at
-once after a pause, else a few milliseconds after the last force. SYNC_FLUSH: whenever somebody
-waits, all that came meanwhile with one force (group commit).
+    ASYNC_FLUSH   every ``flush_interval_commit_log`` if enough pages were written, and in any case every
+                  ``flush_commit_log_thorough_interval``; at once for a caller in this process that waits for durable
+                  bytes; for a waiting dispatcher at once after a pause, else some milliseconds after the last force
+    SYNC_FLUSH    as soon as a put waits, one force for all that came meanwhile (group commit)
 
 Source: RocketMQ store, CommitLog.FlushRealTimeService and GroupCommitService.
 """
@@ -24,16 +24,16 @@ from reput.store.service.threads import Threads
 __all__ = ["FlushService", "is_able_to_flush"]
 
 PAGE_SIZE = 4096
-# Between two forces for dispatchers lie so many seconds, and within these bounds so many times what a force takes: a
-# busy writer is not to spend its time on them.
+# Between two forces for dispatchers lies so many times the duration of a force, within these bounds, in seconds: a busy
+# writer must not spend its time on them.
 ASKED_PAUSE_MIN_S, ASKED_PAUSE_MAX_S = 0.01, 0.05
 ASKED_PAUSE_SHARE = 4
-# Threads that let each other go one by one do so every 50 µs, unless somebody computes, who keeps the interpreter lock
-# for 5 ms from each of them. Where fewer than so many went in this time, the others are let go at once, and so are
-# those of the forces that follow.
-LET_GO_LOOK_SECONDS = 0.004
-LET_GO_MIN = 2
-CROWDED_FORCES = 20
+# Threads that wake each other do so every 50 µs, unless another thread computes, which keeps the interpreter lock from
+# each of them for 5 ms. If fewer than so many woke in this time, the others are woken at once, and so are those of the
+# next forces.
+CHAIN_LOOK_SECONDS = 0.004
+CHAIN_WOKEN_MIN = 2
+FORCES_WITHOUT_CHAIN = 20
 
 
 def is_able_to_flush(appended: int, durable: int, least_pages: int, *, is_full: bool) -> bool:
@@ -79,19 +79,19 @@ class FlushService(ServiceThread):
         self.on_durable = on_durable
         self.on_failure = on_failure
         self.on_idle = on_idle
-        # Guards the two below: who comes while the list is gone through, or after the last time, is not forgotten.
+        # Guards the two below, so that no caller is lost who comes while the list is read, or after the last time.
         self.waiting = threading.Lock()
         self.callers: list[tuple[int, Callable[[], None]]] = []
         self.ended = False
-        # Whom the next force that begins lets go. Who appends and then joins it is covered by that force, because the
-        # flusher puts another in its place before it asks how far the log goes.
+        # The threads that wait for the next force. It covers every thread that appends and then joins the chain,
+        # because # the flusher replaces the chain before it reads where the log ends.
         self.group = WakeupChain(self.wakeup)
-        # Forces whose threads are not to wait for each other.
-        self.crowded = 0
+        # Forces that still wake all their threads at once.
+        self.without_chain = 0
         self.told_failure = False
-        # What *on_durable* was told last: a put that finds much in memory forces the log itself.
+        # The last argument of *on_durable*: a put that finds much in memory forces the log itself.
         self.told_durable = commit_log.durable
-        # Nobody is told of what is not forced, so that whoever puts without waiting is not to wait for whole pages.
+        # Records are published only once they are forced, so the flusher does not wait for whole pages.
         self.hides_unforced = False
         # A durable reader that is behind wants each flush as soon as it can be had, and asks while it waits for it.
         self.durable_wanted = False
@@ -117,7 +117,7 @@ class FlushService(ServiceThread):
         return True
 
     def begin(self, patience: float) -> None:
-        """Have all that was appended forced, and return once the flusher is about to, or *patience* seconds went by.
+        """Ask for a force of all that was appended; return once it begins, or after *patience* seconds.
 
         A thread that does not wait keeps the interpreter lock, and so the flusher from beginning, for another 5 ms.
         """
@@ -126,12 +126,12 @@ class FlushService(ServiceThread):
         group.wait_begin(patience)
 
     def ask(self) -> None:
-        """Have what was appended forced soon: a dispatcher has nothing to do until it is."""
+        """Ask for a force soon: a dispatcher has nothing to do until it is done."""
         self.asked = True
         self.wakeup()
 
     def call_when_durable(self, offset: int, done: Callable[[], None]) -> None:
-        """Have *done* called once the log is durable up to *offset* or never will be.
+        """Call *done* once the log is durable up to *offset* or never will be.
 
         By the flusher's thread; by the caller's, at once, if the flusher has ended.
         """
@@ -154,26 +154,26 @@ class FlushService(ServiceThread):
         self.group.open()
 
     def rest(self) -> None:
-        """Wait until the next look is due, or somebody wakes the flusher."""
+        """Wait for the interval, or until `wakeup`."""
         opened = self.group.before
         while opened is not None and opened.waiting:
             count = len(opened.waiting)
-            if self.wake.wait(LET_GO_LOOK_SECONDS):
+            if self.wake.wait(CHAIN_LOOK_SECONDS):
                 return
-            if count - len(opened.waiting) < LET_GO_MIN:
-                opened.let_all_go()
-                self.crowded = CROWDED_FORCES
+            if count - len(opened.waiting) < CHAIN_WOKEN_MIN:
+                opened.wake_all()
+                self.without_chain = FORCES_WITHOUT_CHAIN
         self.wake.wait(self.interval)
         if self.asked:
             self.asked = False
             pause = min(max(self.force_seconds * ASKED_PAUSE_SHARE, ASKED_PAUSE_MIN_S), ASKED_PAUSE_MAX_S)
             self.wake.clear()
-            # Looked at behind that: whoever has woken the flusher since then finds it awake.
+            # Checked after the clear: a caller that sets the event from now on ends the wait below.
             if not (self.stopping or self.callers or self.group.is_awaited):
                 self.wake.wait(max(0.0, self.forced_at + pause - self.clock.monotonic()))
 
     def do_round(self) -> None:
-        """Force the log if that is due, and let go of those who waited for it."""
+        """Force the log if a caller waits or enough was written, and call those who waited."""
         if self.commit_log.failed is not None:
             self.tell_failure()
             self.complete()
@@ -193,13 +193,12 @@ class FlushService(ServiceThread):
         self.on_idle()
 
     def is_worthwhile(self) -> bool:
-        """Tell whether enough was appended for a force that nobody asked for."""
+        """Tell whether enough was appended for a force without a request."""
         log = self.commit_log
         return is_able_to_flush(log.appended, log.durable, self.least_pages, is_full=len(log.unforced) > 1)
 
     def flush(self) -> None:
-        """Force the log once, and let go of the threads that waited for it. A failure is reported once and never tried
-        again."""
+        """Force the log once, and wake the threads that wait for it. A failure is reported once; there is no retry."""
         group = self.group
         self.group = WakeupChain(self.wakeup, group)
         known_before = self.before_flush()
@@ -215,9 +214,9 @@ class FlushService(ServiceThread):
         self.forced_at = self.clock.monotonic()
         self.force_seconds = self.forced_at - begun_at
         group.open()
-        if self.crowded:
-            self.crowded -= 1
-            group.let_all_go()
+        if self.without_chain:
+            self.without_chain -= 1
+            group.wake_all()
         if self.ended:
             self.group.open()
 
@@ -228,14 +227,14 @@ class FlushService(ServiceThread):
         if not self.told_failure:
             self.told_failure = True
             self.on_failure(self.commit_log.failed)
-        # Nobody will force anything for those who come from now on.
+        # There is no further force: later threads must not wait.
         self.group.open()
 
     def end_waits(self, reason: str) -> None:
-        """Let go of all who wait: the thread, or the one that commits, has died. Nothing is put or forced any more."""
+        """Wake all who wait: this thread, or the committer, has died. Nothing is put or forced any more."""
         log = self.commit_log
         try:
-            # First: what is put after the last commit would be lost.
+            # First: later puts would be lost after the last commit.
             self.on_failure(reason)
             with contextlib.suppress(StoreError):
                 log.commit()
@@ -247,10 +246,10 @@ class FlushService(ServiceThread):
             self.complete(everyone=True)
 
     def complete(self, everyone: bool = False) -> None:
-        """Call those who asked for what is durable now, and *everyone* once nothing will be any more."""
+        """Call those whose offset is durable; *everyone*: all, for there is no further force."""
         with self.waiting:
             self.ended = everyone
-            # Not what the log says: a put may have forced it, or have failed to, and that is still to be told.
+            # Not the log's own offset: a put may have forced it, or failed to, and *on_durable* comes first.
             everyone = everyone or self.told_failure
             durable = self.told_durable
             released = [done for offset, done in self.callers if everyone or offset <= durable]

@@ -3,12 +3,12 @@
     put ──▶ memory ── flush ──▶ file and disk
             appended            committed, durable
 
-With SYNC_FLUSH nobody is told of a message before it is on disk. So whatever came since the last force is written, and
-forced, by one system call. That is faster than to force what was written through a mapping: of that the disk gets the
-whole folio that a message lies in, which in recent kernels is many pages, of this just what was written. And no page
-has to be in memory before.
+With SYNC_FLUSH no put returns before its message is on disk. So all messages since the last force are written and
+forced by one system call. That is faster than forcing what was written through a mapping: there the disk gets the whole
+folio that a message lies in, many pages in recent kernels; here it gets only what was written. And no page has to be in
+memory before.
 
-A writer that is killed loses what it had not forced. Nobody was promised that.
+A writer that is killed loses what it had not forced; no put of these messages had returned.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from reput.store.service.threads import Threads
 
 __all__ = ["GroupCommitLog"]
 
-# With more than that in memory a put forces it: a disk that is slower than the puts is not to fill memory.
+# With more than that in memory a put forces the log: a disk that is slower than the puts must not fill memory.
 GATHERED_MAX = 8 << 20
-# So much may gather behind a force: a put that waits for a disk that hangs has the put lock, and nobody else is told in
-# time that the disk takes too long.
+# So much may gather behind a running force: a put that waits for a hanging disk holds the put lock, and the other puts
+# would not learn in time that the disk takes too long.
 GATHERED_BEHIND_MAX = 32 << 20
 
 
@@ -46,16 +46,16 @@ class GroupCommitLog(CommitLog):
         threads: Threads | None = None,
     ) -> None:
         """Open the log for appending at *end*, as `CommitLog`."""
-        # What was appended and not forced, by where it begins; none of it goes over a segment's end. What is put there
-        # counts once `appended` lies behind it, and goes once `durable` does: who is interrupted in between, by Ctrl-C
-        # or for want of memory, leaves the log as it was, and the next one puts, or writes, to the same place.
+        # What was appended and not forced, by its first offset; no entry crosses a segment's end. An entry counts once
+        # `appended` lies behind it, and is removed once `durable` does. So a put that is interrupted in between, by
+        # Ctrl-C or a lack of memory, leaves the log as it was, and the next put goes to the same place.
         self.gathered: dict[int, bytes] = {}
         self.forcing = threading.Lock()
         super().__init__(directory, segment_size, end, files, warm_up=warm_up, force_pages=force_pages, threads=threads)
 
     @property
     def committed(self) -> int:
-        """Commit-log offset up to which whoever reads the files finds what was appended."""
+        """Commit-log offset up to which the files hold what was appended."""
         return self.durable
 
     def peek(self, commit_log_offset: int) -> bytes | None:
@@ -66,7 +66,7 @@ class GroupCommitLog(CommitLog):
         """Keep *records* for the next force and return where the log ends now."""
         begin = self.appended
         self.gathered[begin] = records
-        # Whoever forces up to there finds them.
+        # Last: a force up to there finds the records.
         end = self.appended = begin + len(records)
         return end
 
@@ -75,7 +75,7 @@ class GroupCommitLog(CommitLog):
         self.gathered[self.appended] = blank
 
     def flush(self) -> int:
-        """Have on disk all that was appended when this was called, and return that offset, which is `durable` now.
+        """Force all that was appended when this was called, and return that offset, which is `durable` now.
 
         Raises:
             StoreError: the disk refused. As `CommitLog`.
@@ -89,14 +89,14 @@ class GroupCommitLog(CommitLog):
             return durable
 
     def force(self, segment: OpenSegment, target: int) -> None:
-        """Write and force what *segment* is to have up to *target*."""
+        """Write and force the records of *segment* up to *target*."""
         at = max(self.durable, segment.begin)
         until = min(target, segment.begin + segment.content_size)
         try:
             while at < until:
                 begin = at
                 pieces: list[bytes] = []
-                # Mostly all of it. Of more, say of large batches, there is no copy as a whole.
+                # Usually all of it. Large batches go in several writes, so that they are not copied as a whole.
                 while at < until and at - begin < GATHERED_MAX:
                     pieces.append(self.gathered[at])
                     at += len(pieces[-1])
@@ -105,9 +105,9 @@ class GroupCommitLog(CommitLog):
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
 
     def make_safe(self, end: int) -> None:
-        """As `CommitLog`; forces what was gathered where that is much."""
+        """As `CommitLog`; forces the log if much was gathered."""
         super().make_safe(end)
-        # Whoever forces now is followed by one who forces what has come meanwhile.
+        # A force that runs now is followed by another one for what came meanwhile.
         if end - self.durable > (GATHERED_BEHIND_MAX if self.forcing.locked() else GATHERED_MAX):
             self.flush()
 

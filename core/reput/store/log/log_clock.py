@@ -71,7 +71,7 @@ class LogClock:
         self.offset, self.other, self.was_set = offset, None, False
 
     def notice(self) -> str | None:
-        """Return what whoever runs the store should know of the clock, None if there is nothing."""
+        """Return what an operator should know of the clock; None: nothing."""
         now, ahead = self.look()
         if not self.was_set:
             return None

@@ -210,7 +210,7 @@ class LogScan:
         return hashes.view(np.int32)
 
     def set_deliver_times(self, rows: Array, queues: Sequence[tuple[str, int]], found: FoundProperties) -> None:
-        """A delayed record's tags code is the time when it is due."""
+        """A delayed record's tags code is the time of its delivery."""
         delayed = [number for number, (topic, _) in enumerate(queues) if topic == SCHEDULE_TOPIC]
         if not delayed:
             return

@@ -1,7 +1,7 @@
 """PageCacheWatch: whether the put that has the lock is stuck, because the system does not give it the page it wants.
 
-Then every further put would only queue up behind it, so they are refused until it gets on. Whoever looks takes no lock
-and waits for nothing: a put that has it and lets the log grow is at work, however many want it after that. The flusher
+Every further put would only queue up behind it, so puts are refused until it gets on. A look takes no lock and waits
+for nothing: a put that has it and lets the log grow is at work, however many want it after that. The flusher
 looks in each round; whether a put is refused is decided by what that put finds.
 
 Source: RocketMQ store, DefaultMessageStore.isOSPageCacheBusy.
@@ -18,7 +18,7 @@ __all__ = ["PageCacheWatch"]
 
 
 class PageCacheWatch:
-    """Looks at the put lock whenever it is told to, and when a put comes.
+    """Looks at the put lock in each round of the flusher, and when a put comes.
 
     Attributes:
         busy: the lock was held, and nothing was appended, for *timeout_ms* and longer.
@@ -32,7 +32,7 @@ class PageCacheWatch:
         self.busy = False
         self.seen_appended = -1
         self.seen_at = 0.0
-        # Where the log ended when a put found the lock held, and since when it does; -1: nobody has found that.
+        # Where the log ended when a put found the lock held, and since when it has; -1: no put has found that.
         self.held_appended = -1
         self.held_since = 0.0
 

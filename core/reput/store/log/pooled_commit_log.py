@@ -1,12 +1,12 @@
-"""PooledCommitLog: a commit log whose messages go into a buffer in memory first, and from there into the file.
+"""PooledCommitLog: a commit log that writes messages to a buffer in memory first, and from there to the file.
 
     put ──▶ buffer ── commit ──▶ file ── flush ──▶ disk
             appended            committed         durable
 
-A put never meets the system's page cache, nor whoever writes it back. For that a message is only in this process's
-memory until it is committed: a writer that is killed loses what it had not committed, and nobody reads a message
-before. Each segment that is written has a buffer of its own, of the segment's size; with the last of it committed the
-buffer goes back to the pool.
+A put never waits for the system's page cache or its write-back. In return a message is only in this process's memory
+until it is committed: a writer that is killed loses what it had not committed, and no reader sees a message before.
+Each segment that is written has a buffer of its own, of the segment's size. When all of it is committed, the buffer
+goes back to the pool.
 
 Source: RocketMQ store, TransientStorePool and DefaultMappedFile.commit.
 """
@@ -24,16 +24,16 @@ from reput.store.service.threads import Threads
 
 __all__ = ["PooledCommitLog", "TransientStorePool"]
 
-# One for the segment that is written, one for the next: the blank that ends the first goes with the roll.
+# One for the current segment, one for the next: a roll writes to both.
 BUFFER_COUNT_MIN = 2
 
 logger = logging.getLogger(__name__)
 
 
 class TransientStorePool:
-    """Up to *buffer_count* buffers of *buffer_size* bytes, each made when it is needed first, and locked in memory.
+    """Up to *buffer_count* buffers of *buffer_size* bytes, each made when it is first needed, and locked in memory.
 
-    What was given back last is lent first, so that no more memory is taken than is in use at once.
+    The buffer that was given back last is lent first, so that no more memory is used than at any one time.
     """
 
     def __init__(self, buffer_size: int, buffer_count: int) -> None:
@@ -54,7 +54,7 @@ class TransientStorePool:
         try:
             buffer.lock()
         except OSError as error:
-            # It serves as any other; whoever wanted it locked is to know that it may be swapped out.
+            # The buffer works without the lock; log that it may be swapped out.
             logger.warning(
                 "a buffer of the transient pool is not locked in memory: size=%d error=%s (ulimit -l limits it)",
                 self.buffer_size,
@@ -68,7 +68,7 @@ class TransientStorePool:
             self.free.append(buffer)
 
     def close(self) -> None:
-        """Give back to the system what nobody has borrowed."""
+        """Give the buffers that are not lent back to the system."""
         with self.guard:
             for buffer in self.free:
                 buffer.close()
@@ -95,7 +95,7 @@ class PooledCommitLog(CommitLog):
 
         Args:
             buffer_count: buffers in the pool, two at least.
-            fast_fail: a put that finds none for the next segment is refused, instead of committing to have one.
+            fast_fail: refuse a put that finds no buffer for the next segment, instead of committing to free one.
             As `CommitLog`.
         """
         self.pool = TransientStorePool(segment_size, buffer_count)
@@ -106,7 +106,7 @@ class PooledCommitLog(CommitLog):
 
     @property
     def committed(self) -> int:
-        """Commit-log offset up to which whoever reads the files finds what was appended."""
+        """Commit-log offset up to which the files hold what was appended."""
         return self.committed_offset
 
     def peek(self, commit_log_offset: int) -> memoryview | None:
@@ -115,7 +115,7 @@ class PooledCommitLog(CommitLog):
             return None
         for segment in list(self.unforced):
             at = commit_log_offset - segment.begin
-            # One that is given back was written; nobody borrows it again without the put lock.
+            # A buffer that was given back was written; it is not lent again without the put lock.
             buffer = segment.buffer
             if 0 <= at < self.segment_size and buffer is not None:
                 return buffer.memory[at : min(self.appended - segment.begin, segment.content_size)]
@@ -155,10 +155,10 @@ class PooledCommitLog(CommitLog):
             self.free_buffer(segment)
 
     def memory_of(self, segment: OpenSegment) -> memoryview:
-        """Return the segment's buffer, borrowed when it is asked for first.
+        """Return the segment's buffer, which is borrowed at the first call.
 
         Raises:
-            StoreBusy: there is none, and whoever puts is not to wait for one.
+            StoreBusy: all buffers are lent, and puts do not wait for one.
         """
         if segment.buffer is None:
             buffer = self.pool.borrow()
@@ -175,7 +175,7 @@ class PooledCommitLog(CommitLog):
         return segment.buffer.memory
 
     def populate(self, segment: OpenSegment, at: int, size: int) -> None:
-        """Have these bytes of the segment's buffer in memory."""
+        """Bring these bytes of the segment's buffer into memory."""
         buffer = segment.buffer
         if buffer is not None:
             buffer.populate(at, size)
@@ -204,7 +204,7 @@ class PooledCommitLog(CommitLog):
         super().unmap()
 
     def free_buffer(self, segment: OpenSegment | None) -> None:
-        """Give back the buffer that *segment* has borrowed, if it is there and has one."""
+        """Give back the buffer of *segment*, if there is one."""
         if segment is not None and segment.buffer is not None:
             self.pool.give_back(segment.buffer)
             segment.buffer = None

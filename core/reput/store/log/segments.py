@@ -135,7 +135,7 @@ class Segments:
         return self.list[-1].begin + self.list[-1].size
 
     def leave_out_below(self, commit_log_offset: int) -> None:
-        """Have the log begin with the segment of this byte, whatever is still there before it; never without any."""
+        """Leave out all segments before that of this byte, but never the last one."""
         count = min(bisect_right(self.begins, commit_log_offset) - 1, len(self.begins) - 1)
         if count > 0:
             del self.list[:count], self.begins[:count]
@@ -175,7 +175,7 @@ class Segments:
         return segment
 
     def following(self, commit_log_offset: int) -> Segment | None:
-        """Return the first segment that begins at or behind this byte, None if there is none."""
+        """Return the first segment that begins at or after this byte; None: there is none."""
         number = bisect_right(self.begins, commit_log_offset - 1)
         return self.list[number] if number < len(self.list) else None
 

@@ -1,13 +1,13 @@
-"""WakeupChain: the threads that one force of the log lets go, one after the other.
+"""WakeupChain: wakes the threads that wait for one force of the log, one after the other.
 
-Whoever opens the group wakes the first; each who is woken wakes the next as soon as it runs. So the next is on its way
-to the interpreter lock while the one before works. Were all woken at once, most of them would go to sleep again, in
-front of that lock, and half as much processor time again would go into it.
+The flusher opens the chain and wakes the first thread. Each thread that runs wakes the next one, which is then on its
+way to the interpreter lock while the one before works. If all were woken at once, most of them would block on that lock
+again, which costs half as much processor time again.
 
-    wait ──▶ waiting ◀── popleft ── open, then whoever was woken last
-                │ nobody is left
+    wait ──▶ waiting ◀── popleft ── open, then the thread that was woken last
+                │ the last thread is awake
                 ▼
-    the next group asks for its force: all who were let go, and put again at once, are in it
+    the next chain asks for its force, which then covers every thread that was woken and has put again
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from reput.store.log.batch_scheduling import BatchScheduling
 
 __all__ = ["WakeupChain"]
 
-# Whoever waits, for whatever store.
-crowd = BatchScheduling()
+# For the waiting threads of all stores.
+scheduling = BatchScheduling()
 
 
 class WakeupChain:
@@ -30,13 +30,13 @@ class WakeupChain:
 
     Attributes:
         is_awaited: a force is asked for.
-        begun: a lock that is let go when the force begins, for who waits for that.
+        begun: a lock that is released when the force begins, for threads that wait for that.
     """
 
     __slots__ = ("before", "begun", "is_awaited", "is_open", "next", "ring", "waiting")
 
     def __init__(self, ring: Callable[[], None], before: WakeupChain | None = None) -> None:
-        """Make a group that calls *ring* when its force is to begin: not before all of *before* were let go."""
+        """Make a chain that calls *ring* to ask for its force, but not before all threads of *before* are awake."""
         self.ring = ring
         self.before = before
         self.next: WakeupChain | None = None
@@ -44,33 +44,33 @@ class WakeupChain:
         self.is_open = False
         self.begun = threading.Lock()
         self.begun.acquire()
-        # A held lock of each who waits. Whoever takes one out lets it go.
+        # One held lock per waiting thread. The thread that takes a lock out releases it.
         self.waiting: deque[threading.Lock] = deque()
         if before is not None:
             before.next = self
 
     def wait(self, timeout: float) -> bool:
-        """Return once the group is open; False when *timeout* seconds went by first."""
+        """Return once the chain is open; False when *timeout* seconds went by first."""
         before = self.before
-        crowd.join(len(self.waiting) + (len(before.waiting) if before is not None else 0))
+        scheduling.join(len(self.waiting) + (len(before.waiting) if before is not None else 0))
         lock = threading.Lock()
         lock.acquire()
-        is_let_go = False
+        is_woken = False
         try:
             self.waiting.append(lock)
             if before is None or (before.is_open and not before.waiting):
                 self.ask()
-            # Of who comes behind `open` nobody may know.
-            is_let_go = not self.is_open and lock.acquire(timeout=timeout)
+            # A thread that registers after `open()` might never be woken, so it must not wait.
+            is_woken = not self.is_open and lock.acquire(timeout=timeout)
         finally:
-            if is_let_go:
-                self.let_next_go()
+            if is_woken:
+                self.wake_next()
             else:
                 self.leave(lock)
         return self.is_open
 
     def ask(self) -> None:
-        """Have the force begin."""
+        """Ask for the force."""
         if not self.is_awaited:
             self.is_awaited = True
             self.ring()
@@ -79,21 +79,21 @@ class WakeupChain:
         """Return once the force begins; False when *timeout* seconds went by first."""
         has_begun = self.begun.acquire(timeout=timeout)
         if has_begun:
-            # For who else waits for that.
+            # For other threads that wait for the same.
             self.begun.release()
         return has_begun
 
     def leave(self, lock: threading.Lock) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         with contextlib.suppress(ValueError):
-            # It is not there if it was let go just now.
+            # The lock is gone if it was released just now.
             self.waiting.remove(lock)
         if self.is_open:
-            # Whoever let it go, or found it waiting behind all others, counts on it for the next one.
-            self.let_next_go()
+            # The thread that released the lock relies on this one to wake the next.
+            self.wake_next()
 
-    def let_next_go(self) -> None:
-        """Wake the next one; behind the last one have the next group's force begin, if somebody waits for it."""
+    def wake_next(self) -> None:
+        """Wake the next thread; after the last one ask for the force of the next chain, if threads wait for it."""
         try:
             lock = self.waiting.popleft()
         except IndexError:
@@ -103,18 +103,18 @@ class WakeupChain:
             lock.release()
 
     def open(self) -> None:
-        """Let go of all, and of whoever comes later."""
+        """Wake all threads, and let later ones pass."""
         if self.is_open:
             return
         self.is_open = True
         before, self.before = self.before, None
         if before is not None:
-            # Where it is not open yet its force has failed, and who is let go here is not to take that for his time.
+            # A chain that is not open yet has failed; its threads are woken without waiting for each other.
             before.open()
-            before.let_all_go()
-        self.let_next_go()
+            before.wake_all()
+        self.wake_next()
 
-    def let_all_go(self) -> None:
-        """Wake at once whoever of an open group is left: one who was interrupted as it woke may have woken nobody."""
+    def wake_all(self) -> None:
+        """Wake at once all threads that are left: one that was interrupted as it woke may not have woken the next."""
         while self.waiting:
-            self.let_next_go()
+            self.wake_next()

@@ -19,7 +19,7 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 UNKNOWN_LEVEL_MS = 1_000
-# Of a delay, in whatever unit: the time when a message is due is a number of 64 bits.
+# Of a delay, in any unit: the time of a delivery is a number of 64 bits.
 DIGITS_MAX = 9
 
 
@@ -64,7 +64,7 @@ class DelayLevels:
         level = min(level, self.level_max)
         check_properties(message.properties)
         text = None if message.properties is None else message.properties.get("DELAY")
-        # One without a value is none to RocketMQ; one that is no text is refused with the other properties.
+        # Without a value it is no level for RocketMQ; a value that is not text is refused with the other properties.
         if not text or not isinstance(text, str):
             return level
         if isinstance(message, MessageExtBrokerInner) or message.topic == SCHEDULE_TOPIC:
@@ -76,7 +76,7 @@ class DelayLevels:
                 f"a delay level is a number: topic={message.topic!r} DELAY={text!r}",
                 "Give the message a delay_level, or its property DELAY a number.",
             ) from None
-        # A dead letter has DELAY=0, which keeps nobody from putting it again with a delay.
+        # A dead letter has DELAY=0; it may still be put again with a delay.
         if level and named and level != named:
             raise MessageIllegal(
                 f"field and property name two delays: delay_level={message.delay_level} DELAY={text!r}",
@@ -99,7 +99,8 @@ class DelayLevels:
         return self.delay_ms[number - 1] if number > 0 else None
 
     def deliver_timestamp(self, level: str, store_timestamp: int) -> int | None:
-        """Return when such a record is due, in ms since 1970; None if it does not wait, or *level* is no number."""
+        """Return when such a record is delivered, in ms since 1970; None: it does not wait, or *level* is not a
+        number."""
         try:
             delay_ms = self.delay_of(level)
         except ConfigError:

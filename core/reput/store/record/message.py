@@ -1,4 +1,4 @@
-"""Message: what a producer puts, and PutMessageResult: what became of it.
+"""Message: what a producer puts, and PutMessageResult: where it was stored.
 
 Source of the limits: RocketMQ client, Validators and TopicValidator; RocketMQ store, HookUtils.checkBeforePutMessage.
 """
@@ -63,9 +63,9 @@ class Message(msgspec.Struct, gc=False):
 
 
 class MessageExtBrokerInner(Message, gc=False):
-    """A message that was born elsewhere, or stored before: with what the writer else gives by itself.
+    """A message that was born elsewhere, or stored before: with the fields that the writer otherwise fills in.
 
-    For whoever puts on another's behalf: a broker for its clients, the services that deliver, retry and commit.
+    For callers that put on behalf of others: a broker for its clients, the services that deliver, retry and commit.
     The properties are whole; tags and keys stand in them. Only `delay_level` delays it: what was delivered late keeps
     ``DELAY`` among its properties.
 
@@ -89,7 +89,7 @@ class MessageExtBrokerInner(Message, gc=False):
 
 
 class PutMessageStatus(enum.Enum):
-    """What a put came to, in RocketMQ's words. Everything here means that the message is stored."""
+    """The outcome of a put, in RocketMQ's words. Every value means that the message is stored."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -137,10 +137,10 @@ def check_topic(topic: str) -> bytes:
 
 
 def check_properties(properties: object) -> None:
-    """Refuse what is no mapping.
+    """Refuse properties that are not a mapping.
 
     Raises:
-        MessageIllegal: it is none.
+        MessageIllegal: they are not.
     """
     if properties is not None and not isinstance(properties, Mapping):
         raise MessageIllegal(f"properties are no names with values: type={type(properties).__name__}")

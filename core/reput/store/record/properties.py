@@ -43,5 +43,5 @@ def decode_properties(data: bytes) -> dict[str, str]:
 
 
 def filled_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return *properties* as RocketMQ reads them, its filters included: one without a value is none."""
+    """Return *properties* as RocketMQ and its filters read them: without those that have no value."""
     return {name: value for name, value in properties.items() if value}

@@ -66,7 +66,7 @@ CRC_PROPERTY_NAME = CRC_NAME.encode() + b"\x01"
 CRC_PROPERTY_SIZE = 20
 assert len(CRC_PROPERTY_NAME) + 10 + 1 == CRC_PROPERTY_SIZE
 
-# A body that ends before is copied as soon as there is a record: that costs a fifth of what a look for it later does.
+# A body that ends before is copied when the record is made: that costs a fifth of decoding it later.
 EARLY_BODY_END_MAX = 8192
 
 TOPIC_SIZE_MAX = {MESSAGE_MAGIC_CODE: TOPIC_SIZE_MAX_V1, MESSAGE_MAGIC_CODE_V2: TOPIC_SIZE_MAX_V2}
@@ -107,7 +107,7 @@ def encode_address(address: str) -> bytes:
     """Return the stored form of ``127.0.0.1:5000`` or ``[::1]:5000``, as a `Record` has it.
 
     Raises:
-        ValueError: it is no numeric address with a port.
+        ValueError: it is not a numeric address with a port.
     """
     host, _, port = address.rpartition(":")
     return encode_host(host.strip("[]"), int(port))
@@ -127,7 +127,7 @@ def encode_message_id(store_host: bytes, commit_log_offset: int) -> str:
 
 
 def decode_message_id(message_id: str) -> int | None:
-    """Return the commit-log offset that such an id names, in either case of letters; None if it is none.
+    """Return the commit-log offset that a message id names, in either case of letters; None: it is not an id.
 
     Source: RocketMQ common, MessageDecoder.decodeMessageId.
     """
@@ -201,10 +201,10 @@ def encode_record(
 def decode_record(data: bytes | bytearray | memoryview, at: int = 0) -> Record:
     """Return the record whose first byte is ``data[at]``. Its body is not checked against its CRC.
 
-    Sizes are checked now, and where the record belongs is decoded; all else when it is asked for, which cannot fail.
+    Sizes are checked and the record's place is decoded now. Other fields are decoded on access, which cannot fail.
 
     Raises:
-        DamagedStore: the bytes there are no whole record.
+        DamagedStore: the bytes there are not a whole record.
     """
     try:
         size, magic_code, queue_offset, commit_log_offset, sys_flag = PLACE.unpack_from(data, at)
@@ -228,7 +228,7 @@ def decode_record(data: bytes | bytearray | memoryview, at: int = 0) -> Record:
             f"sizes of the record disagree: record_size={size} body_size={body_size} topic_size={topic_size} "
             f"properties_size={properties_size} at={at}"
         )
-    # A copy unless these bytes are nothing else: a record that is kept keeps nothing else, nor a mapping.
+    # A copy, unless the bytes hold only this record: a record must not keep other bytes, or a mapping, alive.
     own = data if type(data) is bytes and len(data) == size else bytes(data[at:end])
     return checked_record(own, (queue_offset, (commit_log_offset, size, 0)), body_at - at, topic_field - at)
 

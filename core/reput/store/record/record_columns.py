@@ -164,7 +164,7 @@ class RecordColumns:
     def queues(self) -> tuple[list[tuple[bytes, int]], Array]:
         """Return the different (topic, queue id) pairs, and which of them each record belongs to.
 
-        Topics are told apart by a number that is made of their bytes, all at once; that they are the same is compared.
+        Each topic gets a number made of its bytes, for all records at once; equal numbers are compared byte by byte.
         """
         if self.known_queues is None:
             buffer = np.frombuffer(self.data, np.uint8)
@@ -267,7 +267,7 @@ class RecordColumns:
 
     def first_torn_text(self, begin: int) -> int | None:
         """Return the number of the first record from commit-log offset *begin* on that has a zero byte in its topic or
-        properties, where none was ever written; None if there is none. No other sum or size covers them."""
+        properties, where no writer puts one; None: there is no such record. No other sum or size covers these bytes."""
         if not len(self):
             return None
         # One byte more, so that a text that ends with the data has a place behind it.

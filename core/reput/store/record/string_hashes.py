@@ -77,7 +77,7 @@ class StringHashes:
             units[number] = len(text.encode("utf-16-le", "surrogatepass")) // 2
 
     def extend_powers(self, count: int) -> None:
-        """Have the first *count* powers of 31 and of its inverse."""
+        """Compute the first *count* powers of 31 and of its inverse."""
         if count > len(self.powers):
             count = max(count, 2 * len(self.powers))
             self.powers = powers_of(31, count)

@@ -1,4 +1,4 @@
-"""BackgroundWork: a piece of work that a thread does while its owner goes on; what it raises is raised to the owner."""
+"""BackgroundWork: a piece of work that a thread does while its owner goes on. Its errors are raised to the owner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["BackgroundWork"]
 
 
 class BackgroundWork:
-    """The work begins at once. One owner, who asks for its end before the work's outcome is counted on."""
+    """The work begins at once. It has one owner, which calls `is_done` before it uses the result."""
 
     def __init__(self, name: str, work: Callable[[], None], threads: Threads) -> None:
         self.work = work
@@ -22,7 +22,7 @@ class BackgroundWork:
         try:
             self.thread = threads.start(name, self.run)
         except StoreError:
-            # The program ends, or the system has no thread for it: its owner does it.
+            # The program ends, or the system has no thread to spare: the owner does the work.
             self.run()
 
     def run(self) -> None:
@@ -35,7 +35,7 @@ class BackgroundWork:
             self.ended.set()
 
     def is_done(self, timeout: float | None) -> bool:
-        """Wait for so many seconds, None: as long as it takes, and return whether the work is done.
+        """Wait up to *timeout* seconds, None: as long as it takes, and return whether the work is done.
 
         Raises:
             BaseException: what the work raised.

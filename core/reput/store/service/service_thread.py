@@ -27,7 +27,7 @@ class ServiceThread:
         self.stopping = False
         self.wake = threading.Event()
 
-    # What a service says.
+    # What a service defines.
 
     def seconds_to_next(self) -> float | None:
         """Return how long to wait before the next round; None: until `wakeup`."""
@@ -40,7 +40,7 @@ class ServiceThread:
     def end_waits(self, reason: str) -> None:
         """End the waits of callers: an error has ended the thread. Called by the thread as it dies."""
 
-    # What it gets.
+    # What it inherits.
 
     def start(self) -> None:
         """Start the thread.
@@ -58,7 +58,7 @@ class ServiceThread:
                 self.do_round()
 
     def wait_for_running(self, timeout: float | None) -> None:
-        """Wait until somebody calls `wakeup`, or *timeout* seconds went by."""
+        """Wait until `wakeup` is called, or *timeout* seconds went by."""
         self.wake.wait(timeout)
         self.wake.clear()
 

@@ -1,7 +1,7 @@
-"""Threads: what goes on beside the program, and which of it an error has ended.
+"""Threads: the threads of a store, and why an error has ended one of them.
 
-An error that a thread does not expect ends it. Whatever waits for that thread would then wait for ever, so each thread
-is started with what ends these waits. Its death is kept: the store's status and the log name the thread and the error.
+An unexpected error ends a thread. Callers that wait for that thread would then wait for ever, so each thread is started
+with a function that ends these waits. Its death is kept: the store's status and the log name the thread and the error.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Threads:
     def start(
         self, name: str, target: Callable[[], None], end_waits: Callable[[str], None] | None = None
     ) -> StartedThread:
-        """Have *target* run by a thread of its own, which does not keep the program alive.
+        """Run *target* in a thread of its own, which does not keep the program alive.
 
         Args:
-            end_waits: called with the reason if an error ends the thread; None: nothing ever waits for it.
+            end_waits: called with the reason if an error ends the thread; None: no caller ever waits for it.
 
         Raises:
             StoreError: the system starts no thread.
@@ -76,5 +76,5 @@ class Threads:
 
 
 def thread_death(reason: str) -> StoreError:
-    """Return the error of what needs a thread that has died."""
+    """Return the error for callers that need a thread that has died."""
     return StoreError(reason, DEATH_ADVICE)

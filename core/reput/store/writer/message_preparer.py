@@ -122,7 +122,7 @@ class MessagePreparer:
                 f"sharding_key={message.sharding_key!r}",
                 "Leave one of them out.",
             )
-        # Nearly every message has no more than keys, and a topic and tags that were met before.
+        # The short way: no more than keys, and a topic and tags that were seen before.
         body, keys = message.body, message.keys
         is_plain = self.is_plain and message.properties is None and not message.delay_level
         if topic is None or not is_plain or type(message) is not Message or type(body) is not bytes:
@@ -138,9 +138,9 @@ class MessagePreparer:
                 if type(keys) is list or type(keys) is tuple:
                     text = " ".join(keys)
                     if " " in text and text.count(" ") >= len(keys):
-                        # A key has a blank in it, which is refused there.
+                        # A key contains a blank; `prepare_any` refuses it.
                         return self.prepare_any(message, queue_id)
-                # What is printable has no separator, no zero byte and no lone surrogate in it.
+                # Printable text contains no separator, no zero byte and no lone surrogate.
                 if type(text) is not str or not text.isprintable() or not 0 < len(text) <= PLAIN_KEYS_MAX:
                     return self.prepare_any(message, queue_id)
                 stored_keys = text.encode()
@@ -149,7 +149,7 @@ class MessagePreparer:
                 after_body = b"".join((topic.field, properties_size, KEYS_BEGIN, stored_keys, KEYS_END, data))
                 texts = stored_keys + tags.text
         except (KeyError, TypeError):
-            # They are met now, or are no text.
+            # The tags are new, or are not text.
             return self.prepare_any(message, queue_id)
         head = self.head
         record_size = head.record_size_min + len(body) + len(after_body)
@@ -161,7 +161,7 @@ class MessagePreparer:
         )
 
     def prepare_any(self, message: Message, queue_id: int) -> Prepared:
-        """Do what `prepare` does, for a message of any kind that goes to *queue_id*, and whose numbers were checked."""
+        """Do what `prepare` does, for a message of any kind whose queue is chosen and whose numbers are checked."""
         given = message.properties
         if given is not None or message.delay_level:
             message, queue_id = self.as_stored(message, queue_id)
@@ -213,10 +213,10 @@ class MessagePreparer:
         )
 
     def as_stored(self, message: Message, queue_id: int) -> tuple[Message, int]:
-        """Return *message*, which has properties or a delay, as it is to be put, and the queue that takes it.
+        """Return *message*, which has properties or a delay, as it will be stored, and its queue.
 
         Raises:
-            MessageIllegal: they are none, or its delay is none.
+            MessageIllegal: the properties or the delay are not valid.
         """
         given = message.properties
         if given is not None and type(given) is not dict:
@@ -228,11 +228,11 @@ class MessagePreparer:
                 given = message.properties
         if given and INNER_NUM in given:
             raise MessageIllegal(
-                f"the property is for several messages under one record: name={INNER_NUM} value={given[INNER_NUM]!r} "
+                f"the property belongs to several messages in one record: name={INNER_NUM} value={given[INNER_NUM]!r} "
                 f"topic={message.topic}"
             )
         if given and QUEUE_OFFSETS_NAME in given:
-            # Of a message that is put again; its offsets are others now, and without multi-dispatch it has none.
+            # The message is put again: its offsets are different now, and without multi-dispatch it has none.
             given = {name: text for name, text in given.items() if name != QUEUE_OFFSETS_NAME}
             message = msgspec.structs.replace(message, properties=given)
         return message, queue_id
@@ -259,7 +259,7 @@ class MessagePreparer:
         return properties, known, texts, uniq_key_size, keys_size
 
     def learn_tags(self, tags: str) -> TagsField:
-        """Return what these tags, which were checked, make of a record; keep it if they are ordinary."""
+        """Return what these checked tags make of a record; keep it if they are ordinary."""
         if len(self.known_tags) > TAGS_KNOWN_MAX:
             self.known_tags = {None: NO_TAGS}
         text = tags.encode()
@@ -269,7 +269,7 @@ class MessagePreparer:
         return field
 
     def delayed(self, message: Message, queue_id: int, level: int) -> Message:
-        """Return *message*, which is to go to *queue_id*, as the schedule topic keeps it until it is due.
+        """Return *message*, whose real queue is *queue_id*, as the schedule topic keeps it until its delivery.
 
         Source: RocketMQ store, 4.9 CommitLog.asyncPutMessage and 5.x HookUtils.transformDelayLevelMessage.
         """
@@ -287,10 +287,10 @@ class MessagePreparer:
         )
 
     def delay_of_scheduled(self, message: Message) -> int:
-        """Return how long a message waits that is put to the schedule topic as it stands, ms; -1: it names no delay.
+        """Return the delay of a message that is put to the schedule topic directly, ms; -1: it names none.
 
         Raises:
-            MessageIllegal: its delay is no number. RocketMQ takes no such record for one, and its log ends there.
+            MessageIllegal: its delay is not a number. RocketMQ would read no record there, and end its log.
 
         Source: RocketMQ store, CommitLog.checkMessageAndReturnSize.
         """
@@ -300,14 +300,14 @@ class MessagePreparer:
         try:
             delay_ms = self.delay_levels.delay_of(level)
         except ConfigError:
-            raise MessageIllegal(f"a delay level is a number: topic={message.topic} DELAY={level!r}") from None
+            raise MessageIllegal(f"the delay level is not a number: topic={message.topic} DELAY={level!r}") from None
         return -1 if delay_ms is None else delay_ms
 
     def head_of(self, message: Message) -> RecordHead:
-        """Return what the record of *message* says besides it.
+        """Return the head of the record of *message*.
 
         Raises:
-            MessageIllegal: a number does not fit its field, or the transaction type is one that is not stored.
+            MessageIllegal: a number does not fit its field, or no record is stored with this transaction type.
         """
         if not isinstance(message, MessageExtBrokerInner):
             return self.head
@@ -323,11 +323,11 @@ class MessagePreparer:
             if type(value) is not int or not -(1 << bits - 1) <= value < 1 << bits - 1:
                 raise MessageIllegal(f"{name} is not a number of {bits} bits: {name}={value!r}")
         if message.sys_flag & TRANSACTION_ROLLBACK_TYPE not in (0, TRANSACTION_COMMIT_TYPE):
-            raise MessageIllegal(f"a transaction's type is none or committed: sys_flag={message.sys_flag:#x}")
+            raise MessageIllegal(f"the transaction type is neither none nor committed: sys_flag={message.sys_flag:#x}")
         if message.sys_flag & INNER_BATCH_FLAG:
-            # Its queue offsets would be counted by the messages in it.
+            # Its queue offset would have to move on by the number of messages in it.
             raise MessageIllegal(
-                f"several messages under one record are for topics with batch queues: sys_flag={message.sys_flag:#x} "
+                f"only topics with batch queues take several messages in one record: sys_flag={message.sys_flag:#x} "
                 f"topic={message.topic}"
             )
         return record_head(
@@ -345,7 +345,7 @@ def plain_bytes(body: object) -> bytes:
     """Return *body* as bytes.
 
     Raises:
-        MessageIllegal: it is something else than bytes.
+        MessageIllegal: it is not bytes.
     """
     if isinstance(body, (bytes, bytearray, memoryview)):
         return bytes(body)
@@ -356,9 +356,9 @@ def stored_host(address: str) -> bytes:
     """Return the stored form of ``host:port``.
 
     Raises:
-        ConfigError: it is no numeric address with a port.
+        ConfigError: it is not a numeric address with a port.
     """
     try:
         return encode_address(address)
     except ValueError:
-        raise ConfigError(f"a host is a numeric address and a port: address={address!r}") from None
+        raise ConfigError(f"the host is not a numeric address and a port: address={address!r}") from None

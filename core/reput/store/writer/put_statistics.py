@@ -69,7 +69,7 @@ class PutStatistics:
         tells_all: every call is noted, and not only those above `threshold`.
 
     Attributes:
-        threshold: seconds. A call that took more is to be noted.
+        threshold: seconds. The writer notes each call that took more.
     """
 
     def __init__(self, monotonic: Callable[[], float], message_count: Callable[[], int], *, tells_all: bool) -> None:
