@@ -202,7 +202,7 @@ def test_spark_connect_does_the_work(connect_server: str, tmp_path: Path):
         [sys.executable, "-c", CLIENT, connect_server, str(log.store), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=SECONDS_MAX,
+        timeout=4 * SECONDS_MAX,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {"records": 500, "ok": True, "followed": 500}
