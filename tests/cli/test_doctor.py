@@ -28,7 +28,7 @@ def test_a_store_is_looked_at_without_changing_it(golden_read_only, capsys):
     """The fixture compares checksums."""
     main(["doctor", str(golden_read_only("basic-4.9") / "store"), "--format", "json"])
     rows = {row["name"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
-    assert rows["writer"]["finding"] == "nobody has it open; it was closed cleanly"
+    assert rows["writer"]["finding"] == "no program has it open; it was closed cleanly"
     assert "segment_size=77824" in rows["disk"]["finding"]
     assert rows["file system"]["finding"].rpartition("type=")[2] != "unknown"
     assert set(rows["python"]) == {"name", "state", "finding", "advice"}
@@ -144,7 +144,7 @@ def test_whoever_holds_the_store_is_named(golden):
     lock = StoreLock(store)
     (store / "reput").mkdir()
     try:
-        assert findings.holder(store).finding != "nobody has it open; it was closed cleanly"
+        assert findings.holder(store).finding != "no program has it open; it was closed cleanly"
     finally:
         lock.close()
 

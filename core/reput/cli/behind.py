@@ -1,4 +1,4 @@
-"""note_if_behind: who asks a view that has not caught up with the log is told so, on stderr."""
+"""note_if_behind: a note on stderr for the reader of a view that has not caught up with the log."""
 
 from __future__ import annotations
 

@@ -97,14 +97,14 @@ def consume(
     count: Annotated[int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages.")] = 300_000,
     size: SizeOption = 1024,
     wake_ups: Annotated[
-        int, typer.Option("--wake-ups", metavar="N", parser=whole_number(1), help="Messages to whoever waits.")
+        int, typer.Option("--wake-ups", metavar="N", parser=whole_number(1), help="Messages to a consumer that waits.")
     ] = 3_000,
     delayed: Annotated[
         int, typer.Option("--delayed", metavar="N", parser=whole_number(), help="Delayed messages that wait meanwhile.")
     ] = 100_000,
     output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
-    """Measure a consumer in the program: all messages, one tag of a hundred, from put to received, and who waits."""
+    """Measure a consumer in the program: all messages, one tag of a hundred, put to received, and waiting pulls."""
     from reput.bench.consume import measure_consume
 
     report = measure_consume(directory, count=count, body_size=size, wake_ups=wake_ups, delayed=delayed)

@@ -36,10 +36,11 @@ def clean(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Remove segments of the log that have had their time, without waiting for the hour of deleteWhen.
+    """Remove expired segments of the log now, without waiting for the hour of deleteWhen.
 
-    A row for each segment says whether it goes, and why; `due` is when an open store removes it by itself. The process
-    that has the store open does it, by its own settings; where nobody has, the views follow when it is opened.
+    A row for each segment says whether it goes, and why; `due` is the time at which an open store removes it by itself.
+    If a process has the store open, that process removes the segments by its own settings. Otherwise the views follow
+    at the next opening.
     """
     from reput.errors import GroupUnreachable
     from reput.process.control.control_socket import group_status

@@ -62,8 +62,8 @@ def consume(
 ) -> int:
     """Print the messages of a topic in the order of the log.
 
-    With --group offsets are committed in the store's consumerOffset.json; nobody else may write the store meanwhile. A
-    time is a number of milliseconds since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there is no message.
+    With --group, offsets are committed to the store's consumerOffset.json, and no other process may write the store
+    meanwhile. A time is a number of milliseconds since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: no message.
     """
     from reput.consume import GroupReading, TopicReader, first_queue_offset, subscribe
     from reput.consume.registry.topics import may_be_topic
@@ -78,7 +78,7 @@ def consume(
         raise typer.BadParameter(f"--tags and --sql exclude each other: --tags={tags} --sql={sql}")
     if group is not None and follow:
         raise typer.BadParameter(
-            f"--group and --follow exclude each other, for with a group nobody else writes the store: --group={group}"
+            f"--group and --follow exclude each other, because a group needs the store for itself: --group={group}"
         )
     beginning = parse_beginning(start)
     tag_filter = parse_plain_tags(tags) if tags is not None else None
@@ -118,7 +118,7 @@ def parse_beginning(text: str, option: str = "--from") -> Beginning:
 
 
 def followed(store: Path, settings: Settings, reader: TopicReader) -> Iterator[Record]:
-    """Yield what is there, and then what comes, whoever writes the store by then. It never ends."""
+    """Yield the present records, and then new ones from any writer. It never ends."""
     from reput.embedded.read_only_engine import ReadOnlyEngine
     from reput.embedded.read_only_store import ReadOnlyStore
 
@@ -164,7 +164,7 @@ class Output:
         return found
 
     def commit(self) -> None:
-        """Commit, for the group if there is one, what has reached whoever reads stdout."""
+        """Commit for the group, if there is one, what the reader of stdout has got."""
         if self.offsets is not None:
             sys.stdout.flush()
             self.offsets.commit(self.reader.positions)

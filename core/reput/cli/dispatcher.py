@@ -55,7 +55,7 @@ def list_dispatchers(store: StoreArgument, output_format: FormatOption = OutputF
     require_store(store)
     status = group_status(store)
     if status is None:
-        raise StoreError(f"nobody has this store open: store={store}", "Open it, or see `reput status`.")
+        raise StoreError(f"no program has this store open: store={store}", "Open it, or see `reput status`.")
     print_table(msgspec.to_builtins(status.dispatchers), COLUMNS, output_format)
 
 
@@ -63,7 +63,7 @@ def dead_letters(
     store: StoreArgument,
     name: NameArgument,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Have the dispatcher take them once more, and show what became of each.")
+        bool, typer.Option("--replay", help="Give the records to the dispatcher again, and show the outcome of each.")
     ] = False,
     body: BodyOption = None,
     config: ConfigOption = None,
@@ -72,9 +72,8 @@ def dead_letters(
 ) -> None:
     """Show the records that a dispatcher rejected, with its reasons, or replay them.
 
-    They are shown whether anybody has the store open or not. They are replayed at once if the dispatcher runs, by its
-    being restarted, and else at its next start. Where a line of their file cannot be read, the others are shown, and
-    that one is named.
+    The store may be open or closed. --replay restarts a dispatcher that runs, which then takes the records again;
+    another one takes them at its next start. A line that cannot be read is named, and the other records are shown.
     """
     from reput.process.owner.dead_letter_replay import replay_dead_letters
     from reput.process.views.dead_letters import DeadLetters
@@ -126,7 +125,10 @@ def debug_dispatcher(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is put, until Ctrl-C.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Run one whose view lies elsewhere, which may be sent records again.")
+        bool,
+        typer.Option(
+            "--force", help="Run a dispatcher whose view lies outside the store, though it may send records again."
+        ),
     ] = False,
     pdb: Annotated[bool, typer.Option("--pdb", help="Look with pdb where the plugin raised an exception.")] = False,
     config: ConfigOption = None,

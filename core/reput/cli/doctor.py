@@ -1,4 +1,4 @@
-"""`reput doctor`: what on this machine would keep reput from working well."""
+"""`reput doctor`: problems of this machine that would disturb reput."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def export(
         str,
         typer.Argument(
             metavar="LAKE",
-            help="Folder of the Delta table, or its place in an object store, as s3://bucket/lake; made if it is not "
-            "there.",
+            help="Folder of the Delta table, or its address in an object store, such as s3://bucket/lake. A missing "
+            "table is made.",
         ),
     ],
     follow: Annotated[
@@ -51,15 +51,15 @@ def export(
         typer.Option(
             "--storage-option",
             metavar="NAME=VALUE",
-            help="Setting of the Delta library for an object store, as AWS_REGION=…; may be repeated. It reads the "
-            "environment, too, which is the place for keys.",
+            help="Setting of the Delta library for an object store, such as AWS_REGION=…; may be repeated. Put keys "
+            "into the environment, which the library reads, too.",
         ),
     ] = None,
     on_corruption: Annotated[
         OnCorruption,
         typer.Option(
-            help="On damaged bytes of the log, a body without its CRC included: end with an error, or leave them out "
-            "and name them."
+            help="What to do about damaged bytes of the log and bodies that do not match their CRC: end with an error, "
+            "or leave them out and name them."
         ),
     ] = OnCorruption.FAIL,
     store_id: Annotated[
@@ -67,8 +67,8 @@ def export(
         typer.Option(
             "--store-id",
             metavar="ID",
-            help="What the lake calls this store, or is to call it, where neither its own id nor the marks in the lake "
-            "show which one it is.",
+            help="The lake's name for this store, for a store that the lake cannot recognise by its id or by the marks "
+            "that it keeps.",
         ),
     ] = None,
     name: Annotated[
@@ -91,8 +91,8 @@ def export(
         bool,
         typer.Option(
             "--accept-truncation",
-            help="Take rows out of the table that the log contradicts, also where nothing that both have shows from "
-            "where on. Without it that is refused, with the number of rows.",
+            help="Remove rows that the log contradicts, even if lake and log share no record that shows where they "
+            "part. Without this option the export is refused with the number of rows.",
         ),
     ] = False,
     config: ConfigOption = None,
@@ -101,9 +101,9 @@ def export(
 ) -> None:
     """Bring a Delta table up to the durable end of the log, each record exactly once, then stop.
 
-    A second run adds what has come since. With --follow it goes on with what comes, and prints a row for each
-    transaction with the bytes of the log that it is behind; Ctrl-C and SIGTERM end it, and the next run goes on. Needs
-    the extra "spark", and Java; `--set spark.master=…` and whatever else Spark knows reach Spark.
+    A second run adds the newer records. With --follow the export keeps running and prints a row for each transaction,
+    with the bytes of the log that the table still lacks. Ctrl-C and SIGTERM end it; the next run continues. It needs
+    the extra "spark" and Java. Spark gets every `--set spark.NAME=VALUE`.
     """
     given = {
         "topics": topics,
@@ -139,7 +139,7 @@ def assignments_in(words: Sequence[str]) -> dict[str, str]:
 
 
 def follow_rows(rows: Any, output_format: OutputFormat) -> None:
-    """Print transactions as they come, until somebody interrupts."""
+    """Print transactions as they come, until an interrupt."""
     printer = Printer(output_format, follow_text)
     with closing(rows):
         for row in rows:
@@ -149,7 +149,7 @@ def follow_rows(rows: Any, output_format: OutputFormat) -> None:
 
 @contextmanager
 def terminated_in_order() -> Iterator[None]:
-    """Have SIGTERM end what runs meanwhile as Ctrl-C does, but as a success: whoever follows never ends otherwise."""
+    """Let SIGTERM end the block like Ctrl-C, but as a success, because following never ends by itself."""
 
     def end(number: int, frame: Any) -> None:
         raise SystemExit(0)

@@ -1,4 +1,4 @@
-"""failure_of: what an exception means to the person who typed the command: a sentence, an advice, an exit code."""
+"""failure_of: the sentence, the advice and the exit code for an exception that ends a command."""
 
 from __future__ import annotations
 

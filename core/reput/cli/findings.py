@@ -45,7 +45,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def machine_findings() -> Iterator[Finding]:
-    """Yield what is to be said of the machine and of the installation."""
+    """Yield the findings about the machine and the installation."""
     yield python()
     yield processor()
     yield shared_memory()
@@ -58,7 +58,7 @@ def machine_findings() -> Iterator[Finding]:
 
 
 def store_findings(store: Path) -> Iterator[Finding]:
-    """Yield what is to be said of the store at *store*, and of where it lies.
+    """Yield the findings about the store at *store* and its file system.
 
     Raises:
         NotAStore: there is none.
@@ -241,8 +241,8 @@ def holder(store: Path) -> Finding:
         return Finding("writer", "ok", f"held by pid={lock.pid or 'unknown'}")
     if lock.held is None:
         advice = "Ask as the user who owns the store, or as root."
-        return Finding("writer", "warning", "this user may not see whether somebody has it open", advice)
+        return Finding("writer", "warning", "this user may not see whether a program has it open", advice)
     if (store / "abort").exists():
         advice = "Open it for writing once, and it is recovered; `reput check` says what was lost."
         return Finding("writer", "warning", "the last writer did not close it", advice)
-    return Finding("writer", "ok", "nobody has it open; it was closed cleanly")
+    return Finding("writer", "ok", "no program has it open; it was closed cleanly")

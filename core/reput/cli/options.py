@@ -112,7 +112,7 @@ CountOption = Annotated[
 
 EngineOption = Annotated[
     str,
-    typer.Option("--engine", metavar="local|spark", help="Who does the work: this machine alone, or Spark."),
+    typer.Option("--engine", metavar="local|spark", help="Do the work on this machine, or with Spark."),
 ]
 
 

@@ -35,7 +35,7 @@ Row = Mapping[str, Any]
 
 
 class OutputClosed(Exception):
-    """Whoever read stdout has gone."""
+    """The reader of stdout has gone."""
 
 
 class Printer:
@@ -50,7 +50,7 @@ class Printer:
         """Print one row.
 
         Raises:
-            OutputClosed: nobody reads any more.
+            OutputClosed: stdout has no reader any more.
         """
         write_line(self.encoder.encode(row).decode() if self.is_json else self.text(row))
 
@@ -80,7 +80,7 @@ class RecordPrinter:
         """Print one record; *more* fields come first.
 
         Raises:
-            OutputClosed: nobody reads any more.
+            OutputClosed: stdout has no reader any more.
         """
         self.printer.row(more | record_row(record, self.body))
 
@@ -151,7 +151,7 @@ def write_line(line: str) -> None:
     """Write one line to stdout.
 
     Raises:
-        OutputClosed: nobody reads any more.
+        OutputClosed: stdout has no reader any more.
     """
     try:
         sys.stdout.write(line + "\n")

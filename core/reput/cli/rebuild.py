@@ -43,18 +43,20 @@ def rebuild(
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Build views that lie elsewhere, too: all of the log is sent there again.")
+        bool,
+        typer.Option(
+            "--force", help="Also rebuild views outside the store: their dispatchers send the whole log again."
+        ),
     ] = False,
     engine: EngineOption = LOCAL,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Have dispatchers, in processes of their own, build their views again from the log.
+    """Build views again from the log, each by its dispatcher in a process of its own.
 
-    Without --target the new views take the places of the old ones in one step, also while a program has the store open,
-    puts and reads. With --target the store is only read, and with --engine spark the work is done by Spark's workers;
-    the bytes are the same.
+    Without --target each new view replaces the old one in one step, also while a program puts and reads. With --target
+    the store is only read. With --engine spark Spark's workers build the same bytes.
     """
     from reput.store.state.identity import require_store
 
@@ -99,7 +101,7 @@ def rebuild_store(
     *,
     force: bool,
 ) -> list[RebuildRow]:
-    """Rebuild *views*, by default all that are enabled, in their places; a store that nobody has open is opened.
+    """Rebuild *views*, by default all that are enabled, in their places; open the store if no program has it open.
 
     Raises:
         ConfigError: a view is unknown, or lies elsewhere and *force* is not set.

@@ -1,4 +1,4 @@
-"""`reput repair`: what only a person may decide about damage."""
+"""`reput repair`: the decisions about damage that an operator has to make."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def repair(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Cut a damaged log, or accept its damage, so that it can be written again. See `reput check` for the offsets.
+    """Cut a damaged log, or accept its damage, so that it can be written again. `reput check` shows the offsets.
 
-    Says what is lost. Every byte that is cut is kept under reput/cut/ in the store.
+    The report says what is lost. All bytes that are cut are kept under reput/cut/ in the store.
     """
     if (cut_at is None) == (accepted is None):
         raise typer.BadParameter(f"one of the two is needed, and not both: --cut-at={cut_at} --accept={accepted}")

@@ -34,7 +34,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = application(words, prog_name="reput", standalone_mode=False)
         sys.stdout.flush()
     except (OutputClosed, BrokenPipeError):
-        # Whoever reads has seen enough, as in `reput dump STORE | head`. Python would flush once more at exit.
+        # The reader has seen enough, as in `reput dump STORE | head`. Python would flush once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (KeyboardInterrupt, typer.Abort):
@@ -49,8 +49,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def take_standard_streams() -> None:
-    """Have all three standard streams open: a file opened later would get the number of one that is closed, and be
-    written to by whoever prints or logs.
+    """Open all three standard streams: a file that is opened later would get the number of a closed one, and prints and
+    logs would write into it.
 
     Raises:
         ReputError: stdout is closed.
@@ -61,7 +61,7 @@ def take_standard_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     if sys.stdout is None:
-        raise ReputError("stdout is closed: descriptor=1", "Redirect it to /dev/null if nobody is to read it.")
+        raise ReputError("stdout is closed: descriptor=1", "Redirect it to /dev/null if you do not need it.")
     if sys.stdin is None:
         sys.stdin = open(0)  # noqa: SIM115
     if sys.stderr is None:

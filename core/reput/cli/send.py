@@ -122,7 +122,7 @@ def send(
         delay_level,
         sharding_key,
     )
-    # A store that is not there is made by opening it; a message that nobody can send should not make one.
+    # A store that is not there is made by opening it; a message that cannot be sent should not make one.
     check_topic(topic)
     message_properties(template)
     level = DelayLevels(settings.message_delay_level).level_of(template)
@@ -138,7 +138,7 @@ def send(
             if printer.is_json:
                 printer.row(result_row(topic, result))
                 if count is None:
-                    # Whoever writes the lines may wait for what became of one before writing the next.
+                    # The writer of the lines may wait for the result of one before it writes the next.
                     sys.stdout.flush()
         # Here the store waits for dispatchers that are behind. They go on at the next opening, too.
         with contextlib.suppress(Interrupted), interrupts.ending():

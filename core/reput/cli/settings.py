@@ -1,4 +1,4 @@
-"""`reput settings`: what is recorded with a store because its bytes mean nothing without it; and the changing of it."""
+"""`reput settings`: the recorded settings that a store's bytes depend on, shown and changed."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def settings(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Show the settings that decide what the bytes of a store mean, as they are recorded with it, or change them.
+    """Show or change the recorded settings that decide what the bytes of a store mean.
 
-    Every verb uses them, and refuses another value of one of them. A changed value holds from a commit-log offset on;
-    what was put before keeps its meaning. No program may have the store open then. Exit code 1: nothing is recorded.
+    Every verb uses these settings and refuses different values. A changed value holds for later messages, from a
+    commit-log offset on. Close the store before you change one. Exit code 1: nothing is recorded.
     """
     from reput.store.state.identity import read_identity, require_store
 

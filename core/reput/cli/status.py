@@ -69,12 +69,12 @@ def status(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Show who writes the store, how far the log goes, how far each view is behind, and what was put and consumed.
+    """Show the writer of a store, the end of its log, the lag of each view, and what was put and consumed.
 
-    A store that nobody has open shows what is on disk, with the state STOPPED, and of dispatchers those that ran last,
-    unless a configuration names others. A store whose program cannot be asked,
-    as another user's, shows the state UNKNOWN and why. Exit code 1: the store takes no writes, a dispatcher is down or
-    its state is unknown, or the log has known damage that nobody has accepted.
+    A closed store shows what is on disk, with the state STOPPED, and the dispatchers that ran last, unless a
+    configuration names others. If the program that has the store open cannot be asked, because it is another user's or
+    is stopped, the state is UNKNOWN, with the reason. Exit code 1: the store takes no writes, a dispatcher is down or
+    in an unknown state, or the log has known damage that no operator has accepted.
     """
     from reput.embedded.read_only_engine import ReadOnlyEngine
     from reput.process.owner.stopped_status import as_run_last
@@ -96,7 +96,7 @@ def status(
 
 
 def is_unhealthy(row: Mapping[str, Any]) -> bool:
-    """Tell whether somebody has to look at the store."""
+    """Tell whether the store needs attention."""
     states = {row["writer"]["state"], *(dispatcher["state"] for dispatcher in row["dispatchers"])}
     # One that was killed and does not end: it waits for a disk.
     stuck = any(dispatcher["state"] == "STOPPING" and dispatcher["error"] for dispatcher in row["dispatchers"])

@@ -1,4 +1,4 @@
-"""What verbs do to the configuration of a store directory: look at it, or change it where nobody has it open."""
+"""The configuration of a store directory for verbs: read it, or change it while no program has the store open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["administrate", "look"]
 
 @contextmanager
 def look(store: Path, config: Path | None, assignments: list[str] | None) -> Iterator[Administration]:
-    """Give the configuration of a store, whoever has it open, to be read; not a byte changes."""
+    """Yield the configuration of a store for reading, open or not; no byte changes."""
     from reput.consume.administration.administration import Administration
     from reput.consume.registry.config_managers import ConfigManagers
     from reput.consume.registry.subscription_groups import SubscriptionGroups
@@ -34,7 +34,7 @@ def look(store: Path, config: Path | None, assignments: list[str] | None) -> Ite
 
 @contextmanager
 def administrate(store: Path, config: Path | None, assignments: list[str] | None) -> Iterator[Administration]:
-    """Give the configuration of a store that nobody has open, to be changed."""
+    """Yield the configuration of a store that no program has open, for changes."""
     from reput.consume.administration.administration import StoppedStore
     from reput.embedded.read_only_engine import ReadOnlyEngine
 

@@ -114,7 +114,7 @@ def update_topic(
     config: ConfigOption = None,
     assignments: SetOption = None,
 ) -> None:
-    """Change a topic: its queues, or who may do what. Lower the queues to write first, and those to read later."""
+    """Change the queues or the permission of a topic. Lower the write queues first, and the read queues later."""
     change_topic(store, topic, queues, read_queues, write_queues, perm, config, assignments, must_exist=True)
     write_line(f"updated: {topic}")
 
