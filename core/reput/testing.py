@@ -1,4 +1,4 @@
-"""Fixtures for tests of programs that use reput. pytest finds them by itself where reput is installed.
+"""Fixtures for tests of programs that use reput. pytest finds them where reput is installed.
 
 def test_an_order_is_kept(reput_store):
     stored = reput_store.put(reput.Message("orders", b"one"))
@@ -22,17 +22,17 @@ __all__ = ["reput_store", "reput_store_options"]
 
 @pytest.fixture
 def reput_store_options() -> dict[str, Any]:
-    """Arguments of `reput.open` for the fixture `reput_store`; a test module or ``conftest.py`` has its own instead.
+    """Arguments of `reput.open` for the fixture `reput_store`. Override it in a test module or ``conftest.py``.
 
-    A mebibyte a segment, so that a test which writes a little crosses their boundaries.
+    Segments have one MiB, so that a small test crosses their boundaries.
     """
     return {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 10_000, "max_index_num": 40_000}
 
 
 @pytest.fixture
 def reput_store(tmp_path: Path, reput_store_options: dict[str, Any]) -> Iterator[reput.Store]:
-    """An open, empty store in a directory of its own, its dispatchers running; gone afterwards, processes and all."""
-    # Only now: who tests something else pays nothing for this plugin.
+    """An open, empty store in a directory of its own, with running dispatchers; all of it is gone afterwards."""
+    # Imported here: tests of other things pay nothing for this plugin.
     import shutil
 
     import reput

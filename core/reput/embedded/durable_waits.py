@@ -1,7 +1,7 @@
-"""DurableWaits: who waits for the disk in one event loop, let go in batches.
+"""DurableWaits: the tasks of one event loop that wait for the disk, resumed in batches.
 
-Waking an event loop from another thread costs a system call, so the flusher wakes it once for all whom one force has
-made happy: it is asked for the first of them only, and the loop finds the others by itself.
+Waking an event loop from another thread costs a system call. So the flusher wakes it once for all tasks that one force
+covers: the loop asks it for the first of them only, and finds the others itself.
 
     call(offset, done) ──────────▶ pending ── first one ──▶ flusher
                                     ▲                         │ forced
@@ -21,26 +21,26 @@ __all__ = ["DurableLog", "DurableWaits"]
 
 
 class DurableLog(Protocol):
-    """What is asked of the writer."""
+    """What the waits need of the writer."""
 
     @property
     def durable(self) -> int:
         """Commit-log offset up to which the log is forced to disk."""
 
     def call_when_durable(self, offset: int, done: Callable[[], None]) -> None:
-        """Have *done* called, by another thread, once the log is durable up to *offset* or never will be."""
+        """Call *done* from another thread once the log is durable up to *offset*, or never will be."""
 
 
 class DurableWaits:
-    """Made and used in the thread of *loop*; only the flusher's call comes from elsewhere."""
+    """Used in the thread of *loop* only; the flusher's call comes from its own thread."""
 
     def __init__(self, log: DurableLog, loop: asyncio.AbstractEventLoop) -> None:
         self.log = log
         self.loop = loop
-        # By offset; the number tells two of the same offset apart.
+        # Ordered by offset; the number orders two of the same offset.
         self.pending: list[tuple[int, int, Callable[[], None]]] = []
         self.numbers = count()
-        # Offsets for which the flusher will call.
+        # Offsets that the flusher was asked for.
         self.asked: set[int] = set()
         self.is_to_ask = False
 
@@ -57,44 +57,44 @@ class DurableWaits:
         await future
 
     def call(self, offset: int, done: Callable[[], None]) -> None:
-        """Have *done* called in the loop once the log is durable up to *offset*, or never will be."""
+        """Call *done* in the loop once the log is durable up to *offset*, or never will be."""
         self.add(offset, done)
         self.ask_soon()
 
     def add(self, offset: int, done: Callable[[], None]) -> None:
-        """As `call`, for who sees to it that the flusher is asked."""
+        """As `call`, but the caller asks the flusher."""
         heapq.heappush(self.pending, (offset, next(self.numbers), done))
 
     def ask_soon(self) -> None:
-        """Have the flusher asked once whatever is ready in the loop has put, too: one force is then for all of it."""
+        """Ask the flusher after all ready tasks of the loop have put, so that one force covers them all."""
         if not self.is_to_ask and self.is_unasked():
             self.is_to_ask = True
             self.loop.call_soon(self.ask)
 
     def is_unasked(self) -> bool:
-        """Whether somebody waits who may go before the flusher calls."""
+        """Whether a task waits for less than what the flusher was asked for."""
         return bool(self.pending) and (not self.asked or self.pending[0][0] < min(self.asked))
 
     def ask(self) -> None:
-        """Have the flusher call when the first of those who wait can go."""
+        """Ask the flusher for the first of the waits."""
         self.is_to_ask = False
         if self.is_unasked():
             self.ask_for(self.pending[0][0])
 
     def ask_for(self, offset: int) -> None:
-        """Have the flusher call once the log is durable up to *offset*, or never will be."""
+        """Ask the flusher to call once the log is durable up to *offset*, or never will be."""
         if offset not in self.asked:
             self.asked.add(offset)
             self.log.call_when_durable(offset, lambda: self.wake(offset))
 
     def wake(self, offset: int) -> None:
         """Called by the flusher's thread."""
-        # A loop that was closed meanwhile has nobody left who waits.
+        # A loop that was closed meanwhile has no task that waits.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.settle, offset)
 
     def settle(self, offset: int) -> None:
-        """Call whoever waited for what is durable now; all, if *offset* was to be and never will."""
+        """End the waits for what is durable now; all waits, if *offset* never will be."""
         durable = self.log.durable
         pending = self.pending
         while pending and (pending[0][0] <= durable or durable < offset):

@@ -1,8 +1,8 @@
 """GroupedPuts: what the coroutines of one event loop put with SYNC_FLUSH, stored and acknowledged together.
 
-Whatever is ready in the loop puts in the same turn; at its end all of that is stored under one lock, and one force and
-one waking of the loop are for all who wait. Each message stays a put of its own: it is refused, cancelled and answered
-for itself alone.
+All ready tasks of the loop put in the same turn. At its end their messages are stored under one lock, and share one
+force of the disk and one waking of the loop. Each message stays a put of its own: it is refused, cancelled and answered
+alone.
 
     coroutines ── put ──▶ entries ── append, once a turn ──▶ the log
         ▲                                                      │ forced
@@ -35,7 +35,7 @@ Stored = list[tuple[asyncio.Future[PutMessageResult], PutMessageResult]]
 
 
 class Group:
-    """Messages that are stored together: of each the message, how it will be stored, and who waits for it."""
+    """Messages that are stored together: each with its prepared record and the future that its task waits for."""
 
     __slots__ = ("futures", "messages", "prepared", "size")
 
@@ -46,7 +46,7 @@ class Group:
         self.size = 0
 
     def without_cancelled(self) -> Group:
-        """Return what is left to be stored."""
+        """Return the group without the puts whose tasks were cancelled."""
         if not any(future.done() for future in self.futures):
             return self
         left = Group()
@@ -59,7 +59,7 @@ class Group:
 
 
 class GroupedPuts:
-    """Made and used in the thread of *loop*."""
+    """Used in the thread of *loop* only."""
 
     def __init__(self, writer: MessageStore, waits: DurableWaits, loop: asyncio.AbstractEventLoop) -> None:
         self.writer = writer
@@ -73,7 +73,7 @@ class GroupedPuts:
         return asyncio.get_running_loop() is self.loop
 
     def put(self, message: Message, prepared: Prepared) -> asyncio.Future[PutMessageResult]:
-        """Return what will say where *message* is once it is on disk. Cancelled in the same turn, it is not stored."""
+        """Return a future for the result of the put. Cancelled in the same turn, the message is not stored."""
         future: asyncio.Future[PutMessageResult] = self.loop.create_future()
         groups = self.groups
         if not groups:
@@ -103,7 +103,7 @@ class GroupedPuts:
             try:
                 end = self.append_group(left, end)
             except Exception as error:
-                # As with `put`, whoever asked is told; without this he would wait for ever.
+                # As with `put`, the caller gets the error; without this its task would wait for ever.
                 for future in left.futures:
                     if not future.done():
                         future.set_exception(error)
@@ -116,8 +116,11 @@ class GroupedPuts:
             self.waits.ask_soon()
 
     def append_group(self, group: Group, end: int) -> int:
-        """Store *group*, and answer whoever was refused; the others wait for the disk. Return where the last one ends;
-        *end*, if there is none."""
+        """Store *group* and answer the refused puts; the others wait for the disk.
+
+        Returns:
+            The commit-log offset at which the last record ends; *end* if none was stored.
+        """
         begin = self.writer.appender.monotonic()
         outcomes = self.writer.appender.append_each(group.messages, group.prepared)
         stored: Stored = []
@@ -133,7 +136,7 @@ class GroupedPuts:
         return end
 
     def settle(self, end: int, stored: Stored, timer: asyncio.TimerHandle, begin: float) -> None:
-        """Answer all of a group, which is on disk now or never will be; it was stored at *begin*."""
+        """Answer a group that is on disk now or never will be; it was stored at *begin*."""
         timer.cancel()
         self.writer.appender.put_statistics.note(self.writer.appender.monotonic() - begin, len(stored))
         if self.writer.durable >= end:
@@ -146,7 +149,7 @@ class GroupedPuts:
                     future.set_exception(self.writer.appender.refusal())
 
     def give_up(self, stored: Stored) -> None:
-        """Answer all of a group for which the disk takes too long."""
+        """Answer a group for which the disk takes too long."""
         for future, result in stored:
             if not future.done():
                 future.set_result(msgspec.structs.replace(result, status=PutMessageStatus.FLUSH_DISK_TIMEOUT))

@@ -1,8 +1,8 @@
-"""The stores that this process has open for writing: closed when the program ends, and not this process's after a fork.
+"""The stores that this process has open for writing. They are closed when the program ends; a forked child has none.
 
-A program that ends closes them, whether it returns, raises or calls `sys.exit`: once its threads have ended, all but
-daemons, dispatchers are drained and what consumers have acknowledged is committed. `os._exit` and signals without a
-handler end a process at once; what they leave the next opening recovers.
+A program that ends closes its stores, whether it returns, raises or calls `sys.exit`. Once its threads have ended, all
+but daemons, dispatchers are drained and acknowledged messages are committed. `os._exit` and signals without a handler
+end a process at once; the next opening recovers such a store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 
 __all__ = ["close_with_program", "open_stores"]
 
-# Of what else a child of multiprocessing has to do in the end, most has 0.
+# Most other finalizers of multiprocessing have 0; the higher priority runs first.
 EXIT_PRIORITY = 10
 
 
@@ -31,27 +31,27 @@ class OpenStore(Protocol):
         """Close it."""
 
     def forget(self) -> None:
-        """In a forked child: it is the parent's."""
+        """In a forked child: the store is the parent's."""
 
 
 open_stores: set[OpenStore] = set()
 
 
 def close_with_program(store: OpenStore) -> None:
-    """Have *store* closed when the program ends, unless it is taken out of `open_stores` before."""
+    """Close *store* when the program ends, unless it is taken out of `open_stores` before."""
     open_stores.add(store)
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None and processes.parent_process() is not None:
         from multiprocessing.util import Finalize
 
-        # A child that was forked ends by `os._exit`, and calls these alone before.
+        # A forked child ends by `os._exit`, and runs only these finalizers before.
         Finalize(None, close_in_child, exitpriority=EXIT_PRIORITY)
 
 
 def close_in_child() -> None:
-    """Close what is open once the threads of the program have ended, for which only the end of a child would wait."""
+    """Close the open stores once the threads of the program have ended; the end of a child waits for them later."""
     if open_stores:
-        # What ends the idle threads of executors. The end of the child would do it before it waits for threads, too.
+        # These end the idle threads of executors. The end of a child does so before it waits for threads, too.
         before_waiting = vars(threading)["_threading_atexits"]
         while before_waiting:
             before_waiting.pop()()
@@ -62,7 +62,7 @@ def close_in_child() -> None:
 
 
 def close_open_stores() -> None:
-    """Close what is still open, and say that nobody has."""
+    """Close the stores that are still open, and warn of each."""
     with ExitStack() as closing:
         for store in list(open_stores):
             closing.callback(store.close)
@@ -75,7 +75,7 @@ def close_open_stores() -> None:
 
 
 def forget_in_child() -> None:
-    """A forked child of the writer must not write: its copies of the stores are closed."""
+    """A forked child must not write: close its copies of the stores."""
     for store in open_stores:
         store.forget()
     open_stores.clear()
