@@ -81,8 +81,9 @@ class IndexReader:
         self, topic: str, wanted: int, agrees_with: Callable[[Record], bool], count_max: int, begin: int, end: int
     ) -> QueryMessageResult:
         """Return the newest *count_max* messages of *topic* under a hash of the index that *agrees_with* accepts."""
+        store = self.store
         records: dict[int, Record] = {}
-        log_min = self.store.log().offset_min
+        log_min = store.log().offset_min
 
         def agrees(commit_log_offset: int) -> bool:
             # Retention has trimmed the log; the index follows.
@@ -98,13 +99,13 @@ class IndexReader:
                         f"an entry leads to a record of other keys: commit_log_offset={commit_log_offset}",
                     )
                 return False
-            if not self.store.has_whole_body(record):
+            if not store.has_whole_body(record):
                 return False
             records[commit_log_offset] = record
             return True
 
-        count_max = min(count_max, self.store.settings.max_msgs_num_batch)
-        found = self.index.query(wanted, count_max, begin, end, self.store.progress("index"), agrees, self.stored_at)
+        count_max = min(count_max, store.settings.max_msgs_num_batch)
+        found = self.index.query(wanted, count_max, begin, end, store.progress("index"), agrees, self.stored_at)
         if not found.offsets:
             return QueryMessageResult([], 0, 0)
         return QueryMessageResult(

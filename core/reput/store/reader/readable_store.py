@@ -180,10 +180,11 @@ class ReadableStore:
                 # Near the end of its segment.
                 data = self.read_log(commit_log_offset, SIZE.size)
             size = int.from_bytes(data[: SIZE.size], "big")
-            # A message id may name any place, and in the middle of a record a size may be that of a segment.
-            magic = data[MAGIC_CODE_AT : SIZE_AND_MAGIC.size]
-            if size > len(data) and (not magic or int.from_bytes(magic, "big") in MESSAGE_MAGIC_CODES):
-                data = self.read_log(commit_log_offset, size)
+            if size > len(data):
+                # A message id may name any place, and in the middle of a record a size may be that of a segment.
+                magic = data[MAGIC_CODE_AT : SIZE_AND_MAGIC.size]
+                if not magic or int.from_bytes(magic, "big") in MESSAGE_MAGIC_CODES:
+                    data = self.read_log(commit_log_offset, size)
         except OffsetOutOfRange:
             # Retention may have taken it since the caller saw that the log has it.
             if self.segments is not None and commit_log_offset < self.segments.offset_min:
