@@ -268,7 +268,7 @@ def releaser(victim: Victim) -> None:
     """Nothing is held back any more: whoever waits has it."""
     service = victim.store._engine.views.ring and victim.store._engine.views.ring.release_service
     assert service is not None
-    victim.dies(ReleaseService, "look", service.wake)
+    victim.dies(ReleaseService, "look", service.wakeup)
     for _ in range(50):
         victim.put()
     victim.store.wait_for("consume_queue", victim.store.appended, LIMIT_S)
