@@ -19,7 +19,7 @@ import pytest
 from interop.java_program import OLDER_VERSIONS, enters_tags
 from interop.put_questions import batch_question, put_question
 from interop.rocketmq_store import RocketMQStore
-from reput.embedded.store import Store
+from reput.embedded.store_engine import StoreEngine
 from reput.settings import Settings
 from reput.store.message_store import MessageStore
 from reput.store.record.delay_level import SCHEDULE_TOPIC
@@ -72,7 +72,7 @@ def put_by_reput(
         else:
             store.put(message)
     store.close(views_complete=False)
-    Store(directory, settings, "inline").close()
+    StoreEngine(directory, settings, "inline").close()
 
 
 def put_by_rocketmq(
