@@ -97,7 +97,7 @@ def seconds_for(consumer: Consumer, count: int) -> float:
     for _ in range(count):
         record = consumer.receive(WAIT_S)
         assert record is not None
-        consumer.acknowledge(record)
+        consumer.ack(record)
     return time.perf_counter() - begin
 
 
@@ -116,7 +116,7 @@ async def put_to_received(store: reput.Store, body: bytes, count: int) -> tuple[
                 record = await consumer.areceive(WAIT_S)
                 assert record is not None
                 received.append(time.perf_counter())
-                consumer.acknowledge(record)
+                consumer.ack(record)
 
         task = asyncio.create_task(receive())
         for _ in range(count):
@@ -193,7 +193,7 @@ def delivered_late(store: reput.Store, body: bytes, count: int) -> list[float]:
             record = consumer.receive(WAIT_S)
             assert record is not None
             late.append(max(0.0, time.time() - (record.born_timestamp + DUE_MS) / 1000))
-            consumer.acknowledge(record)
+            consumer.ack(record)
 
     with store.consumer("delayed", "delayed") as consumer:
         thread = threading.Thread(target=receive)

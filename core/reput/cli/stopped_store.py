@@ -35,7 +35,7 @@ def look(store: Path, config: Path | None, assignments: list[str] | None) -> Ite
 @contextmanager
 def administrate(store: Path, config: Path | None, assignments: list[str] | None) -> Iterator[Administration]:
     """Yield the configuration of a store that no program has open, for changes."""
-    from reput.consume.administration.administration import StoppedStore
+    from reput.consume.administration.stopped_store import StoppedStore
     from reput.embedded.read_only_engine import ReadOnlyEngine
 
     refuse_address(store)

@@ -1,17 +1,14 @@
-"""Administration: what an operator asks of topics and consumer groups, and changes of them.
+"""Administration: shows and changes topics and consumer groups, for operators.
 
-It works on the services of an open store, and on the files of a store that nobody has open: `StoppedStore`.
+It works on the services of an open store, and on the files of a store that no program has open: `StoppedStore`.
 
 Source of the words: RocketMQ admin tools (topicStatus, consumerProgress, resetOffsetByTime, deleteSubGroup).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
@@ -23,10 +20,9 @@ from reput.consume.registry.response_code import ResponseCode
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.consume.registry.topics import RETRY_PREFIX, Topics, is_system_topic, may_be_topic
 from reput.errors import RequestRefused
-from reput.store.reader.message_reader import MessageReader
-from reput.store.state.store_lock import StoreLock
+from reput.store.config.topic_config_manager import TopicConfig
 
-__all__ = ["Administration", "GroupProgress", "QueueStats", "StoppedStore"]
+__all__ = ["Administration", "GroupProgress", "QueueStats"]
 
 
 class QueueStats(msgspec.Struct, frozen=True):
@@ -64,12 +60,14 @@ class GroupProgress(msgspec.Struct, frozen=True):
 
 
 class Administration:
-    """Answers and changes. Any thread may call.
+    """Shows and changes topics and groups of one store. Any thread may call.
+
+    A method that may wait has a twin for tasks with the prefix ``a``: `topic_stats` and `atopic_stats`.
 
     Args:
-        move: sets an offset (group, topic, queue id, queue offset), for whoever consumes, too; None: nobody does.
-        delete: deletes a topic with its queues; None where nobody builds the queues.
-        consumes: tells whether somebody of a group is there who has subscribed to a topic.
+        move: sets an offset (group, topic, queue id, queue offset), also for running consumers; None: there are none.
+        delete: deletes a topic with its queues; None: no dispatcher builds the queues.
+        consumes: tells whether a consumer of a group has subscribed to a topic.
     """
 
     def __init__(
@@ -98,6 +96,24 @@ class Administration:
             stored = self.store.reader.topics()
         return sorted({*self.managers.topics.entries, *stored})
 
+    async def atopic_names(self) -> list[str]:
+        """As `topic_names`, for a task."""
+        return await asyncio.to_thread(self.topic_names)
+
+    def create_topic(self, topic: str, queue_nums: int) -> None:
+        """Describe a topic with *queue_nums* queues to read and to write, which are all open; durably.
+
+        Raises:
+            RequestRefused: INVALID_PARAMETER; RocketMQ refuses the name or the number, or the topic is the system's.
+        """
+        self.topics.create_or_update(
+            TopicConfig(topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
+        )
+
+    async def acreate_topic(self, topic: str, queue_nums: int) -> None:
+        """As `create_topic`, for a task."""
+        await asyncio.to_thread(self.create_topic, topic, queue_nums)
+
     def topic_stats(self, topic: str) -> list[QueueStats]:
         """Return a row per queue of a topic.
 
@@ -109,6 +125,10 @@ class Administration:
             low, high = self.queue_range(topic, queue_id)
             rows.append(QueueStats(topic, queue_id, low, high, self.store_timestamp(topic, queue_id, high - 1)))
         return rows
+
+    async def atopic_stats(self, topic: str) -> list[QueueStats]:
+        """As `topic_stats`, for a task."""
+        return await asyncio.to_thread(self.topic_stats, topic)
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the queues that a topic has for whoever reads or writes it.
@@ -172,6 +192,10 @@ class Administration:
         self.managers.offsets.clean_offset_by_topic(topic)
         self.managers.offsets.persist()
 
+    async def adelete_topic(self, topic: str) -> None:
+        """As `delete_topic`, for a task."""
+        await asyncio.to_thread(self.delete_topic, topic)
+
     # Groups.
 
     def group_names(self) -> list[str]:
@@ -187,10 +211,18 @@ class Administration:
         self.require_group(group)
         return self.progress_with(group, self.managers.offsets.offsets_of_group(group))
 
+    async def agroup_progress(self, group: str) -> list[GroupProgress]:
+        """As `group_progress`, for a task."""
+        return await asyncio.to_thread(self.group_progress, group)
+
     def progress_of_groups(self) -> dict[str, list[GroupProgress]]:
         """Return for every group that is described or has committed offsets what `group_progress` returns, by name."""
         committed = self.managers.offsets.by_group()
         return {group: self.progress_with(group, committed.get(group, {})) for group in self.group_names()}
+
+    async def aprogress_of_groups(self) -> dict[str, list[GroupProgress]]:
+        """As `progress_of_groups`, for a task."""
+        return await asyncio.to_thread(self.progress_of_groups)
 
     def progress_with(self, group: str, committed: dict[str, dict[int, int]]) -> list[GroupProgress]:
         """Return a row per queue of what a group has committed."""
@@ -250,6 +282,12 @@ class Administration:
         self.managers.offsets.persist()
         return rows
 
+    async def areset_offsets(
+        self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None
+    ) -> list[GroupProgress]:
+        """As `reset_offsets`, for a task."""
+        return await asyncio.to_thread(self.reset_offsets, group, topic, to, queue_id=queue_id)
+
     def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
         """Forget a group, and its offsets unless they are to be kept.
 
@@ -262,6 +300,10 @@ class Administration:
         if clean_offsets:
             self.managers.offsets.remove_group(group)
             self.managers.offsets.persist()
+
+    async def adelete_group(self, group: str, *, clean_offsets: bool = True) -> None:
+        """As `delete_group`, for a task."""
+        await asyncio.to_thread(self.delete_group, group, clean_offsets=clean_offsets)
 
     def clean_offsets(self) -> list[tuple[str, str]]:
         """Forget the offsets of dead groups: those of which everything they would consume next is gone from the log.
@@ -284,39 +326,6 @@ class Administration:
         self.managers.offsets.persist()
         return removed
 
-
-class StoppedStore:
-    """The configuration of a store that nobody else writes meanwhile: its lock is held until `close`.
-
-    Args:
-        reader: of the store, as it lies; the caller closes it.
-    """
-
-    def __init__(self, directory: Path, store: ReadingStore) -> None:
-        """Take the lock and read the files.
-
-        Raises:
-            StoreLocked: another process writes the store, and keeps its configuration in memory.
-            DamagedStore: a file cannot be read, nor its backup.
-        """
-        settings = store.settings
-        reader: MessageReader = store.reader
-        with ExitStack() as undo:
-            self.store_lock = StoreLock(directory)
-            undo.callback(self.store_lock.close)
-            managers = ConfigManagers(directory, settings)
-            topics = Topics(managers.topics, settings, reader.queue_ids)
-            self.administration = Administration(store, managers, topics, SubscriptionGroups(managers.groups, settings))
-            undo.pop_all()
-
-    def close(self) -> None:
-        """Give the lock back."""
-        self.store_lock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    async def aclean_offsets(self) -> list[tuple[str, str]]:
+        """As `clean_offsets`, for a task."""
+        return await asyncio.to_thread(self.clean_offsets)

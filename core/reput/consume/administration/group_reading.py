@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from reput.consume.administration.administration import StoppedStore
+from reput.consume.administration.stopped_store import StoppedStore
 from reput.consume.pull.group_reader import GroupReader, ReadingStore
 from reput.consume.registry.consumer_filters import ConsumerFilters
 from reput.consume.registry.subscription import Subscription
