@@ -28,6 +28,9 @@ from reput.store.state.store_lock import StoreLock
 
 __all__ = ["DEEDS", "Deed"]
 
+# The kernel would count the writing of compiled modules among reput's calls, but only in the first run.
+sys.dont_write_bytecode = True
+
 VIEWS = ("consume_queue", "index")
 SIZES = {
     "mapped_file_size_commit_log": 4096,
