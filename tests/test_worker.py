@@ -17,6 +17,7 @@ import reput
 from delivering import wait_until
 from reput.errors import ConfigError, RequestRefused
 from reput.store.config.topic_config_manager import TopicConfig
+from reput.worker import HandlerThreads
 
 LIMIT_S = 60.0
 QUICK_DELAYS = "1s " * 18
@@ -290,6 +291,23 @@ def test_a_worker_that_is_stopped_before_it_runs_returns_at_once(store):
     assert worker.run().received == 0
     with pytest.raises(ConfigError, match="a worker runs once"):
         worker.run()
+
+
+def test_a_worker_ends_when_one_of_its_threads_dies(store, monkeypatch):
+    """Its run raises an error that names the thread, and the message is given again."""
+
+    def die(threads):
+        raise RuntimeError("planted")
+
+    put(store, 1)
+    monkeypatch.setattr(HandlerThreads, "work", die)
+    with pytest.raises(reput.StoreError, match=r"thread=reput-worker-0 .*planted"):
+        store.worker(print, "orders", group="billing").run()
+    monkeypatch.undo()
+    with store.consumer("billing", "orders") as consumer:
+        record = consumer.receive(timeout=LIMIT_S)
+        assert record is not None
+        assert record.body == b"0"
 
 
 def test_a_worker_whose_store_is_closed_says_so(store):

@@ -31,6 +31,7 @@ import msgspec
 from reput.argument_checks import require_seconds, require_whole
 from reput.errors import ConfigError, DamagedStore, RequestRefused, StoreClosed, StoreError
 from reput.in_thread import opened_in_thread
+from reput.store.service.threads import Threads
 from reput_hooks import Record
 
 __all__ = ["Handler", "Order", "Worker", "WorkerConsumer", "WorkerStatistics"]
@@ -208,7 +209,7 @@ class Worker:
         # Out of order, the consumer holds what is being handled; in order, also what waits for its queue.
         held_max = max(self.concurrency, HELD_MAX * self.in_order)
         consumer = await opened_in_thread(partial(self.open_consumer, held_max))
-        self.threads = None if self.is_coroutine else HandlerThreads(self.concurrency)
+        self.threads = None if self.is_coroutine else HandlerThreads(self.concurrency, self.thread_died)
         try:
             try:
                 await self.feed(consumer)
@@ -271,6 +272,11 @@ class Worker:
         if not lane.cancelled() and lane.exception() is not None:
             self.error = self.error or lane.exception()
             self.stopping.set()
+
+    def thread_died(self, error: StoreError) -> None:
+        """Stop the worker: fewer threads than its concurrency are left."""
+        self.error = self.error or error
+        self.stopping.set()
 
     async def drain(self) -> None:
         """Wait for the handlers that run, at most for the drain time."""
@@ -414,24 +420,31 @@ class Worker:
 
 
 class HandlerThreads:
-    """Daemon threads that run functions for an event loop. A function that never returns does not keep a program."""
+    """Daemon threads that run functions for an event loop. A function that never returns does not keep a program.
 
-    def __init__(self, count: int) -> None:
+    Args:
+        on_death: called in the loop if an error ends a thread; before, every call that has not ended gets the error.
+    """
+
+    def __init__(self, count: int, on_death: Callable[[StoreError], None]) -> None:
         self.loop = asyncio.get_running_loop()
         self.calls: SimpleQueue[tuple[Callable[[], object], asyncio.Future[Any]] | None] = SimpleQueue()
         self.count = count
+        self.on_death = on_death
         self.idle = 0
-        self.threads: list[threading.Thread] = []
+        self.started = 0
+        self.threads = Threads()
+        self.unsettled: set[asyncio.Future[Any]] = set()
 
     def start(self, call: Callable[[], object]) -> asyncio.Future[Any]:
         """Run *call* in a thread; the future gets its result."""
         future: asyncio.Future[Any] = self.loop.create_future()
         if self.idle:
             self.idle -= 1
-        elif len(self.threads) < self.count:
-            thread = threading.Thread(target=self.work, name=f"reput-worker-{len(self.threads)}", daemon=True)
-            self.threads.append(thread)
-            thread.start()
+        elif self.started < self.count:
+            self.threads.start(f"reput-worker-{self.started}", self.work, self.tell_death)
+            self.started += 1
+        self.unsettled.add(future)
         self.calls.put((call, future))
         return future
 
@@ -452,8 +465,9 @@ class HandlerThreads:
                 self.loop.call_soon_threadsafe(self.settle, future, result, error)
 
     def settle(self, future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-        """Give the result to who waits for it, unless he gave up. In the loop."""
+        """Set the result, unless the waiting task gave up. In the loop."""
         self.idle += 1
+        self.unsettled.discard(future)
         if future.done():
             return
         if error is None:
@@ -462,9 +476,22 @@ class HandlerThreads:
             # A future takes no StopIteration.
             future.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
 
+    def tell_death(self, reason: str) -> None:
+        """Pass on that an error has ended a thread; the thread that dies."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.fail, StoreError(reason))
+
+    def fail(self, error: StoreError) -> None:
+        """Fail all calls: it is not known which of them the thread had. In the loop."""
+        for future in self.unsettled:
+            if not future.done():
+                future.set_exception(error)
+        self.unsettled.clear()
+        self.on_death(error)
+
     def close(self) -> None:
         """End the threads, each after its call."""
-        for _ in self.threads:
+        for _ in range(self.started):
             self.calls.put(None)
 
 
