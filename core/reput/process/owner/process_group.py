@@ -1,8 +1,8 @@
-"""ProcessGroup: the dispatchers of one store in processes of their own, as the owner, the writer's program, sees them.
+"""ProcessGroup: the owner's handle on the dispatcher processes of one store. The owner is the writer's program.
 
-The owner starts the supervisor, gives it the ring's descriptors, and watches it from one thread. If it dies, another
-one is started over the same ring and cells; puts go on meanwhile, and so does a drain. The owner's death ends the group
-by itself.
+The owner starts the supervisor, passes it the ring's descriptors, and watches it from one thread. If the supervisor
+dies, the owner starts another over the same ring and cells; puts continue meanwhile, and so does a drain. If the owner
+dies, the group ends too.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["ProcessGroup"]
 START_TIMEOUT_S = 120.0
 RESTART_MIN_S = 0.05
 RESTART_MAX_S = 5.0
-# Supervisors that are started for one drain: a close ends, even where something kills each of them.
+# Supervisors started for one drain: a close must end even if something kills each of them.
 DRAIN_STARTS_MAX = 5
-# A wait for progress looks at the dispatcher's state as often as this: FATAL and BROKEN are left by hand only.
+# How often a wait for progress checks the dispatcher's state: only an operator ends FATAL and BROKEN.
 STATE_LOOK_S = 1.0
 REQUEST_TIMEOUT_S = 30.0
 
@@ -53,10 +53,10 @@ class ProcessGroup:
 
     Args:
         context: the store, and which dispatchers run.
-        memory: the ring, whose writer has said how far the log reaches.
-        configuration: what to read again on SIGHUP; None: nothing but the installed plugins.
+        memory: the ring; its writer has published the end of the log.
+        configuration: what to read again on SIGHUP; None: only the installed plugins.
         lock_timeout: seconds to wait for a former group that still holds the views.
-        on_members: called by the watching thread whenever dispatchers have come or gone after `start`;
+        on_members: called by the watching thread whenever the set of dispatchers changes after `start`;
             `needs_properties` may have changed.
     """
 
@@ -75,9 +75,9 @@ class ProcessGroup:
         self.configuration = configuration
         self.lock_timeout = lock_timeout
         self.on_members = on_members
-        # Removes old segments and returns what becomes of each; whoever removes them sets it.
+        # Removes old segments and returns the fate of each. Set by the part of the store that removes them.
         self.on_clean: Callable[[], Sequence[msgspec.Struct]] | None = None
-        # Returns what was put and consumed; whoever counts it sets it.
+        # Returns the put and consume statistics. Set by the part of the store that counts them.
         self.on_statistics: Callable[[], msgspec.Struct] | None = None
         self.started = time.time_ns() // 1_000_000
         self.progress_waiter = ProgressWaiter(memory)
@@ -86,14 +86,14 @@ class ProcessGroup:
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: JsonChannel | None = None
         self.sending = threading.Lock()
-        # Wakes the watching thread, which sends on what the socket did not take at once.
+        # Wakes the watching thread, which sends the rest of what the socket did not accept at once.
         self.unsent_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.replies: dict[int, Reply | None] = {}
         self.changed = threading.Condition()
         self.request_count = 0
         self.refused: Reply | None = None
         self.described = False
-        # The supervisor that runs now has begun: its dispatchers are started. One that has not would drain nobody.
+        # The current supervisor has started its dispatchers. Before that, a drain request would reach no dispatcher.
         self.begun = False
         self.draining = False
         self.drain_starts = 0
@@ -105,16 +105,16 @@ class ProcessGroup:
         self.stop_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.threads = threads or Threads()
         self.thread: StartedThread | None = None
-        # Why the watching thread has died.
+        # Why the watching thread died.
         self.death: str | None = None
 
     # Life.
 
     def start(self) -> None:
-        """Start the group; returns when every enabled dispatcher is described, while they start.
+        """Start the group; return when every enabled dispatcher is described, while they still start.
 
         Raises:
-            ConfigError: a dispatcher is unknown, its options are wrong, or some come after each other in a circle.
+            ConfigError: a dispatcher is unknown, its options are wrong, or the dispatcher order has a cycle.
             DispatcherError: another group works on the store, or the supervisor cannot be started.
         """
         try:
@@ -133,7 +133,7 @@ class ProcessGroup:
             raise
 
     def spawn(self, *, again: bool) -> None:
-        """Start a supervisor and tell it what it is for.
+        """Start a supervisor and send it its setup.
 
         Raises:
             ConfigError: a dispatcher is unknown.
@@ -141,7 +141,7 @@ class ProcessGroup:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         channel = JsonChannel(ours)
         try:
-            # The process boots while the metadata is read. A SIGTERM that comes meanwhile has it drain, not vanish.
+            # The process boots while the metadata is read. A SIGTERM meanwhile makes it drain instead of dying.
             with holding_signals():
                 process = subprocess.Popen(
                     role_command("supervisor", str(theirs.fileno()), path=sys.path),
@@ -171,7 +171,7 @@ class ProcessGroup:
             channel.send(setup)
 
     def watch(self) -> None:
-        """Take up what the supervisor says, and start another one when it dies; the watching thread."""
+        """Run the watching thread: handle the supervisor's notices, and start another supervisor when it dies."""
         while True:
             assert self.process is not None
             assert self.channel is not None
@@ -186,7 +186,7 @@ class ProcessGroup:
                 return
 
     def fail(self, reason: str) -> None:
-        """End the group and all waits: the watching thread has died, and nobody would start a supervisor again."""
+        """End the group and all waits: the watching thread has died, so a dead supervisor would not be replaced."""
         with self.changed:
             self.death = reason
         try:
@@ -196,7 +196,7 @@ class ProcessGroup:
             self.progress_waiter.close()
 
     def end_supervisor(self) -> None:
-        """Kill the supervisor, whose dispatchers die with it."""
+        """Kill the supervisor; its dispatchers die with it."""
         with self.sending:
             process, channel = self.process, self.channel
         if process is not None:
@@ -206,7 +206,7 @@ class ProcessGroup:
             channel.close()
 
     def end_requests(self, reason: str, *, over: bool) -> None:
-        """Answer whoever waits for the supervisor that nobody will; *over*: neither will another one."""
+        """Fail all pending requests to the supervisor; *over*: no other supervisor follows."""
         with self.changed:
             self.begun = False
             self.replies = {number: Reply(number, error=reason) for number in self.replies}
@@ -214,16 +214,16 @@ class ProcessGroup:
             self.changed.notify_all()
 
     def require_watch(self) -> None:
-        """Refuse what needs the watching thread.
+        """Refuse a call that needs the watching thread if that thread is dead.
 
         Raises:
-            DispatcherError: it has died.
+            DispatcherError: the thread has died.
         """
         if self.death is not None:
             raise DispatcherError(self.death, DEATH_ADVICE)
 
     def start_again(self) -> bool:
-        """Start a supervisor after the death of one, until that succeeds; False: the group is to stop meanwhile."""
+        """Replace a dead supervisor, retrying until that succeeds; return False if the group stops first."""
         pause = RESTART_MIN_S
         poll = select.poll()
         poll.register(self.stop_event, select.POLLIN)
@@ -234,18 +234,18 @@ class ProcessGroup:
                     break
             pause = min(pause * 2, RESTART_MAX_S)
             self.restart_count += 1
-            # No memory, no processes, or a plugin that was uninstalled meanwhile: all of that may pass.
+            # Out of memory, out of processes, a plugin uninstalled meanwhile: each of these may be temporary.
             with contextlib.suppress(OSError, ConfigError):
                 self.spawn(again=True)
                 if self.stopping and self.process is not None:
-                    # Whoever ended the group may have seen only the one before.
+                    # `kill` may have seen only the previous process.
                     self.process.kill()
                 return True
         self.end_requests("the group is stopped", over=True)
         return False
 
     def watch_supervisor(self, process: subprocess.Popen[bytes], channel: JsonChannel) -> None:
-        """Take up what one supervisor says until it has ended."""
+        """Handle the notices of one supervisor until it has ended."""
         pidfd = os.pidfd_open(process.pid)
         poll = select.poll()
         try:
@@ -264,7 +264,7 @@ class ProcessGroup:
                     for line in channel.receive():
                         self.take(decode_notice(line))
                 if channel.closed and channel.fileno() >= 0:
-                    # At its end, or after more was unsent than is kept: the supervisor learns of it and ends.
+                    # End of file, or too much unsent data: the supervisor sees the socket closed and ends.
                     poll.unregister(channel)
                     with self.sending:
                         channel.close()
@@ -274,7 +274,7 @@ class ProcessGroup:
             os.close(pidfd)
 
     def take(self, notice: Notice) -> None:
-        """Take up one notice of the supervisor's."""
+        """Handle one notice from the supervisor."""
         with self.changed:
             if notice.event == "members":
                 self.members = {member.entry.name: member for member in notice.members}
@@ -303,7 +303,7 @@ class ProcessGroup:
                 self.on_members()
 
     def keep_options(self) -> None:
-        """Have the next supervisor start all dispatchers by the plugins and with the options that they run with."""
+        """Keep the running dispatchers' plugins and options, so that the next supervisor starts them the same way."""
         settings = self.context.settings
         options = settings.dispatcher_options | {name: member.options for name, member in self.members.items()}
         plugins = settings.dispatcher_plugins | {name: member.entry.plugin for name, member in self.members.items()}
@@ -313,7 +313,7 @@ class ProcessGroup:
         )
 
     def clean(self) -> None:
-        """Have old segments removed, and say what becomes of each."""
+        """Remove old segments, and send the supervisor the fate of each."""
         try:
             if self.on_clean is None:
                 raise DispatcherError(f"this store removes no segments now: store={self.context.store_directory}")
@@ -323,7 +323,7 @@ class ProcessGroup:
             self.send(Request("cleaned", reason=str(error)))
 
     def count(self) -> None:
-        """Say what was put and consumed."""
+        """Send the supervisor the put and consume statistics."""
         try:
             if self.on_statistics is None:
                 raise DispatcherError(f"this store counts nothing: store={self.context.store_directory}")
@@ -332,7 +332,7 @@ class ProcessGroup:
             self.send(Request("counted", reason=str(error)))
 
     def reread(self) -> None:
-        """Read the configuration again, and have the supervisor take up what was changed."""
+        """Read the configuration again, and send the supervisor the changes."""
         if self.configuration is None:
             return
         try:
@@ -342,11 +342,11 @@ class ProcessGroup:
         self.send(Request("configure", change=change))
 
     def drain_and_stop(self, timeout: float = math.inf) -> None:
-        """Have all dispatchers take in what is there, those that others come after first, flush, and end.
+        """Make all dispatchers drain the log, flush, and end; predecessors go first.
 
-        Everything that was published before is dispatched; what a dispatcher cannot take in (it is paused, it failed,
-        it stands before damage, *timeout* seconds have passed) stays for its next start. Each phase has its time limit.
-        If the supervisor dies meanwhile, or has just died, another one does it.
+        Everything published before the call is dispatched. What a dispatcher cannot take (it is paused, it failed,
+        it stopped at damage, *timeout* seconds have passed) stays for its next start. Each phase has its time limit.
+        If the supervisor dies meanwhile, or has just died, another one continues the drain.
         """
         try:
             if not self.begin_drain() or not await_drain(
@@ -355,19 +355,19 @@ class ProcessGroup:
                 self.kill()
                 return
         except BaseException:
-            # A second Ctrl-C, for one. What goes on working on the views would keep the next opening waiting.
+            # For example a second Ctrl-C. Processes still working on the views would block the next `open`.
             self.kill()
             raise
         self.release()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the group's end at most for so long; return whether it has ended."""
+        """Wait up to *seconds* for the group to end; return whether it has."""
         if self.thread is not None:
             self.thread.join(seconds)
         return self.thread is None or not self.thread.is_alive()
 
     def begin_drain(self) -> bool:
-        """Have the dispatchers drain and end, without waiting for it; False: there is no group to drain."""
+        """Tell the dispatchers to drain and end, without waiting; return False if there is no group to drain."""
         if not self.described or self.ended:
             return False
         with self.changed:
@@ -378,7 +378,7 @@ class ProcessGroup:
         return True
 
     def kill(self) -> None:
-        """End the group without asking: the supervisor by a signal, its dispatchers by its death. Does so once."""
+        """Kill the supervisor; its dispatchers die with it. Further calls do nothing."""
         if self.stop_event < 0:
             return
         with self.changed:
@@ -393,7 +393,7 @@ class ProcessGroup:
         self.release()
 
     def release(self) -> None:
-        """End all waits. The memory is its creator's to close."""
+        """End all waits. The creator of the memory closes it."""
         self.progress_waiter.close()
         with self.sending:
             os.close(self.stop_event)
@@ -401,9 +401,9 @@ class ProcessGroup:
             self.stop_event = self.unsent_event = -1
 
     def forget(self) -> None:
-        """In a forked child of the owner: the group is the parent's. Leave its processes alone."""
+        """Drop the group in a forked child of the owner; its processes belong to the parent."""
         if self.process is not None:
-            # So that nobody waits here for what is no child of this process.
+            # The supervisor is no child of this process, so `Popen` must not wait for it.
             self.process.returncode = 0
         if self.channel is not None:
             self.channel.close()
@@ -411,7 +411,7 @@ class ProcessGroup:
     # Requests.
 
     def send(self, request: Request) -> bool:
-        """Send *request*; False: there is no supervisor at present that could be asked."""
+        """Send *request*; return False if there is no supervisor at present."""
         with self.sending:
             if self.channel is None or self.channel.closed:
                 return False
@@ -429,7 +429,7 @@ class ProcessGroup:
         force: bool = False,
         timeout: float | None = REQUEST_TIMEOUT_S,
     ) -> msgspec.Raw:
-        """Have the supervisor do something, and return its answer as JSON; *timeout* None waits as long as it takes.
+        """Send the supervisor a request, and return its answer as JSON; *timeout* None waits without limit.
 
         Raises:
             ConfigError: the name or the options of a dispatcher are wrong.
@@ -441,7 +441,7 @@ class ProcessGroup:
             self.replies[number] = None
         is_sent = self.send(Request(verb, name, number, names=tuple(names), force=force))
         with self.changed:
-            # Between the death of a supervisor and the start of the next one nobody would ever answer.
+            # A request that was not sent, between two supervisors, would never be answered.
             if is_sent:
                 self.changed.wait_for(lambda: self.replies[number] is not None or self.ended, timeout)
             reply = self.replies.pop(number)
@@ -451,20 +451,20 @@ class ProcessGroup:
         return reply.check()
 
     def tell_writer_state(self, state: str, reason: str | None) -> None:
-        """Have `reput status` in other processes show the writer's state."""
+        """Send the supervisor the writer's state, for `reput status` in other processes."""
         self.send(Request("writer_state", state=state, reason=reason))
 
     def rebuild(self, views: Sequence[str], *, force: bool = False) -> list[RebuiltView]:
-        """Have views built anew beside those that run, and swapped in; return when that is done.
+        """Rebuild views beside the running ones and swap them in; return when that is done.
 
         Raises:
             ConfigError: a view lies elsewhere, and *force* is not set.
-            DispatcherError: it was given up; the views that were there hold.
+            DispatcherError: the rebuild was given up; the old views stay in use.
         """
         answer = self.request("rebuild", names=views, force=force, timeout=None)
         return msgspec.json.decode(answer, type=list[RebuiltView])
 
-    # What dispatchers say.
+    # Dispatcher state.
 
     @property
     def plugins(self) -> dict[str, str]:
@@ -480,7 +480,7 @@ class ProcessGroup:
 
     @property
     def reads_durable(self) -> bool:
-        """Whether an enabled dispatcher is shown only what is durable, and so waits for each force."""
+        """Whether an enabled dispatcher reads only durable bytes, and so waits for each flush of the log."""
         return any(
             member.description.reads == "durable" for member in self.members.values() if member.description is not None
         )
@@ -489,7 +489,7 @@ class ProcessGroup:
         """Return the cell of one dispatcher.
 
         Raises:
-            DispatcherError: it is not enabled.
+            DispatcherError: the dispatcher is not enabled.
         """
         member = self.members.get(name)
         if member is None:
@@ -497,29 +497,29 @@ class ProcessGroup:
         return self.memory.view(member.slot)
 
     def progress(self, name: str) -> int | None:
-        """Return the commit-log offset up to which the view is readable, None if that is not known."""
+        """Return the commit-log offset up to which the view is readable, or None if unknown."""
         cell = self.cell(name)
         self.progress_waiter.note(cell.slot)
         return cell.progress
 
     def durable_timestamp(self, name: str) -> int | None:
-        """Return the store time (ms) of the last record that the view has on disk, None if that is not known."""
+        """Return the store time (ms) of the last record that the view has on disk, or None if unknown."""
         cursor = self.cell(name).durable_cursor
         return None if cursor is None else cursor.store_timestamp
 
     def durable_cursor(self, name: str) -> int | None:
-        """Return the commit-log offset up to which the view survives a power cut, None if that is not known."""
+        """Return the commit-log offset up to which the view survives a power cut, or None if unknown."""
         cursor = self.cell(name).durable_cursor
         return None if cursor is None else cursor.commit_log_offset
 
     def generation(self, name: str) -> int:
-        """Return the number of the view, which is raised whenever another one takes its place."""
+        """Return the generation of the view; it grows each time another view replaces this one."""
         return self.cell(name).generation
 
     def needed_from(self, name: str) -> int | None:
-        """Return the commit-log offset from which on the dispatcher still needs the log, None if that is not known.
+        """Return the first commit-log offset that the dispatcher still needs, or None if unknown.
 
-        A view that is built anew needs all of it.
+        A view that is being rebuilt needs the whole log.
         """
         member = self.members.get(name)
         durable = self.durable_cursor(name)
@@ -532,8 +532,8 @@ class ProcessGroup:
         """Return when the view of *name* is readable up to *commit_log_offset*.
 
         Raises:
-            WaitTimeout: it was not in *timeout* seconds.
-            DispatcherError: it is not enabled, or does not run and never will by itself.
+            WaitTimeout: the view was not readable so far within *timeout* seconds.
+            DispatcherError: the dispatcher is not enabled, or it is FATAL or BROKEN, or the group was stopped.
         """
         cell = self.cell(name)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -545,7 +545,7 @@ class ProcessGroup:
             self.check_wait(name, cell, commit_log_offset, timeout, deadline, outcome)
 
     async def await_for(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
-        """As `wait_for`, for a task of any event loop."""
+        """Like `wait_for`, for a task of any event loop."""
         cell = self.cell(name)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -564,7 +564,7 @@ class ProcessGroup:
         deadline: float | None,
         outcome: WaitOutcome,
     ) -> None:
-        """Raise if waiting on makes no sense."""
+        """Raise if further waiting is useless."""
         if outcome is WaitOutcome.CLOSED:
             self.require_watch()
             raise DispatcherError(f"the process group was stopped: dispatcher={name}")
