@@ -1,6 +1,6 @@
-"""JsonChannel: a stream socket that carries JSON lines, and descriptors with them. One thread per end.
+"""JsonChannel: a stream socket that carries JSON lines and file descriptors. One thread per end.
 
-Neither end waits for the other: what cannot be sent now is kept, up to a bound, and sent when the socket takes it.
+Neither end blocks on the other: unsent data is buffered, up to a bound, until the socket accepts it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 __all__ = ["JsonChannel"]
 
 RECEIVE_SIZE = 1 << 16
-# Who does not read for so long is not there any more.
+# A peer with so much unread counts as gone.
 UNSENT_SIZE_MAX = 4 << 20
 LINE_SIZE_MAX = 4 << 20
 DESCRIPTORS_MAX = 128
@@ -25,8 +25,8 @@ class JsonChannel:
     """One end of *connection*, which becomes non-blocking and this object's to close.
 
     Attributes:
-        closed: the other end is gone, or speaks something else.
-        descriptors: what came with the lines, to be taken by the receiver.
+        closed: the other end is gone, or does not keep to the protocol.
+        descriptors: those that arrived with the lines; the receiver takes them.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -42,7 +42,7 @@ class JsonChannel:
         return self.connection.fileno()
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send one line, now or when the socket takes it."""
+        """Send one line, now or when the socket accepts it."""
         self.unsent += msgspec.json.encode(message, enc_hook=os.fspath) + b"\n"
         self.flush()
 
@@ -54,13 +54,13 @@ class JsonChannel:
         try:
             sent = self.connection.sendmsg([line], [rights], socket.MSG_NOSIGNAL)
         except OSError:
-            # The other end has gone, or has left so much unread that the socket takes nothing.
+            # The other end is gone, or its unread data fills the socket.
             self.closed = True
             return
         self.unsent = line[sent:]
 
     def flush(self) -> None:
-        """Send what the socket takes."""
+        """Send as much as the socket accepts."""
         while self.unsent and not self.closed:
             try:
                 sent = self.connection.send(self.unsent, socket.MSG_NOSIGNAL)
@@ -74,7 +74,7 @@ class JsonChannel:
             self.closed = True
 
     def receive(self) -> list[bytes]:
-        """Return the whole lines that have come; sets `closed` at the end."""
+        """Return the complete lines received so far; sets `closed` at end of file."""
         try:
             data, rights, _, _ = self.connection.recvmsg(
                 RECEIVE_SIZE, socket.CMSG_SPACE(DESCRIPTORS_MAX * 4), socket.MSG_CMSG_CLOEXEC
@@ -97,7 +97,7 @@ class JsonChannel:
         return lines
 
     def close(self) -> None:
-        """Close the socket, and descriptors that nobody took."""
+        """Close the socket and all descriptors that were received and not taken."""
         self.closed = True
         self.connection.close()
         while self.descriptors:

@@ -1,4 +1,4 @@
-"""Configuration: what a store was opened with, and how to find out what has been changed in it since."""
+"""Configuration: the settings of an open store, and how to detect changes in their sources."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from reput.settings import Settings
 
 __all__ = ["Configuration", "ConfigurationChange"]
 
-# What a running group takes up.
+# Settings that a running group adopts.
 TAKEN_UP = frozenset({"dispatchers", "dispatcher_options", "dispatcher_plugins"})
 
 
 class ConfigurationChange(msgspec.Struct, frozen=True):
-    """What was changed since the configuration was read last.
+    """What has changed since the configuration was last read.
 
     Attributes:
-        added, removed: dispatchers that are enabled now, or no longer.
-        options: those of dispatchers that have others now, or are new.
-        plugins: of each dispatcher that is not named as its plugin is.
-        waiting: other settings that were changed; they hold when the store is opened next.
-        refused: why nothing was taken up; the configuration is as it was.
+        added, removed: dispatchers that were enabled or disabled.
+        options: of each dispatcher that is new or whose options changed.
+        plugins: of each dispatcher whose name differs from its plugin's.
+        waiting: other changed settings; they take effect when the store is next opened.
+        refused: why no change was adopted; the configuration is as it was.
     """
 
     added: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Configuration:
         self.read = read
 
     def reread(self) -> ConfigurationChange:
-        """Return what was changed; the next time what is changed from here on.
+        """Return the changes since the last call, or since the store was opened.
 
         Raises:
             ConfigError: a setting is wrong, or the file cannot be read.
@@ -54,7 +54,7 @@ class Configuration:
             or now.dispatcher_options.get(name, {}) != before.dispatcher_options.get(name, {})
         }
         names = [name for name in now.__struct_fields__ if getattr(before, name) != getattr(now, name)]
-        # Another plugin cannot go on in the view of the one before.
+        # A different plugin cannot continue the previous plugin's view.
         changed = [
             f"dispatchers.{name}.plugin"
             for name in now.dispatchers

@@ -1,4 +1,4 @@
-"""What owner, supervisor and clients of the control socket say to each other, as JSON lines."""
+"""The messages between owner, supervisor and clients of the control socket, as JSON lines."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class MemberInfo(msgspec.Struct, frozen=True):
 
     Attributes:
         description: None: BROKEN, or not known yet.
-        shadow_slot: of whoever builds its view anew beside it; None: nobody does.
-        options: that it runs with.
+        shadow_slot: slot of the shadow that rebuilds its view; None: no rebuild is running.
+        options: the options it runs with.
     """
 
     entry: CatalogueEntry
@@ -53,13 +53,13 @@ class MemberInfo(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """The first line that the owner says to its supervisor.
+    """The first line that the owner sends to its supervisor.
 
     Attributes:
         entries: the enabled dispatchers.
-        descriptors: of the ring's memory, inherited, as `RingMemory.descriptors`.
-        path: further entries of `sys.path` for processes that are to be started.
-        again: an earlier supervisor died; what it said in the cells goes on.
+        descriptors: inherited descriptors of the ring's memory, as in `RingMemory.descriptors`.
+        path: further entries of `sys.path` for the processes that the supervisor starts.
+        again: an earlier supervisor died; its values in the cells stay valid.
         lock_timeout: seconds to wait for a former group that still holds the views.
     """
 
@@ -74,16 +74,16 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """Something that is to be done.
+    """One request.
 
     Attributes:
-        name: of a dispatcher; *names* of several, where several can be meant.
-        answer: of "cleaned" and "counted": what the owner says to those who asked it to clean, or for its statistics;
-            or *reason*: why it did not.
-        id: comes back with the reply.
+        name: a dispatcher; *names*: several, for verbs that accept several.
+        answer: for "cleaned" and "counted": the owner's answer to clients that asked it to clean, or for its
+            statistics; on failure *reason* says why.
+        id: returned with the reply.
         state, reason: of the writer.
         change: of the configuration.
-        force: of "rebuild": views that lie elsewhere, too.
+        force: for "rebuild": include views that lie elsewhere.
     """
 
     verb: Verb
@@ -101,9 +101,9 @@ class RebuiltView(msgspec.Struct, frozen=True):
     """One view that was rebuilt and swapped in.
 
     Attributes:
-        records: that it was given; None: the log begins late, and nobody has counted them.
-        bytes: of the log that they take.
-        seconds: from the beginning until it was swapped in.
+        records: records dispatched into it; None: unknown, because the log does not begin at offset 0.
+        bytes: the size of those records in the log.
+        seconds: from the start of the rebuild until the swap.
     """
 
     view: str
@@ -113,7 +113,7 @@ class RebuiltView(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of a request: a *result* (JSON), or an *error* of a *kind*."""
+    """The outcome of a request: a *result* (JSON), or an *error* of a *kind*."""
 
     id: int
     result: msgspec.Raw = msgspec.Raw(b"null")
@@ -125,7 +125,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return the result.
 
         Raises:
-            ConfigError, DispatcherError: as the supervisor said.
+            ConfigError, DispatcherError: the error that the supervisor reported.
         """
         if self.error is not None:
             raise (ConfigError if self.kind == "config" else DispatcherError)(self.error, self.advice)
@@ -133,19 +133,19 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def refusal(cls, request_id: int, error: ReputError) -> Reply:
-        """Return the reply that says *error*."""
+        """Return the reply that reports *error*."""
         kind: Literal["config", "dispatcher"] = "config" if isinstance(error, ConfigError) else "dispatcher"
         return cls(request_id, error=str(error), advice=error.advice, kind=kind)
 
 
 class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the supervisor says to its owner.
+    """A message from the supervisor to its owner.
 
     Attributes:
-        event: "members": who is in the group now; at the first time all are described. "refused": the group does
-            not start, *reply* says why. "reply": to a request of the owner's. "drained": all dispatchers have ended.
-            "reread": somebody wants the configuration read again. "clean": somebody wants old segments removed.
-            "statistics": somebody wants to know what was put and consumed.
+        event: "members": the current members; the first one comes when all are described. "refused": the group does
+            not start, *reply* says why. "reply": the answer to a request from the owner. "drained": all dispatchers
+            have ended. "reread": a client wants the configuration read again. "clean": a client wants old segments
+            removed. "statistics": a client wants to know what was put and consumed.
     """
 
     event: Literal["members", "refused", "reply", "drained", "reread", "clean", "statistics"]
@@ -170,13 +170,13 @@ class GroupStatus(msgspec.Struct, frozen=True):
 
     Attributes:
         store_id: None: reput never wrote the store, so it has none.
-        started: when the owner opened the store, ms since 1970; None: nobody has it open.
-        waiting_delays: messages that wait for their time, by delay level; None: not known.
-        half_messages: of transactions that are open; None: not known.
-        statistics: as `StoreStatistics` of `reput.consume`, but for these two; None: its owner was not asked.
+        started: when the owner opened the store, ms since 1970; None: no owner has it open.
+        waiting_delays: delayed messages not yet due, by delay level; None: not known.
+        half_messages: half messages of open transactions; None: not known.
+        statistics: as `StoreStatistics` of `reput.consume`, without the two above; None: the owner was not asked.
         settings: those that decide what the store's bytes mean, by name; see `reput.store.state.recorded_settings`.
-        damage: what is known to be damaged of the log: what an operator has accepted, and what readers of whoever
-            writes the store came upon and would find again.
+        damage: known damage in the log: what an operator has accepted, and what the writer's readers found and
+            would find again.
     """
 
     store: str

@@ -1,13 +1,13 @@
-"""The control socket of a store's process group: who may connect, and what clients ask.
+"""The control socket of a store's process group: access rules and client requests.
 
-A Unix socket in the abstract namespace, whose name stands in the store itself (`GroupPlace`). The kernel names the user
-of each end: the group answers its own user and root, and a client believes its own user, root, and, as root, the user
-that wrote the store's record.
+A Unix socket in the abstract namespace; the store records its name (`GroupPlace`). The kernel reports the user of each
+end. The group answers its own user and root. A client trusts a group of its own user; root also trusts the user that
+wrote the store's record.
 
 Each `Request` and each `Reply` is a line of JSON (`control_messages.py`). The reply to "observe" carries the read-only
 descriptors of the ring and the cells.
 
-A group that runs but does not answer differs from a group that does not run: the former raises `GroupUnreachable`.
+If a group runs but does not answer, requests raise `GroupUnreachable`; if none runs, they raise `DispatcherError`.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ __all__ = [
 PEER_CREDENTIALS = struct.Struct("iII")
 TIMEOUT_S = 10.0
 OWNER_TIMEOUT_S = 3.0
-# How long a client tries to connect where a group may be: a supervisor that died is replaced within this time.
+# How long a client tries to connect if a group may be running: a dead supervisor is replaced within this time.
 CONNECT_TIMEOUT_S = 1.0
 CONNECT_LOOK_S = 0.01
-# How long a client waits for an answer before it looks whether the supervisor runs at all.
+# How long a client waits for an answer before it checks whether the supervisor is stopped.
 SILENCE_LOOK_S = 0.5
 BACKLOG = 64
-# In /proc: by a signal, by a debugger.
+# Process states in /proc: stopped by a signal, stopped by a debugger.
 STOPPED_STATES = frozenset({"T", "t"})
 STOPPED_ADVICE = "Let it go on with SIGCONT, and ask again."
 SILENCE_ADVICE = "See whether its supervisor is stopped, or the machine very busy, and ask again."
@@ -65,10 +65,10 @@ class ControlSocket:
     """The listening end, in the supervisor."""
 
     def __init__(self, store_directory: Path) -> None:
-        """Listen, and say where in the store. This process holds the group's lock.
+        """Listen, and record the socket's name in the store. The caller holds the group's lock.
 
         Raises:
-            OSError: the socket cannot be made, or the store's record of it not written.
+            OSError: the socket cannot be created, or its name cannot be recorded.
         """
         self.store_directory = store_directory
         self.socket = new_socket()
@@ -86,7 +86,7 @@ class ControlSocket:
         return self.socket.fileno()
 
     def accept(self) -> JsonChannel | None:
-        """Return a client that has come, None if it is another user's or has gone again."""
+        """Return a new client, or None if it belongs to another user or has disconnected."""
         try:
             connection, _ = self.socket.accept()
         except OSError:
@@ -104,7 +104,7 @@ class ControlSocket:
 
 
 def new_socket() -> socket.socket:
-    """Return a socket that neither waits nor is inherited."""
+    """Return a non-blocking socket that child processes do not inherit."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
 
 
@@ -114,14 +114,14 @@ def abstract_address(name: str) -> bytes:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Return process id and user id of the other end, as the kernel took them down."""
+    """Return process id and user id of the other end, as the kernel recorded them."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
     pid, uid, _ = PEER_CREDENTIALS.unpack(credentials)
     return pid, uid
 
 
 class Observed(msgspec.Struct):
-    """What a second process sees of a live group: the ring's numbers, and who is in which slot."""
+    """A second process's view of a live group: the ring's numbers, and the slot of each member."""
 
     memory: RingMemory
     members: dict[str, MemberInfo]
@@ -132,7 +132,7 @@ class Observed(msgspec.Struct):
         return None if member is None else self.memory.view(member.slot).progress
 
     def generation(self, name: str) -> int:
-        """Return the number of the view of *name*; 0: it is not enabled."""
+        """Return the generation of the view of *name*; 0: it is not enabled."""
         member = self.members.get(name)
         return 0 if member is None else self.memory.view(member.slot).generation
 
@@ -175,10 +175,10 @@ def connect(store_directory: Path) -> JsonChannel:
 
 
 def refuse_strangers(store_directory: Path, connection: socket.socket) -> None:
-    """Refuse a group that would not answer, and a listener that is not the store's.
+    """Refuse a group that would not answer this user, and a listener that is not the store's.
 
     Raises:
-        GroupUnreachable: it belongs to a user whom this one may not ask, or should not believe.
+        GroupUnreachable: it belongs to another user, one that this process may not ask or should not trust.
     """
     pid, uid = peer(connection)
     own = os.geteuid()
@@ -189,13 +189,13 @@ def refuse_strangers(store_directory: Path, connection: socket.socket) -> None:
 
 
 def unreachable(store_directory: Path, reason: str, advice: str = "") -> GroupUnreachable:
-    """Return the error for a group that cannot be asked, and why."""
+    """Return the error for a group that cannot be asked, with the reason."""
     text = f"the store's process group cannot be asked: store={store_directory} reason={reason}"
     return GroupUnreachable(text, advice)
 
 
 def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Reply, list[int]]:
-    """Send *wish* to the group of a store; return the reply, and the descriptors that came with it.
+    """Send *wish* to the group of a store; return the reply and the descriptors sent with it.
 
     Raises:
         GroupUnreachable: a group runs, or may run, and does not answer within *timeout* seconds, or its supervisor is
@@ -224,7 +224,7 @@ def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Repl
 
 
 def refuse_stopped(store_directory: Path, channel: JsonChannel) -> None:
-    """Refuse to wait for a supervisor that cannot answer before somebody continues it.
+    """Refuse to wait for a stopped supervisor, which cannot answer until it is continued.
 
     Raises:
         GroupUnreachable: a signal or a debugger has stopped it.
@@ -240,7 +240,7 @@ def refuse_stopped(store_directory: Path, channel: JsonChannel) -> None:
 
 
 def request(store_directory: Path, verb: Verb, name: str = "", timeout: float = TIMEOUT_S) -> msgspec.Raw:
-    """Have the group of a store do something, and return its answer as JSON.
+    """Send a request to the group of a store, and return its answer as JSON.
 
     Raises:
         ConfigError: the name or the options of a dispatcher are wrong.
@@ -252,12 +252,12 @@ def request(store_directory: Path, verb: Verb, name: str = "", timeout: float = 
 
 
 def await_reply(store_directory: Path, wish: Request, on_wait: Callable[[], None], interval: float) -> msgspec.Raw:
-    """Have the group of a store do something that takes its time, and return its answer as JSON.
+    """Send the group of a store a request that may take long, and return its answer as JSON.
 
-    Whoever goes away without waiting for the answer has the group give it up.
+    If the client disconnects before the answer, the group gives up a rebuild that it asked for.
 
     Args:
-        on_wait: called every *interval* seconds until the answer is there.
+        on_wait: called every *interval* seconds until the answer arrives.
 
     Raises:
         ConfigError: the name or the options of a dispatcher are wrong.
@@ -283,7 +283,7 @@ def await_reply(store_directory: Path, wish: Request, on_wait: Callable[[], None
 
 
 def group_status(store_directory: Path, timeout: float = TIMEOUT_S) -> GroupStatus | None:
-    """Return the status of the store's group, None if none runs.
+    """Return the status of the store's group, or None if none runs.
 
     Raises:
         GroupUnreachable: a group runs and cannot be asked.
@@ -298,9 +298,9 @@ def group_status(store_directory: Path, timeout: float = TIMEOUT_S) -> GroupStat
 
 
 def owner_statistics(store_directory: Path, timeout: float = OWNER_TIMEOUT_S) -> msgspec.Raw | None:
-    """Return what the owner of the store's group says was put and consumed, as JSON.
+    """Return the owner's statistics of what was put and consumed, as JSON.
 
-    None: no group runs, or its owner does not answer; it may be stopped, and the group is looked at all the same.
+    None: no group runs, or its owner does not answer. A stopped owner must not keep the group from being shown.
     """
     try:
         return request(store_directory, "statistics", timeout=timeout)
@@ -309,7 +309,7 @@ def owner_statistics(store_directory: Path, timeout: float = OWNER_TIMEOUT_S) ->
 
 
 def connect_observer(store_directory: Path, timeout: float = TIMEOUT_S) -> Observed | None:
-    """Return what a second process may look at of the store's group, None if none runs that can be asked.
+    """Return a second process's view of the store's group, or None if no group runs or it cannot be asked.
 
     Raises:
         RingError: the ring has another layout, or this processor is not covered.

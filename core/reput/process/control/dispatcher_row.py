@@ -1,4 +1,4 @@
-"""DispatcherRow: what `reput status` shows of one dispatcher, read from its cell. What is not known is None."""
+"""DispatcherRow: what `reput status` shows of one dispatcher, read from its cell. Unknown values are None."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class DispatcherRow(msgspec.Struct, frozen=True):
     """One dispatcher.
 
     Attributes:
-        plugin: name of the entry point that makes it; the dispatcher's own unless the configuration gives it another.
-        progress, durable_cursor: commit-log offsets: readable up to there, and what a power cut leaves.
-        lag_seconds: age of the oldest record that was not dispatched.
-        gap_bytes: of the log that retention took before the view had them.
+        plugin: name of the entry point that creates it; the dispatcher's own unless the configuration sets another.
+        progress, durable_cursor: commit-log offsets up to which the view is readable, and survives a power cut.
+        lag_seconds: age of the oldest record not yet dispatched.
+        gap_bytes: log bytes that retention removed before the view had them.
         rejected_count: records in the dead-letter file.
-        backstop_count: back-stop wake-ups that found work; each is a bug of reput's.
+        backstop_count: back-stop wake-ups that found work; each is a bug in reput.
         rss_bytes: anonymous resident memory of the process.
-        rebuild_progress: how far the view is that is being built anew beside this one; None: none is.
-        error: the last one; None: there was none since the last start that succeeded. While a view is built again, why.
+        rebuild_progress: progress of the view that is being rebuilt beside this one; None: no rebuild is running.
+        error: the last error; None: none since the last successful start. During a rebuild: the reason for it.
     """
 
     name: str
@@ -97,9 +97,9 @@ def dispatcher_row(
     store_directory: Path,
     rebuild_progress: int | None = None,
 ) -> DispatcherRow:
-    """Return the row of one dispatcher, as its cell stands now."""
+    """Return the current row of one dispatcher."""
     name = entry.name
-    # The dispatcher's numbers before the writer's: a lag is never negative.
+    # Read the dispatcher's numbers before the writer's, so that a lag is never negative.
     ordinal_dispatched, progress, durable = cell.ordinal_dispatched, cell.progress, cell.durable_cursor
     ordinal, appended = header.ordinal, header.appended
     pid, heartbeat, state = cell.pid, cell.heartbeat_ns, cell.state
@@ -113,7 +113,7 @@ def dispatcher_row(
             lag_seconds = None if oldest is None else max(0.0, time.time() - oldest / 1000)
             if ordinal is not None and ordinal_dispatched is not None:
                 lag_messages = max(0, ordinal - ordinal_dispatched)
-    # One that has not run since the writer started has said nothing in its cell; its files have.
+    # The cell of a dispatcher that has not run since the writer started is empty; read its files instead.
     return DispatcherRow(
         name=name,
         plugin=entry.plugin,
@@ -140,7 +140,7 @@ def dispatcher_row(
 
 
 def store_timestamp_at(store_directory: Path, commit_log_offset: int) -> int | None:
-    """Return the store time of the first record from there on, ms since 1970; None if there is none to be read."""
+    """Return the store time of the first record at or after the offset, ms since 1970; None if none can be read."""
     try:
         segments = Segments(store_directory / "commitlog")
         for _ in range(2):
@@ -153,13 +153,13 @@ def store_timestamp_at(store_directory: Path, commit_log_offset: int) -> int | N
                 return store_timestamp_of(head)
             commit_log_offset = segment.end
     except (StoreError, OSError):
-        # Retention may take the segment while it is read.
+        # Retention may remove the segment during the read.
         return None
     return None
 
 
 def anonymous_memory(pid: int) -> int | None:
-    """Return the anonymous resident memory of a process in bytes, None if there is no such process."""
+    """Return the anonymous resident memory of a process in bytes, or None if there is no such process."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
