@@ -1,8 +1,8 @@
-"""ConsumeServices: everything that a store which is open for writing offers to those who consume.
+"""ConsumeServices: everything that a store open for writing offers to consumers.
 
 managers ─▶ topics, groups, offsets, filters ─▶ pull service ─▶ hold service ─▶ consumers
    ▲                                                                               │
-   └────── kept every flush_consumer_offset_interval, and at the end ◀─────────────┘
+   └────── saved every flush_consumer_offset_interval, and at the end ◀────────────┘
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["ConsumeServices"]
 
 CONSUME_QUEUE_EXT = "consume_queue_ext"
 
-# Without any of these nobody is told of a message that has come.
+# Without any of these threads, consumers do not learn of new messages.
 BRINGING = ("reput-hold", "reput-group", "reput-dispatchers")
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class ConsumeServices:
         """Read the configuration files, and begin to hold pulls.
 
         Raises:
-            DamagedStore: a configuration file cannot be read, nor its backup.
+            DamagedStore: neither a configuration file nor its backup can be read.
         """
         settings = store.settings
         self.store = store
@@ -85,7 +85,7 @@ class ConsumeServices:
         )
         self.lock = threading.Lock()
         self.consumer_groups: dict[str, ConsumerGroup] = {}
-        # Broadcasting consumers, each with the file that its offsets are in; None: in memory.
+        # Broadcasting consumers, each with its offset file; None: in memory.
         self.broadcasts: dict[ConsumerGroup, Path | None] = {}
         self.closed = False
         self.keeper = OffsetKeeper(self)
@@ -102,13 +102,13 @@ class ConsumeServices:
         broadcast: bool = False,
         offset_store: Path | None = None,
     ) -> Consumer:
-        """Let a consumer of *group* in; `Store.consumer` tells of the arguments.
+        """Return a new consumer of *group*; `Store.consumer` describes the arguments.
 
         Raises:
             RequestRefused: the group's name is illegal, or it may not consume, or not by broadcasting.
             FilterSyntaxError: the filter does not parse.
-            ConfigError: consumers of the group that are there want something else of a topic, or consume the other way;
-                nobody builds queues; or *offset_store* is another consumer's, or of one that does not broadcast.
+            ConfigError: present consumers of the group use another filter for a topic, or another message model; no
+                dispatcher builds queues; or *offset_store* is another consumer's, or is given without *broadcast*.
             DamagedStore: neither *offset_store* nor its backup can be read.
         """
         if CONSUME_QUEUE not in self.settings.dispatchers:
@@ -142,10 +142,10 @@ class ConsumeServices:
             raise
 
     def sharing(self, group: str) -> ConsumerGroup:
-        """Return the consumers of a group that share its messages.
+        """Return the `ConsumerGroup` whose consumers share the group's messages.
 
         Raises:
-            ConfigError: others are given all of them.
+            ConfigError: the group has broadcasting consumers.
         """
         with self.lock:
             if any(other.group == group for other in self.broadcasts):
@@ -156,11 +156,11 @@ class ConsumeServices:
             return shared
 
     def broadcasting(self, group: str, offset_store: Path | None) -> ConsumerGroup:
-        """Return a place for one consumer of a group that is given all messages.
+        """Return a `ConsumerGroup` for one broadcasting consumer, which receives all messages.
 
         Raises:
             ConfigError, RequestRefused, DamagedStore: as `consumer`.
-            DispatcherError: what the log has left of its queues is not known in time.
+            DispatcherError: the queues are not readable in time to check the saved offsets.
         """
         if not self.groups.require(group).consume_broadcast_enable:
             raise RequestRefused(
@@ -185,16 +185,16 @@ class ConsumeServices:
         return shared
 
     def stop_broadcasting(self, shared: ConsumerGroup) -> None:
-        """A broadcasting consumer has gone: keep how far it has come.
+        """Remove a broadcasting consumer that has left, and save its offsets.
 
         Raises:
-            OSError: its file holds what it held before.
+            OSError: its file is unchanged.
         """
         self.broadcasts.pop(shared, None)
         shared.offsets.persist()
 
     def move(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Set an offset for an operator: the group's consumers here go on from there."""
+        """Set an offset for an operator; the group's consumers in this program continue from there."""
         with self.lock:
             shared = self.consumer_groups.get(group)
             if shared is None:
@@ -203,35 +203,35 @@ class ConsumeServices:
         shared.reset(topic, queue_id, queue_offset)
 
     def topic_goes(self, topic: str) -> None:
-        """A topic is being deleted: its messages are given to nobody while its queues go."""
+        """Hold back a topic's messages while it is being deleted."""
         for shared in self.all_groups():
             shared.hold_back(topic)
 
     def topic_deleted(self, topic: str) -> None:
-        """A topic is gone with its queues: consumers begin anew with what is put to it from now on."""
+        """Restart consumers at the first message of a topic's new queues, after the old ones were deleted."""
         for shared in self.all_groups():
             shared.begin_anew(topic)
-        # Once more: a consumer may have gone meanwhile, and have left behind how far it had come.
+        # Once more: a consumer that left meanwhile may have committed its offsets again.
         offsets = self.managers.offsets
         with offsets.lock:
             if offsets.clean_offset_by_topic(topic):
                 offsets.persist()
 
     def all_groups(self) -> list[ConsumerGroup]:
-        """Return the groups that share, and each broadcasting consumer."""
+        """Return the sharing groups, and the group of each broadcasting consumer."""
         return [*self.consumer_groups.values(), *self.broadcasts]
 
-    # Keeping.
+    # Saving.
 
     def keep(self) -> None:
         """Write offsets, filters and new groups to their files, if they have changed.
 
         Raises:
-            OSError: the files hold what they held before.
+            OSError: the files that could not be written are unchanged.
         """
         for shared in self.all_groups():
             shared.commit()
-        # One that refuses keeps no other from being written.
+        # If one file cannot be written, the others still are.
         do_all(
             self.managers.offsets.persist,
             self.managers.filters.persist,
@@ -240,7 +240,7 @@ class ConsumeServices:
         )
 
     def look_for_queues(self) -> None:
-        """Have all groups look which consumers they still have, and which queues their topics have now."""
+        """Let every group drop abandoned consumers and look for added or removed queues."""
         for shared in self.all_groups():
             try:
                 if shared.let_abandoned_go() and shared.broadcasts:
@@ -250,7 +250,7 @@ class ConsumeServices:
                 logger.warning("a group's queues cannot be looked for: group=%s error=%s", shared.group, error)
 
     def require_open(self) -> None:
-        """Refuse what comes after the end.
+        """Refuse calls after closing.
 
         Raises:
             StoreClosed: the store was closed, or this is a forked child of its writer.
@@ -258,10 +258,10 @@ class ConsumeServices:
         self.store.require_open()
 
     def require_threads(self) -> None:
-        """Refuse to wait for a message where a thread that would bring it has died.
+        """Refuse to wait for a message if a thread that would announce it has died.
 
         Raises:
-            StoreError: one has.
+            StoreError: such a thread has died.
         """
         deaths = self.store.threads.deaths
         if deaths:
@@ -270,13 +270,13 @@ class ConsumeServices:
                     raise thread_death(deaths[name])
 
     def wake_all(self) -> None:
-        """Have all who wait for a message look again: a thread has died."""
+        """Wake all waiting consumers, so that they notice that a thread has died."""
         for shared in self.all_groups():
             shared.wake_all()
 
     def forget(self) -> None:
-        """In a forked child of the writer: nobody consumes here, and the parent's files are left alone."""
-        # Locks may be held by threads that only the parent has.
+        """End consuming in a forked child of the writer, without touching the parent's files."""
+        # Threads that exist only in the parent may hold the locks.
         self.closed = True
         self.lock = threading.Lock()
         self.arrival_service.forget()
@@ -285,10 +285,10 @@ class ConsumeServices:
             shared.forget()
 
     def close(self) -> None:
-        """End all consumers and held pulls, and keep offsets and filters.
+        """End all consumers and held pulls, and save offsets and filters.
 
         Raises:
-            OSError: the files hold what they held before.
+            OSError: the files that could not be written are unchanged.
         """
         if self.closed:
             return
@@ -303,7 +303,7 @@ class ConsumeServices:
 
 
 def other_model(group: str, message_model: str) -> ConfigError:
-    """Return the refusal of a consumer that wants to consume another way than those of its group who are there."""
+    """Return the error for a consumer whose message model differs from that of its group's present consumers."""
     return ConfigError(
         f"consumers of one group consume the same way: group={group!r} message_model_of_the_others={message_model}",
         "Give all of them the same broadcast=, or another group.",
@@ -311,7 +311,7 @@ def other_model(group: str, message_model: str) -> ConfigError:
 
 
 class OffsetKeeper(ServiceThread):
-    """Keeps the offsets and filters of *services*, and looks for queues, every ``flush_consumer_offset_interval``."""
+    """Saves the offsets and filters of *services*, and looks for queues, every ``flush_consumer_offset_interval``."""
 
     def __init__(self, services: ConsumeServices) -> None:
         super().__init__("reput-offsets", services.store.threads)
@@ -322,10 +322,10 @@ class OffsetKeeper(ServiceThread):
         return self.services.settings.flush_consumer_offset_interval / 1000
 
     def do_round(self) -> None:
-        """Keep and look."""
+        """Save offsets and filters, then look for queues."""
         try:
             self.services.keep()
         except OSError as error:
-            # The next round tries again; a consumer that commits by itself gets the error.
+            # The next round tries again; a consumer that commits explicitly gets the error.
             logger.warning("consumer offsets cannot be kept: error=%s", error)
         self.services.look_for_queues()

@@ -1,18 +1,18 @@
-"""ScheduleService: delivers delayed messages when their time has come.
+"""ScheduleService: delivers delayed messages at their deliver time.
 
     put with a delay level ─▶ SCHEDULE_TOPIC_XXXX, queue level - 1 ─▶ unit: tags code = deliver time
                                                                         │ due
     real topic and queue ◀── put again, once ◀──────────────────────────┘
 
-One thread in the writer's process, which sleeps until the next message is due, and is told of a delayed put by the
-writer. It begins with the first delayed message, or when a store is opened that has some. A level delivers in the order
-of its queue; what was delivered is kept as `DelayOffsets` say, and after a kill the log tells (`delivery_search`), so
-that nothing is delivered twice.
+One thread in the writer's process sleeps until the next message is due; the writer notifies it of delayed puts. The
+thread starts with the first delayed message, or when a store that has some is opened. Each level delivers in queue
+order. `DelayOffsets` saves the delivered offsets; after a kill, `delivery_search` recovers them from the log, so no
+message is delivered twice.
 
-A message whose deliver time lies further ahead than its delay was stored under a clock that was wrong since, or with
-another table of levels; it is due at once, as in RocketMQ. But store times never go back: while the log is ahead of a
-clock that was set back, that much more is allowed, as long as it is no more than the delay again, so that such a step
-shifts deliveries and makes none of them early.
+If a deliver time lies further ahead than the level's delay, the clock was wrong when the message was stored, or the
+table of levels was another one. Such a message is due at once, as in RocketMQ. Store times never go back, however:
+while the log is ahead of a clock that was set back, the limit grows by that lead, at most by the delay again. Such a
+step shifts deliveries but makes none of them early.
 
 Source: RocketMQ, ScheduleMessageService.DeliverDelayedMessageTimerTask.
 """
@@ -55,29 +55,29 @@ __all__ = ["HALF_TOPIC", "DelayLevelRow", "ScheduleService"]
 logger = logging.getLogger("reput.consume")
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-# Messages of one level that are put under one lock; then the next level has its turn.
+# Messages of one level put under one lock, before the next level has its turn.
 BATCH = 64
-# The clock may be set; while a message waits no sleep is longer, so that this is noticed.
+# The longest sleep while a message waits, so that the thread notices when the clock is set.
 SLEEP_MAX_S = 1.0
-# A smaller tags code is no time but the hash of a tag. RocketMQ 4.9 puts that where it dispatches while it recovers,
-# because it reads the table of levels only after that, and delivers such messages at once, hours too early.
+# A tags code up to this is the hash of a tag, not a time. RocketMQ 4.9 writes hashes when it dispatches during
+# recovery, because it reads the table of levels only later, and delivers such messages at once, hours too early.
 HASH_MAX = 2**31 - 1
-# The longest wait for the consume queue that does not look whether the service is to stop.
+# The longest wait for the consume queue before the thread checks whether to stop.
 WAIT_S = 0.5
-# Until a level is tried again whose queue cannot be read or whose messages cannot be put. RocketMQ waits 10 s.
+# Pause before retrying a level whose queue cannot be read or whose messages cannot be put. RocketMQ waits 10 s.
 PAUSE_MS = 1_000
 
 
-# Queue offset, deliver time in ms since 1970, and unit of a message that waits.
+# Queue offset, deliver time in ms since 1970, and unit of a waiting message.
 Waiting: TypeAlias = tuple[int, int, Unit]
 
 
 class DelayLevelRow(msgspec.Struct, frozen=True):
-    """What waits in one level.
+    """The waiting messages of one level.
 
     Attributes:
         next_queue_offset: of the message that is delivered next.
-        waiting: how many there are.
+        waiting: number of waiting messages.
         deliver_timestamp: when the next one is due, ms since 1970; None: none waits, or its queue is not read yet.
     """
 
@@ -92,7 +92,7 @@ class Level:
 
     Attributes:
         due: when to look at it, in ms since 1970, 0: at once; None: nothing waits.
-        trouble: what keeps it from going on, as it was reported; None: nothing does.
+        trouble: text of the last reported error; None: the level works.
     """
 
     __slots__ = ("due", "number", "queue_offset", "trouble")
@@ -108,18 +108,18 @@ class ScheduleService(ServiceThread):
     """Delivers the delayed messages of one store.
 
     Args:
-        writer: puts what is due, and knows how many messages each level has.
-        reader: of the same store, used by nobody else.
-        wait_for_queue: returns when the consume queue is readable up to a commit-log offset; as `Store.wait_for`.
+        writer: puts due messages, and knows how many messages each level has.
+        reader: of the same store, for this service alone.
+        wait_for_queue: returns when the consume queue is readable up to a commit-log offset, like `Store.wait_for`.
     """
 
     def __init__(
         self, writer: MessageStore, reader: MessageReader, wait_for_queue: Callable[[int, float | None], None]
     ) -> None:
-        """Read what was delivered.
+        """Read the delivered offsets.
 
         Raises:
-            DamagedStore: what was kept about that cannot be read.
+            DamagedStore: the saved offsets cannot be read.
         """
         super().__init__("reput-schedule", writer.threads)
         self.writer = writer
@@ -128,7 +128,7 @@ class ScheduleService(ServiceThread):
         self.opened_end = writer.appended
         self.offsets = DelayOffsets(writer, self.delivered)
         self.changed = threading.Condition()
-        # Held while messages are put and counted as delivered, so that what is kept says both or neither.
+        # Held while messages are put and counted as delivered, so that a snapshot contains both or neither.
         self.delivering = threading.Lock()
         self.begun = False
         self.delivered_count = 0
@@ -139,17 +139,17 @@ class ScheduleService(ServiceThread):
             kept |= {level: max(at, kept.get(level, 0)) for level, at in beginning.queue_offsets.items()}
         queues = writer.queue_offsets.queues.get(SCHEDULE_TOPIC, {})
         numbers = {*range(1, writer.delay_levels.level_max + 1), *(queue_id + 1 for queue_id in queues)}
-        # What was kept may be ahead of a log that was cut since.
+        # The saved offsets may lie beyond the end of a log that was truncated since.
         self.levels = {
             number: Level(number, min(kept.get(number, 0), self.end_of(number))) for number in sorted(numbers)
         }
-        # Whether it is known what was delivered; after a kill the log has to be searched for it.
+        # Whether the delivered offsets are known; after a kill, the log must be searched for them.
         self.known = not self.has_waiting or (beginning is not None and beginning.commit_log_offset == self.opened_end)
 
-    # What others ask for. Any thread.
+    # Calls from any thread.
 
     def end_of(self, number: int) -> int:
-        """Return the queue offset behind the last message of a level."""
+        """Return the queue offset after the last message of a level."""
         return self.writer.queue_offsets.next_offset(SCHEDULE_TOPIC, number - 1)
 
     @property
@@ -158,7 +158,7 @@ class ScheduleService(ServiceThread):
         return any(level.queue_offset < self.end_of(level.number) for level in self.levels.values())
 
     def delivered(self) -> DeliveredUpTo:
-        """Return what is delivered now, and where the log ends."""
+        """Return the delivered offsets of each level, and the end of the log."""
         with self.delivering:
             queue_offsets = {level.number: level.queue_offset for level in self.levels.values() if level.queue_offset}
             return DeliveredUpTo(self.writer.epochs.epoch, self.writer.appended, queue_offsets)
@@ -177,13 +177,13 @@ class ScheduleService(ServiceThread):
         ]
 
     def waiting(self) -> dict[int, int] | None:
-        """Return how many messages wait by level; None: after a kill it is not found out yet what was delivered."""
+        """Return the number of waiting messages by level; None: the search after a kill has not finished."""
         if not self.known:
             return None
         return {row.level: row.waiting for row in self.status() if row.waiting}
 
     def notice(self, number: int, deliver_timestamp: int) -> None:
-        """Know that a message was delayed; the writer calls this under the put lock."""
+        """Take note of a delayed put; the writer calls this under the put lock."""
         with self.changed:
             level = self.levels.get(number)
             if level is not None and level.due is None:
@@ -194,12 +194,12 @@ class ScheduleService(ServiceThread):
                 try:
                     self.start()
                 except StoreError as error:
-                    # The message is stored. The next one that is delayed tries again, and so does the next opening.
+                    # The message is stored. The next delayed put, or the next opening, tries again to start.
                     level.due = None
                     logger.error("delayed messages have to wait: error=%s", error)
 
     def start(self) -> None:
-        """Begin to deliver; what waits already is found by the thread."""
+        """Start the thread, which finds the messages that already wait."""
         if self.thread is None and not self.stopping:
             super().start()
 
@@ -209,15 +209,15 @@ class ScheduleService(ServiceThread):
             self.changed.notify_all()
 
     def stop(self) -> None:
-        """Deliver nothing any more."""
+        """Stop delivering."""
         super().stop()
         self.offsets.stop()
 
     def keep(self) -> None:
-        """Keep what was delivered, once the log is durable; for the end, after `stop`.
+        """Save the delivered offsets, once the log is durable; for closing, after `stop`.
 
         Raises:
-            OSError: the disk refused; what was kept before still is, and the log tells the rest.
+            OSError: the disk refused. The former snapshot remains, and the log tells the rest.
         """
         if self.known and self.thread is not None:
             self.offsets.keep()
@@ -228,7 +228,7 @@ class ScheduleService(ServiceThread):
         self.reader.close()
 
     def forget(self) -> None:
-        """In a forked child of the writer: there is no thread here."""
+        """Forget the thread in a forked child of the writer, where it does not run."""
         self.stopping = True
         self.thread = None
 
@@ -247,7 +247,7 @@ class ScheduleService(ServiceThread):
                 logger.error("delayed messages are delivered no more: %s", error)
                 return
             except WaitTimeout:
-                # The consume queue is behind, or does not run; it was waited for.
+                # The consume queue lags, or its dispatcher does not run; the wait served as a pause.
                 continue
             except (DispatcherError, StoreError, OSError) as error:
                 logger.warning("delayed messages have to wait: pause_ms=%d error=%s", PAUSE_MS, error)
@@ -257,29 +257,29 @@ class ScheduleService(ServiceThread):
             self.sleep()
 
     def sleep(self) -> None:
-        """Sleep until a message is due, one is delayed, or the service is stopped."""
+        """Sleep until a message is due, a delayed message is put, or the service stops."""
         with self.changed:
             dues = [level.due for level in self.levels.values() if level.due is not None]
-            # The clock is not the one that sleeps go by: it may be set meanwhile.
+            # Sleeps go by another clock than this one, which may be set meanwhile.
             pause = min((min(dues) - self.writer.clock.now_ms()) / 1000, SLEEP_MAX_S) if dues else None
             if not self.stopping and (pause is None or pause > 0):
                 self.changed.wait(pause)
 
     def begin(self) -> None:
-        """Find out what waits in each level."""
+        """Find the waiting messages of each level."""
         self.wait_for_queue(self.opened_end, WAIT_S)
         if not self.known:
             self.search()
         with self.changed:
             for level in self.levels.values():
-                # Whatever waits is looked at once.
+                # Look at each level with waiting messages at once.
                 level.due = 0 if level.queue_offset < self.end_of(level.number) else None
             self.known = self.begun = True
-        # Not before: what is kept without the search would hide from the next one what this one is to find.
+        # Not before: a snapshot taken before the search would hide deliveries from the next search.
         self.offsets.start()
 
     def search(self) -> None:
-        """Find out what was delivered behind the position that was kept."""
+        """Search the log for deliveries after the saved position."""
         begin = self.search_begin()
         if begin < self.opened_end:
             from reput.consume.delivery.delivery_search import delivered_copies, find_delivered
@@ -292,9 +292,10 @@ class ScheduleService(ServiceThread):
                 self.levels[number].queue_offset = max(queue_offset, known[number])
 
     def search_begin(self) -> int:
-        """Return the commit-log offset behind which all deliveries lie that nothing kept tells of.
+        """Return the commit-log offset from which to search; no unsaved delivery lies before it.
 
-        A message is delivered behind its scheduled record, so messages that were delayed later ask for no search.
+        A delivery lies after its scheduled record in the log, so the search need not begin before the first waiting
+        message.
         """
         heads = [units[0] for level in self.levels.values() if (units := self.units(level, self.queue(level.number)))]
         if not heads:
@@ -303,7 +304,7 @@ class ScheduleService(ServiceThread):
         beginning = self.offsets.beginning()
         if beginning is not None:
             return max(begin, beginning.commit_log_offset)
-        # RocketMQ kept queue offsets only. Nothing is delivered before it is due.
+        # RocketMQ saves queue offsets only. No message is delivered before it is due.
         due = min(deliver_timestamp for _, deliver_timestamp, _ in heads)
         if due > self.writer.appender.store_timestamp:
             return self.opened_end
@@ -312,7 +313,7 @@ class ScheduleService(ServiceThread):
         return max(begin, segment_before(self.writer.directory, due))
 
     def scheduled_from(self, number: int, queue_offset: int) -> Iterator[tuple[int, Record]]:
-        """Yield the messages of a level that can be delivered, with their queue offsets."""
+        """Yield the deliverable messages of a level, with their queue offsets."""
         level = Level(number, queue_offset)
         queue = self.queue(number)
         while number in self.levels and (units := self.units(level, queue)):
@@ -323,7 +324,7 @@ class ScheduleService(ServiceThread):
             level.queue_offset = units[-1][0] + 1
 
     def deliver_due(self) -> None:
-        """Deliver what is due, a batch of each level at most; one that cannot go on keeps no other waiting."""
+        """Deliver at most one batch of each level; a level that fails does not hold up the others."""
         for level in self.levels.values():
             if self.stopping or not self.is_due(level):
                 continue
@@ -333,7 +334,7 @@ class ScheduleService(ServiceThread):
             except (StoreClosed, StoreReadOnly):
                 raise
             except WaitTimeout:
-                # The consume queue is behind, or does not run; it was waited for.
+                # The consume queue lags, or its dispatcher does not run; the wait served as a pause.
                 self.postpone(level)
             except (DispatcherError, StoreError, OSError) as error:
                 if level.trouble != str(error):
@@ -344,19 +345,19 @@ class ScheduleService(ServiceThread):
                 self.postpone(level)
 
     def is_due(self, level: Level) -> bool:
-        """Whether to look at a level now. One that is due later than anything can be by this clock is: it was set."""
+        """Return whether to look at a level now. A due time beyond `too_far` counts as due: the clock was set back."""
         if level.due is None:
             return False
         now = self.writer.clock.now_ms()
         return level.due <= now or level.due > max(self.too_far(level.number, now), now + PAUSE_MS)
 
     def too_far(self, number: int, now: int) -> int:
-        """Return the time behind which no message of a level can be due."""
+        """Return the latest time at which a message of a level can be due."""
         delay = self.delay_of(number)
         return now + delay + min(max(self.writer.appender.store_timestamp - now, 0), delay)
 
     def postpone(self, level: Level) -> None:
-        """Have a level tried again a little later."""
+        """Retry a level after `PAUSE_MS`."""
         with self.changed:
             level.due = self.writer.clock.now_ms() + PAUSE_MS
 
@@ -365,12 +366,12 @@ class ScheduleService(ServiceThread):
         queue = self.queue(level.number)
         units = self.units(level, queue)
         if not units and level.queue_offset < self.end_of(level.number):
-            # The writer knows of more than the queue shows.
+            # The writer has put more messages than the queue shows.
             self.wait_for_queue(self.writer.appended, WAIT_S)
             units = self.units(level, queue)
         now = self.writer.clock.now_ms()
         too_far = self.too_far(level.number, now)
-        # In the order of the queue: what is due behind a message that is not has to wait.
+        # In queue order: a due message waits for an earlier one that is not due yet.
         due = list(takewhile(lambda item: item[1] <= now or item[1] > too_far, units))
         if due:
             self.put(level, queue, due)
@@ -383,7 +384,7 @@ class ScheduleService(ServiceThread):
                 level.due = now if units else now + PAUSE_MS
 
     def put(self, level: Level, queue: ConsumeQueueReader, due: list[Waiting]) -> None:
-        """Put what is due under its real topic, all under one lock.
+        """Put due messages under their real topics, all under one lock.
 
         Raises:
             DamagedStore: a record cannot be read; those before it were put.
@@ -411,7 +412,7 @@ class ScheduleService(ServiceThread):
                     messages = self.those_that_may_be_put(messages)
                     self.writer.appender.append_batch([message for _, message in messages])
             except StoreError as error:
-                # A batch that a full disk cuts: the rest is tried again.
+                # A full disk cut the batch short: retry the rest.
                 self.delivered_count += error.stored_count
                 if error.stored_count:
                     level.queue_offset = messages[error.stored_count - 1][0].queue_offset + 1
@@ -422,7 +423,7 @@ class ScheduleService(ServiceThread):
     def those_that_may_be_put(
         self, messages: list[tuple[Record, MessageExtBrokerInner]]
     ) -> list[tuple[Record, MessageExtBrokerInner]]:
-        """Report the messages that the store will never take, and return the others: nobody waits behind such a one."""
+        """Report the messages that the store will never accept, and return the others."""
         taken = []
         for record, message in messages:
             reason = self.refusal(message)
@@ -433,7 +434,7 @@ class ScheduleService(ServiceThread):
         return taken
 
     def refusal(self, message: MessageExtBrokerInner) -> str | None:
-        """Return which limit *message* breaks, None if none."""
+        """Return the limit that *message* breaks; None: it breaks none."""
         try:
             self.writer.preparer.prepare(message)
         except MessageIllegal as error:
@@ -441,7 +442,7 @@ class ScheduleService(ServiceThread):
         return None
 
     def refuse(self, record: Record, reason: str) -> None:
-        """Report a message that is never delivered. It stays in the log."""
+        """Report a message that will never be delivered. It stays in the log."""
         self.refused_count += 1
         logger.error(
             "a delayed message cannot be delivered: reason=%r queue_id=%d queue_offset=%d commit_log_offset=%d",
@@ -457,13 +458,13 @@ class ScheduleService(ServiceThread):
         return self.reader.queue(SCHEDULE_TOPIC, number - 1)
 
     def delay_of(self, number: int) -> int:
-        """Return the delay of a level in ms: what was put before the levels were changed keeps its time."""
+        """Return the longest delay that a level ever had, in ms: older messages keep the delay they were put with."""
         return self.writer.store_files.delay_history.longest_delay(number)
 
     def units(self, level: Level, queue: ConsumeQueueReader) -> list[Waiting]:
-        """Return queue offset, deliver time and unit of the next messages that a level's queue shows.
+        """Return queue offset, deliver time and unit of the next messages in a level's queue.
 
-        What retention took before its time is passed over.
+        Skips messages that retention deleted before they were due.
 
         Raises:
             DamagedStore: the queue's file is missing, or was cut short.
@@ -486,7 +487,7 @@ class ScheduleService(ServiceThread):
         return [(at + number, self.deliver_timestamp(queue, unit), unit) for number, unit in enumerate(units)]
 
     def deliver_timestamp(self, queue: ConsumeQueueReader, unit: Unit) -> int:
-        """Return when the message of *unit* is due. One that the log does not have is, to be passed over."""
+        """Return when the message of *unit* is due; 0 (at once) if the log lacks it, so that the caller skips it."""
         tags_code = unit[2]
         if unit[1] == PRE_BLANK_SIZE:
             return 0
@@ -505,7 +506,7 @@ class ScheduleService(ServiceThread):
         return self.writer.store_files.delay_history.at(unit[0]).deliver_timestamp(level, record.store_timestamp) or 0
 
     def records(self, queue: ConsumeQueueReader, units: list[Waiting]) -> list[Record]:
-        """Return the records of *units*; those that the log does not have any more are missing."""
+        """Return the records of *units*, without those that the log no longer has."""
         data = queue.read([(queue_offset, unit) for queue_offset, _, unit in units], [], [])
         found = list(map(decode_record, data))
         if len(found) < len(units):
@@ -521,10 +522,10 @@ class ScheduleService(ServiceThread):
 
 
 def real_message(record: Record) -> MessageExtBrokerInner | None:
-    """Return what is put for a scheduled record; None: it says of no queue that could take it.
+    """Return the message to put for a scheduled record; None: it names no queue that could take it.
 
-    The properties keep DELAY, REAL_TOPIC and REAL_QID on disk, as RocketMQ has it. A half message is never delayed, and
-    RocketMQ drops one that says so.
+    The properties keep DELAY, REAL_TOPIC and REAL_QID on disk, as in RocketMQ. A half message is never delayed;
+    RocketMQ drops a scheduled record whose REAL_TOPIC is the half topic.
     """
     topic = record.properties.get("REAL_TOPIC", "")
     try:

@@ -1,4 +1,4 @@
-"""ConsumerGroup: the consumers that one group has in this program, and how they share its queues.
+"""ConsumerGroup: one group's consumers in this program, and how they share its queues.
 
 Source of the sharing: RocketMQ client, AllocateMessageQueueAveragely.
 """
@@ -54,23 +54,23 @@ class GroupServices(Protocol):
     arrival_service: ArrivalService
 
     def require_open(self) -> None:
-        """Refuse a store that was closed."""
+        """Raise if the store was closed."""
 
     def require_threads(self) -> None:
-        """Refuse to wait for a message that a dead thread would bring."""
+        """Raise if a thread that would announce messages has died."""
 
     def stop_broadcasting(self, shared: ConsumerGroup) -> None:
-        """Keep how far a broadcasting consumer has come, which goes."""
+        """Remove a broadcasting consumer that leaves, and save its offsets."""
 
 
 class ConsumerGroup:
-    """One group, or one consumer of a group that broadcasts, which is alone with its queues and offsets.
+    """One group, or one broadcasting consumer of a group, which has queues and offsets of its own.
 
-    Any thread may call; `lock` guards it, its queues, and what its consumers know of them.
+    Any thread may call; `lock` guards the group, its queues, and the queue state of its consumers.
 
     Args:
-        offsets: where they go on; None: at the group's offsets in the store.
-        lock: of the group's broadcasting consumers, which count together what they are given.
+        offsets: a broadcasting consumer's own offsets; None: the group's offsets in the store.
+        lock: shared by the group's broadcasting consumers, because they share statistics.
     """
 
     def __init__(
@@ -87,17 +87,17 @@ class ConsumerGroup:
         self.offsets: ConsumerOffsetManager = services.managers.offsets if offsets is None else offsets
         self.lock = lock or threading.RLock()
         self.fetcher = QueueFetcher(group, services.group_reader, services.arrival_service, self.drop_queue)
-        # In the order in which they came.
+        # In order of joining.
         self.members: list[GroupMember] = []
         self.queues: dict[tuple[str, int], SharedQueue] = {}
         self.begins: dict[str, Beginning] = {}
-        # Topics with fewer queues than consumers, which was said of them.
+        # Topics already reported to have fewer queues than consumers.
         self.told_crowded: set[str] = set()
         self.watch: Watch | None = None
-        # Threads that wait for a message.
+        # Number of threads that wait for a message.
         self.thread_count = 0
 
-    # Who is there.
+    # Members.
 
     @property
     def consumers(self) -> list[GroupMember]:
@@ -113,11 +113,11 @@ class ConsumerGroup:
         begin: Beginning,
         in_flight_max: int,
     ) -> GroupMember:
-        """Return a member for a consumer of *topics*, which has not joined yet.
+        """Return a member for a consumer of *topics*; it has not joined yet.
 
         Raises:
-            ConfigError: there is no topic, or a number or beginning is wrong.
-            RequestRefused: INVALID_PARAMETER; a topic cannot have such a name.
+            ConfigError: *topics* is empty, or a number or beginning is invalid.
+            RequestRefused: INVALID_PARAMETER; a topic's name is illegal.
             FilterSyntaxError: the filter does not parse.
         """
         if not topics:
@@ -138,12 +138,12 @@ class ConsumerGroup:
         return GroupMember(consumer, self.group, subscriptions, begins, in_flight_max, self.lock, self.fetcher)
 
     def join(self, member: GroupMember) -> None:
-        """Let a consumer in and give it its share.
+        """Add a consumer to the group and assign its share of the queues.
 
         Raises:
-            ConfigError: others of the group want something else of a topic.
+            ConfigError: other consumers of the group use another filter for a topic.
             RequestRefused: the group is not allowed to consume.
-            DispatcherError: it begins at the end, but no dispatcher builds the queues that say where that is.
+            DispatcherError: it does not begin at the earliest message, and no dispatcher builds the queues in time.
         """
         self.services.groups.require(self.group)
         if any(begin != "earliest" for begin in member.begins.values()):
@@ -173,11 +173,11 @@ class ConsumerGroup:
                 if self.services.store.next_queue_offset(*key) > queue.position
             ]
         for key in waiting:
-            # It was put before the group watched, and may not be readable yet.
+            # A message was put before the group watched, and may not be readable yet.
             self.services.arrival_service.look_again(key)
 
     def leave(self, member: GroupMember) -> None:
-        """Let a consumer go: what it has not done is given to the others, or to the next consumer."""
+        """Remove a consumer; its unfinished messages go to the others, or to the next consumer."""
         with self.lock:
             if member not in self.members:
                 return
@@ -192,10 +192,10 @@ class ConsumerGroup:
         self.services.consumer_manager.unregister(self.group, member.client_id)
 
     def close_member(self, member: GroupMember) -> None:
-        """Let a consumer go that closes.
+        """Remove a consumer that closes.
 
         Raises:
-            OSError: the file of a broadcasting consumer holds what it held before.
+            OSError: the offset file of a broadcasting consumer is unchanged.
         """
         with self.lock:
             if member.closed:
@@ -209,7 +209,7 @@ class ConsumerGroup:
             self.services.stop_broadcasting(self)
 
     def let_abandoned_go(self) -> bool:
-        """Let the consumers go that the program no longer refers to, and tell whether there were any."""
+        """Remove consumers that the program no longer refers to; return whether there were any."""
         with self.lock:
             abandoned = [member for member in self.members if member.consumer() is None]
         for member in abandoned:
@@ -217,7 +217,7 @@ class ConsumerGroup:
         return bool(abandoned)
 
     def register(self) -> None:
-        """Have the store know what is consumed, and tell this group when there is more of it."""
+        """Register the members' subscriptions with the store, and watch their topics for new messages."""
         topics: set[str] = set()
         subscriptions: dict[str, Subscription] = {}
         for consumer in self.consumers:
@@ -242,29 +242,29 @@ class ConsumerGroup:
             del self.queues[key]
 
     def find_queues(self, topic: str, begin: Beginning) -> None:
-        """Have the queues that a topic has now; those that are new here begin at *begin*."""
+        """Add the queues that a topic has now; new ones begin at *begin*."""
         for queue_id in self.services.topics.read_queue_ids(topic):
             if (topic, queue_id) not in self.queues:
                 self.queues[topic, queue_id] = self.new_queue(topic, queue_id, begin)
 
     def new_queue(self, topic: str, queue_id: int, begin: Beginning) -> SharedQueue:
-        """Return a queue at the group's committed offset, or where it begins without one."""
+        """Return a queue at the group's committed offset, or at *begin* if there is none."""
         committed = self.offsets.query_offset(self.group, topic, queue_id)
         position = self.position_at(topic, queue_id, begin) if committed is None else committed
         statistics = self.services.statistics.of_group(self.group, topic)
         return SharedQueue(topic, queue_id, position, committed, statistics)
 
     def catch_up(self) -> None:
-        """Return when all that was put by now can be read, so that the end of a queue is the end.
+        """Return when every message put so far is readable, so that a queue's readable end is its real end.
 
         Raises:
-            DispatcherError: it cannot be, or not in time.
+            DispatcherError: the consume queue is not built, or not in time.
         """
         store = self.services.store
         store.wait_for(CONSUME_QUEUE, store.appended, CATCH_UP_S)
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset that can be read, and the one that the next message gets.
+        """Return the first readable queue offset, and the one that the next message gets.
 
         Raises:
             OffsetOutOfRange: the topic has no such queue.
@@ -289,7 +289,7 @@ class ConsumerGroup:
         return low if beginning == "earliest" else high
 
     def assign(self) -> None:
-        """Share the queues of each topic: equal runs of queue ids, the first consumers getting one more."""
+        """Share out the queues of each topic: equal runs of queue ids, with one more for the first consumers."""
         by_topic: dict[str, list[SharedQueue]] = {}
         for key in sorted(self.queues):
             by_topic.setdefault(key[0], []).append(self.queues[key])
@@ -310,7 +310,7 @@ class ConsumerGroup:
             member.notify()
 
     def tell_crowded(self, topic: str, consumer_count: int, queue_count: int) -> None:
-        """Log, once for each topic, that some consumers get nothing: a queue belongs to one consumer at a time."""
+        """Log, once per topic, that some consumers get no messages: a queue belongs to one consumer at a time."""
         if topic not in self.told_crowded:
             self.told_crowded.add(topic)
             logger.warning(
@@ -324,9 +324,9 @@ class ConsumerGroup:
             )
 
     def begin_waiting(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """A task of *loop*, which the calling thread runs, is about to wait for a message; None: a thread. Under lock.
+        """Note that a task of *loop*, which the calling thread runs, begins to wait; None: a thread does. Under lock.
 
-        Where nobody but tasks of one loop wait, the loop is told of new messages, else the hold service's thread.
+        If only tasks of one loop wait, the loop is notified of new messages, otherwise the hold service's thread.
         """
         watch = self.watch
         if watch is None or (watch.loop is not None and watch.loop.loop is loop):
@@ -334,7 +334,7 @@ class ConsumerGroup:
         former, arrival_service = watch.loop, self.services.arrival_service
         if former is not None:
             arrival_service.set_loop(watch, None)
-            # The loop may be busy with something else, or not run at all.
+            # The loop may be busy, or not run at all.
             former.share_all()
         store = self.services.store
         if loop is None or self.thread_count or not store.loops_wait_for_progress:
@@ -343,7 +343,7 @@ class ConsumerGroup:
             arrival_service.set_loop(watch, arrival_service.loop_arrivals(loop))
 
     def grown(self, queues: set[tuple[str, int]]) -> None:
-        """Called by the hold service or a loop: these queues can be read further."""
+        """Notify the owners of queues with new readable messages. The hold service or a loop calls this."""
         with self.lock:
             owners = set()
             new = []
@@ -357,19 +357,19 @@ class ConsumerGroup:
             for member in self.consumers:
                 if member in owners:
                     member.notify()
-            # One that cannot be read keeps no other from being given to somebody.
+            # If one queue cannot be read, the others are still assigned.
             do_all(*(partial(self.add_queue, *key) for key in new))
 
     def wake_all(self) -> None:
-        """Have whoever waits for a message look again."""
+        """Wake all waiting consumers to look for a message again."""
         with self.lock:
             for consumer in self.consumers:
                 consumer.notify()
 
     def look_for_queues(self) -> None:
-        """Have the queues that topics have been given since, and no longer those that are not to be read any more.
+        """Add queues that topics have gained, and drop queues that may no longer be read.
 
-        That somebody has changed a topic is not told; RocketMQ's clients look every 20 s.
+        Changes to a topic are not announced, so this must be polled; RocketMQ's clients look every 20 s.
         """
         with self.lock:
             topics = {topic for consumer in self.consumers for topic in consumer.subscriptions}
@@ -381,7 +381,7 @@ class ConsumerGroup:
                 if (config := configs.get(topic)) is not None and queue_id >= config.read_queue_nums
             )
             for topic in topics:
-                # What a later queue has came later than whoever wanted the latest.
+                # All messages of a queue added later are newer than a consumer that began at "latest".
                 self.find_queues(topic, "earliest")
             added = self.queues.keys() - before
             if added:
@@ -390,7 +390,7 @@ class ConsumerGroup:
             self.services.arrival_service.look_again(key)
 
     def drop_queues(self, queues: Iterable[SharedQueue]) -> None:
-        """Have queues no more that are not to be read any more. Under lock."""
+        """Drop queues that may no longer be read. Under lock."""
         dropped = list(queues)
         if not dropped:
             return
@@ -402,21 +402,21 @@ class ConsumerGroup:
         self.assign()
 
     def drop_queue(self, queue: SharedQueue) -> None:
-        """Have a queue no more that is not to be read any more. Under lock."""
+        """Drop a queue that may no longer be read. Under lock."""
         self.drop_queues([queue])
 
     def add_queue(self, topic: str, queue_id: int) -> None:
-        """Give somebody a queue that was not there when its consumers came, if it may be read."""
+        """Add and assign a queue that did not exist when the consumers joined, if it may be read."""
         config = self.services.topics.find(topic)
         if config is not None and queue_id < config.read_queue_nums:
-            # All of its messages came later than whoever wanted the latest.
+            # All of its messages are newer than a consumer that began at "latest".
             self.queues[topic, queue_id] = self.new_queue(topic, queue_id, "earliest")
             self.assign()
 
     # Offsets.
 
     def commit(self) -> None:
-        """Tell the store's offsets how far each queue is done. Nothing is written to the disk yet."""
+        """Commit each queue's offset in memory, without writing to disk."""
         offsets = self.offsets
         with self.lock:
             for queue in self.queues.values():
@@ -426,7 +426,7 @@ class ConsumerGroup:
                     queue.committed = offset
 
     def move(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Go on elsewhere in a queue; what is in flight of it is forgotten."""
+        """Continue a queue from *queue_offset*, and forget its messages in flight."""
         with self.lock:
             queue = self.queues.get((topic, queue_id))
             if queue is None:
@@ -441,24 +441,24 @@ class ConsumerGroup:
                 owner.notify()
 
     def reset(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Go on elsewhere in a queue, whether it is consumed now or not, and have that be the group's offset."""
+        """Set the group's offset of a queue, and continue from there if the queue is consumed now."""
         with self.lock:
             self.move(topic, queue_id, queue_offset)
-            # At once: what is done from there on must not be committed before.
+            # At once, so that no message done from there on is committed first.
             self.offsets.commit_offset(self.group, topic, queue_id, queue_offset)
             queue = self.queues.get((topic, queue_id))
             if queue is not None:
                 queue.committed = queue_offset
 
     def hold_back(self, topic: str) -> None:
-        """Give nothing of a topic that is being deleted, not even what was read of it already."""
+        """Deliver no message of a topic that is being deleted, not even those already fetched."""
         with self.lock:
             for key, queue in self.queues.items():
                 if key[0] == topic:
                     queue.fetched, queue.has_more = None, False
 
     def begin_anew(self, topic: str) -> None:
-        """Go on with the first message of each queue of a topic that was deleted; what is in flight is forgotten."""
+        """Restart each queue of a deleted topic at offset 0, and forget its messages in flight."""
         with self.lock:
             for key, queue in self.queues.items():
                 if key[0] == topic:
@@ -466,7 +466,7 @@ class ConsumerGroup:
                     queue.committed = None
 
     def forget(self) -> None:
-        """In a forked child of the writer: nobody consumes here. Whoever held the lock is the parent's thread."""
+        """End consuming in a forked child of the writer. A thread of the parent may hold the lock."""
         self.lock = threading.RLock()
         self.watch = None
         with self.lock:
@@ -481,18 +481,18 @@ class ConsumerGroup:
             try:
                 self.close_member(member)
             except (ReputError, OSError) as error:
-                # A file of the program's own, or a queue that the others of the group would take over. Whoever closes
-                # a consumer is told; the store is closed cleanly all the same.
+                # The cause is a consumer's own offset file, or a queue that other members would take over. Closing a
+                # consumer raises such errors; closing the store only logs them and still ends cleanly.
                 logger.error("a consumer's group cannot be left cleanly: group=%s error=%s", self.group, error)
 
 
 def filter_of(subscription: Subscription) -> tuple[str, str]:
-    """Return what tells two filters apart."""
+    """Return the type and text that identify a filter."""
     return subscription.expression_type, subscription.expression
 
 
 def share_of(number: int, queue_count: int, consumer_count: int) -> int:
-    """Return which of the consumers gets a queue: the runs differ by one at most, the longer ones come first."""
+    """Return the index of the consumer that gets a queue. Runs differ by one at most; the longer ones come first."""
     size, longer = divmod(queue_count, consumer_count)
     if number < longer * (size + 1):
         return number // (size + 1)

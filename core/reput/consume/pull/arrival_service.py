@@ -1,12 +1,12 @@
-"""ArrivalService: tells consumers, and pulls that wait, that a queue has new messages which can be read.
+"""ArrivalService: notifies consumers and held pulls when a queue has new readable messages.
 
     put ──▶ `arrived` (under the put lock) ──▶ queue of arrivals ──▶ the thread waits until the consume queue is
-                                                                      readable so far ──▶ tells those who wait
+                                                                      readable so far ──▶ notifies the waiters
 
 If only tasks of one event loop wait for messages of a queue, the loop does without the thread; see `LoopArrivals`.
 
-A put to a queue that no consumer waits for costs a look into a dictionary. Otherwise the put hands the queue and the
-end of the log to the thread, which waits for the consume queue's progress and then tells those who wait for that queue.
+A put to a queue without waiting consumers costs one dictionary lookup. Otherwise the put hands the queue and the end of
+the log to the thread, which waits for the consume queue's progress and then notifies the waiters of that queue.
 
 Source of the rules: RocketMQ broker, NotifyMessageArrivingListener.
 """
@@ -29,7 +29,7 @@ from reput.store.service.threads import Threads
 __all__ = ["CONSUME_QUEUE", "ArrivalService", "GrowingStore", "Holder", "Watch"]
 
 CONSUME_QUEUE = "consume_queue"
-# How long the thread waits for progress at once; while the view does not run, how often it looks.
+# The longest single wait for progress, and the interval between checks while the view does not run.
 PROGRESS_WAIT_S = 1.0
 STALLED_WAIT_S = 0.1
 
@@ -37,7 +37,7 @@ logger = logging.getLogger("reput.consume")
 
 
 class GrowingStore(LoopStore, Protocol):
-    """What the service has to know of the store."""
+    """The part of the store that the service uses."""
 
     @property
     def appended(self) -> int:
@@ -51,13 +51,13 @@ class GrowingStore(LoopStore, Protocol):
 
 
 class Holder(Protocol):
-    """Holds pulls that wait. The service's thread calls all of this."""
+    """Holds waiting pulls. The service's thread calls all methods."""
 
     def patience(self) -> float | None:
         """Return the seconds until the first pull expires; None: none waits."""
 
     def serve(self, grown: set[Queue]) -> None:
-        """Answer the pulls that wait for *grown* queues and find something."""
+        """Answer the pulls that wait for *grown* queues and now find a message."""
 
     def expire(self) -> None:
         """Answer the pulls that have expired."""
@@ -67,11 +67,11 @@ class Holder(Protocol):
 
 
 class Watch:
-    """Whoever wants to know that queues of some topics have grown.
+    """A registration to be notified when queues of some topics grow.
 
     Attributes:
-        grown: is called on the service's thread, or by the loop.
-        loop: the loop whose tasks alone wait; None: others do, too, or nobody knows.
+        grown: callback, called on the service's thread or by the loop.
+        loop: the event loop, if only its tasks wait; None: others may wait, too.
     """
 
     __slots__ = ("grown", "loop", "topics")
@@ -93,14 +93,14 @@ class ArrivalService(ServiceThread):
         super().__init__("reput-hold", threads)
         self.store = store
         self.lock = threading.Lock()
-        # By topic, in the order in which they came; the values mean nothing.
+        # By topic, in order of registration; the values are unused.
         self.watches: dict[str, dict[Watch, None]] = {}
-        # By topic, how many of its watches have each loop: a put does not go through them.
+        # By topic, how many of its watches have each loop, so that a put need not iterate over the watches.
         self.loops_of_topic: dict[str, dict[LoopArrivals | None, int]] = {}
-        # What holds pulls, and the queues that they wait for.
+        # The holder of waiting pulls, and the queues that they wait for.
         self.holder: Holder | None = None
         self.held: Mapping[Queue, object] = {}
-        # (end of the log, queue); None: look at the deadlines.
+        # (end of the log, queue); None: check the deadlines.
         self.arrivals: SimpleQueue[tuple[int, Queue] | None] = SimpleQueue()
         self.loops: dict[asyncio.AbstractEventLoop, LoopArrivals] = {}
         self.death: str | None = None
@@ -109,7 +109,7 @@ class ArrivalService(ServiceThread):
     # Under the put lock.
 
     def arrived(self, queues: list[Queue], end: int) -> None:
-        """The log has grown to *end* by records of *queues*."""
+        """Announce that the log has grown to *end* by records of *queues*."""
         held, loops_of_topic = self.held, self.loops_of_topic
         for queue in queues:
             if queue in held:
@@ -125,17 +125,17 @@ class ArrivalService(ServiceThread):
                         assert loop is not None
                         loop.tell((end, queue))
                     if None in watching:
-                        # A thread has begun to wait, and saw nothing of this yet.
+                        # A thread has begun to wait meanwhile, and has not seen this message.
                         self.arrivals.put((end, queue))
 
     # Waiting.
 
     def serve_holder(self, holder: Holder, held: Mapping[Queue, object]) -> None:
-        """Serve a holder, too. Its pulls wait for the queues that are in *held* at any time."""
+        """Serve a holder, too. *held* always contains the queues that its pulls wait for."""
         self.holder, self.held = holder, held
 
     def watch(self, topics: tuple[str, ...], grown: Callable[[set[Queue]], None]) -> Watch:
-        """Have *grown* called with the queues of *topics* that can be read further than before, until `unwatch`."""
+        """Call *grown* with the queues of *topics* that have new readable messages, until `unwatch`."""
         watch = Watch(topics, grown)
         with self.lock:
             for topic in topics:
@@ -144,7 +144,7 @@ class ArrivalService(ServiceThread):
         return watch
 
     def unwatch(self, watch: Watch) -> None:
-        """Call it no more."""
+        """Stop calling a watch."""
         with self.lock:
             for topic in watch.topics:
                 watching = self.watches.get(topic, {})
@@ -155,12 +155,12 @@ class ArrivalService(ServiceThread):
                     self.count_loop(topic, watch.loop, -1)
 
     def set_loop(self, watch: Watch, loop: LoopArrivals | None) -> None:
-        """Have *loop* told for *watch*; None: the thread."""
+        """Let *loop* be notified for *watch*; None: the thread."""
         with self.lock:
             former, watch.loop = watch.loop, loop
             for topic in watch.topics:
                 if watch in self.watches.get(topic, {}):
-                    # In this order, so that there is somebody to be told at any moment.
+                    # In this order, so that at any moment a loop or the thread is notified.
                     self.count_loop(topic, loop, 1)
                     self.count_loop(topic, former, -1)
 
@@ -176,7 +176,7 @@ class ArrivalService(ServiceThread):
                 del self.loops_of_topic[topic]
 
     def loop_arrivals(self, loop: asyncio.AbstractEventLoop) -> LoopArrivals:
-        """Return what tells *loop*, which the calling thread runs, of queues that have grown."""
+        """Return the `LoopArrivals` of *loop*, which the calling thread runs."""
         found = self.loops.get(loop)
         if found is None:
             for other in [other for other in self.loops if other.is_closed()]:
@@ -185,20 +185,20 @@ class ArrivalService(ServiceThread):
         return found
 
     def look_again(self, queue: Queue) -> None:
-        """Serve the waiters of *queue* once what is appended by now can be read."""
+        """Serve the waiters of *queue* once everything appended so far is readable."""
         self.arrivals.put((self.store.appended, queue))
 
     def look_again_if_due(self, queue: Queue, next_offset: int, looked_again_at: int) -> int:
-        """Look again at a queue in which there was nothing at *next_offset*, though something was put there.
+        """Look again at a queue if a read found nothing at *next_offset* although a message was put there.
 
-        A view goes back where its builder was killed, perhaps between the telling and the reading, and comes as far
-        again perhaps before this look. What never gets a unit is not looked for over and over.
+        When its builder is killed, a view goes back, possibly between a notification and the read that follows, and may
+        catch up before this check. A message that never gets a unit does not cause endless looks.
 
         Args:
-            looked_again_at: where the log ended when that was last done for whoever asks, -1: never.
+            looked_again_at: the end of the log at the caller's last look, -1: never.
 
         Returns:
-            *looked_again_at* for the next time.
+            *looked_again_at* for the next call.
         """
         appended = self.store.appended
         if self.store.next_queue_offset(*queue) <= next_offset:
@@ -224,7 +224,7 @@ class ArrivalService(ServiceThread):
                 self.holder.expire()
 
     def take_arrivals(self, waiting: deque[tuple[int, Queue]]) -> None:
-        """Take over what has arrived; if nothing waits for progress, sleep until something does or a time is up."""
+        """Move new arrivals to *waiting*; if it is empty, sleep until an arrival or the next deadline."""
         try:
             item = self.arrivals.get(block=not waiting, timeout=self.patience())
             while True:
@@ -239,7 +239,7 @@ class ArrivalService(ServiceThread):
         return None if self.holder is None else self.holder.patience()
 
     def await_progress(self, end: int) -> int:
-        """Wait for the consume queue to be readable up to *end*, not for ever; return up to where it is."""
+        """Wait, for a limited time, until the consume queue is readable up to *end*; return its progress."""
         patience = self.patience()
         timeout = PROGRESS_WAIT_S if patience is None else min(PROGRESS_WAIT_S, patience)
         try:
@@ -247,18 +247,18 @@ class ArrivalService(ServiceThread):
         except WaitTimeout:
             pass
         except (DispatcherError, StoreClosed):
-            # Nobody builds the queue now. Whoever waits goes on waiting, until its time is up.
+            # No dispatcher builds the queue now. Waiters go on waiting until their timeout.
             self.wake.wait(min(STALLED_WAIT_S, timeout))
         return self.store.readable_up_to(CONSUME_QUEUE)
 
     def serve(self, grown: set[Queue]) -> None:
-        """Tell those who wait for *grown* queues."""
+        """Notify held pulls and watches of *grown* queues."""
         if self.holder is not None:
             self.holder.serve(grown)
         self.tell_watches(grown)
 
     def tell_watches(self, grown: set[Queue]) -> None:
-        """Tell those who watch *grown* queues; pulls that are held learn nothing of it."""
+        """Notify the watches of *grown* queues, but no held pulls."""
         by_watch: dict[Watch, set[Queue]] = {}
         for queue in grown:
             for watch in list(self.watches.get(queue[0], ())):
@@ -267,13 +267,13 @@ class ArrivalService(ServiceThread):
             try:
                 watch.grown(queues)
             except (ReputError, OSError):
-                # The others are served all the same; the next message of the queue brings the next attempt.
+                # The other watches are still served; the next message of the queue brings the next attempt.
                 logger.exception("a queue that has grown cannot be read: queues=%s", sorted(queues))
 
     # Life.
 
     def forget(self) -> None:
-        """Wait for nothing: this is a forked child of the writer. A thread of the parent may hold the lock."""
+        """Stop waiting in a forked child of the writer. A thread of the parent may hold the lock."""
         self.lock = threading.Lock()
         self.stopping = True
         self.watches.clear()
