@@ -10,9 +10,9 @@ no nulls - and maps with integer keys bare and on one line:
     ⇥}
     }
 
-Arrays stand on one line. (fastjson breaks the lines of a ``java.util.List``, but no file of a broker's store has one.)
-Here a map with integer keys is a dict whose keys are int, so that what was read is written as it was. Reading is as
-lenient as fastjson's: bare and single-quoted names, comments and surplus commas pass.
+Arrays are on one line. (fastjson breaks the lines of a ``java.util.List``, but no file of a broker's store has one.)
+Here a map with integer keys is a dict whose keys are int, so that a file is written as it was read. Reading is as
+lenient as fastjson's: bare and single-quoted names, comments and surplus commas are accepted.
 
 RocketMQ 5.5 prints with fastjson 2, which breaks the lines of arrays and of maps with integer keys, too. Both versions
 read either, so what 5.5 wrote is written in other lines here.
@@ -85,7 +85,7 @@ class Parser:
         return self.text[self.position : self.position + 1]
 
     def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Go behind *pattern* if it stands here."""
+        """Consume *pattern* if it matches here."""
         match = pattern.match(self.text, self.position)
         if match:
             self.position = match.end()

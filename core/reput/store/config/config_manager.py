@@ -22,9 +22,9 @@ __all__ = ["ConfigManager"]
 
 
 class ConfigManager:
-    """Base of the managers: what they hold lives in memory between `load` and `persist`. Any thread may call.
+    """Base of the managers: their content lives in memory between `load` and `persist`. Any thread may call.
 
-    A child says how its file is called, what a file's fields mean to it, and what they are now.
+    A subclass names its file, and converts between the file's fields and its content.
     """
 
     file_name: ClassVar[str]
@@ -38,7 +38,7 @@ class ConfigManager:
         self.whole_text: str | None = None
 
     def read_fields(self, fields: dict[str, Any]) -> None:
-        """Take over what a file holds; without any change if it raises.
+        """Take over the fields of a file. If it raises, nothing changes.
 
         Raises:
             msgspec.ValidationError: a field has another type or is missing.
@@ -46,7 +46,7 @@ class ConfigManager:
         raise NotImplementedError
 
     def write_fields(self) -> dict[str, Any]:
-        """Return what the file is to hold."""
+        """Return the fields of the file to write."""
         raise NotImplementedError
 
     @property
@@ -55,7 +55,7 @@ class ConfigManager:
         return self.path.with_name(self.path.name + ".bak")
 
     def load(self) -> None:
-        """Read the file, or else its backup. Without either, what a new broker has holds.
+        """Read the file, or else its backup. Without either, use the content of a new broker.
 
         Raises:
             DamagedStore: there is a file or a backup, but neither can be read.
@@ -77,10 +77,10 @@ class ConfigManager:
                 raise damage
 
     def read_whole(self, path: Path) -> str | None:
-        """Take over what *path* holds and return its text; None if it is absent or empty, as RocketMQ has it.
+        """Take over the content of *path* and return its text; None if it is absent or empty, as in RocketMQ.
 
         Raises:
-            DamagedStore: it is torn, or of another shape.
+            DamagedStore: the file is torn, or has another shape.
             StoreError: the system refuses.
         """
         try:
@@ -105,10 +105,10 @@ class ConfigManager:
         return text
 
     def persist(self) -> None:
-        """Write what is held, durably, if the file says anything else.
+        """Write the content durably if it differs from the file's.
 
         Raises:
-            OSError: the file holds what it held before.
+            OSError: the file is unchanged.
         """
         with self.lock:
             text = format_config(self.write_fields())
@@ -117,7 +117,7 @@ class ConfigManager:
             folder = self.path.parent
             if not folder.is_dir():
                 self.files.make_directory(folder)
-                # What is forced into a new directory is lost with its name.
+                # Without this, a crash loses the new directory's name, and with it the files forced into it.
                 self.files.force_directory(folder.parent)
             if self.whole_text is not None:
                 self.files.replace(self.backup_path, self.whole_text.encode())

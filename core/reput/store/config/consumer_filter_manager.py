@@ -51,7 +51,7 @@ class ConsumerFilterData(StoredFields, frozen=True):
 
     @property
     def is_dead(self) -> bool:
-        """Whether no consumer uses it any more."""
+        """Whether no consumer uses the filter now."""
         return self.dead_time >= self.born_time
 
     @property
@@ -141,6 +141,6 @@ class ConsumerFilterManager(ConfigManager):
 
 
 class StoredTopic(msgspec.Struct, frozen=True, rename="camel"):
-    """The filters of one topic as they are stored; the topic's name stands there twice."""
+    """The filters of one topic as they are stored; the topic's name is there twice."""
 
     group_filter_data: dict[str, dict[str, Any]] = {}

@@ -3,9 +3,9 @@
     {"offsetTable":{"orders@billing":{0:5,1:7}}}
 
 A key is topic and group, its value the next queue offset by queue id. RocketMQ 5 adds ``dataVersion`` and
-``groupTopicMap``, which lists the topics of each group; a file that has it is kept so. A broker with light queues (LMQ)
+``groupTopicMap``, which lists the topics of each group; a file that has it keeps it. A broker with light queues (LMQ)
 has ``lmqConsumerOffset.json`` instead, with one more table for groups that are called ``%LMQ%…``: there a key has one
-offset, its queue being 0.
+offset, that of queue 0.
 
 Source: RocketMQ, ConsumerOffsetManager and LmqConsumerOffsetManager.
 """

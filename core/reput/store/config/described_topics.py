@@ -18,7 +18,7 @@ class DescribedTopics:
     """The described topics of one store, as its file is now. Any number of threads."""
 
     def __init__(self, store_directory: Path, complain: Callable[[str], None] = lambda text: None) -> None:
-        """*complain* is told once that the file cannot be read; no topic counts as described then."""
+        """*complain* is called once if the file cannot be read; then no topic counts as described."""
         self.store_directory = store_directory
         self.complain = complain
         self.entries: Mapping[str, TopicConfig] = {}

@@ -14,7 +14,7 @@ class StoredFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base of such objects. Fields are RocketMQ's in snake case; None stands for a field that is not written.
 
     Attributes:
-        unknown: fields that no attribute stands for, as they were read; they are written back.
+        unknown: fields without an attribute, as they were read; they are written back.
     """
 
     unknown: dict[str, Any] = {}

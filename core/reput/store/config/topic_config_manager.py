@@ -23,8 +23,8 @@ class TopicConfig(StoredFields, frozen=True):
     """One topic.
 
     Attributes:
-        read_queue_nums: queues that consumers are told of.
-        write_queue_nums: queues that producers are told of.
+        read_queue_nums: queues that consumers read from.
+        write_queue_nums: queues that producers write to.
         perm: sum of the PERM_ bits.
         topic_filter_type: ``SINGLE_TAG`` or ``MULTI_TAG``.
         topic_sys_flag: 1 unit, 2 unit-sub.

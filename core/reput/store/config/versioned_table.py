@@ -66,7 +66,7 @@ class VersionedTable(ConfigManager, Generic[Entry]):
         )
 
     def read_entry(self, name: str, fields: dict[str, Any]) -> Entry:
-        """Return one entry; one that does not say its name has the one that leads to it."""
+        """Return one entry; if it lacks a name, it gets *name*, its key in the table."""
         return self.entry_type.from_fields({**fields, self.name_field: fields.get(self.name_field) or name})
 
     def write_fields(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""DiskSpace: how full a store's disks are, and what follows from that.
+"""DiskSpace: how full a store's disks are, and which level that means.
 
     used percent   what it means
     > 90           warning level: puts are refused, and segments go whatever their age
@@ -26,19 +26,19 @@ __all__ = ["DiskLevel", "DiskLevels", "DiskSpace"]
 
 
 class DiskLevel(enum.IntEnum):
-    """How urgent it is to have more room."""
+    """How urgently the store needs room."""
 
     FINE = 0
-    SHORT = 1  # what has had its time goes at any hour
+    SHORT = 1  # expired segments go at any hour
     FORCIBLE = 2  # segments go whatever their age
     WARNING = 3  # and puts are refused
 
 
 class DiskSpace:
-    """Asks the system."""
+    """Measures how full the disks are."""
 
     def used_percent(self, paths: list[Path]) -> int:
-        """Return how full the fullest of the disks is on which *paths* lie; those that are absent do not count.
+        """Return the used percentage of the fullest disk that holds one of *paths*; absent paths do not count.
 
         Raises:
             OSError: the system does not say.

@@ -8,7 +8,7 @@ from __future__ import annotations
 __all__ = ["file_name", "parse_file_name"]
 
 DIGITS = 20
-# Of the last file whose every byte has an offset that is a long, however large the file.
+# The largest first offset of a file of any size whose every byte still has an offset that fits a Java long.
 OFFSET_MAX = 2**63 - 2**31
 
 
@@ -18,7 +18,7 @@ def file_name(offset: int) -> str:
 
 
 def parse_file_name(name: str) -> int | None:
-    """Return the offset that *name* stands for, None if it is no such name."""
+    """Return the offset that *name* stands for, None if it is not a file name of this form."""
     if len(name) != DIGITS or not name.isascii() or not name.isdigit():
         return None
     offset = int(name)

@@ -21,18 +21,18 @@ COPY_SIZE = 1 << 20
 MADV_POPULATE_WRITE = 23
 MLOCK_ONFAULT = 1
 SYNC_FILE_RANGE_WRITE = 2
-# Errors that say something of what was to be written.
+# Errors that concern the data being written.
 REFUSALS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 # How file systems and kernels say that they know no files without a name.
 NO_NAMELESS_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
-# Have what a call writes on disk with it. Not every C library that Python is built with knows that.
+# The call returns once its data is on disk. Some C libraries that Python is built with lack the flag.
 WRITE_FORCED = getattr(os, "RWF_DSYNC", 0)
 # How file systems and kernels say that they do not: gVisor's, for one, and Linux before 4.7.
 NO_FORCED_WRITES = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-# Paths that one thread forces one after the other. More are forced by several threads: the file system answers those
-# that wait at a time with one commit of its journal and one flush of the disk's cache, so that with 32 threads a path
-# costs a third of what it costs alone. (`syncfs` costs a twelfth, but waits for what every other program has written,
-# too, and some kernels and file systems do not report its errors.)
+# One thread forces up to this many paths one after the other. More are forced by several threads: the file system
+# serves all calls that wait at a time with one commit of its journal and one flush of the disk's cache, so that with 32
+# threads a path costs a third of what it costs alone. (`syncfs` costs a twelfth, but also waits for the writes of every
+# other program, and some kernels and file systems do not report its errors.)
 FORCES_TOGETHER_MAX = 64
 FORCING_THREADS = 32
 # So many paths are one thread's work before it says that it got on.
@@ -55,7 +55,7 @@ class Clock:
         """Return milliseconds since 1970 UTC; it may jump."""
         return time.time_ns() // 1_000_000
 
-    # Seconds that never go back. Each put asks twice: the function itself, without one around it.
+    # Seconds that never go back. Each put calls it twice, so this is the function itself, without a wrapper.
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
 
     def boot_id(self) -> str | None:
@@ -90,10 +90,10 @@ class Mapping:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.mapped))
 
     def reserve(self, at: int, size: int) -> None:
-        """Have the disk keep room for these bytes, so that writing them cannot fail for lack of it.
+        """Reserve disk space for these bytes, so that writing them cannot fail for lack of room.
 
         Raises:
-            OSError: ENOSPC when it has none.
+            OSError: ENOSPC if the disk is full.
         """
         try:
             os.posix_fallocate(self.descriptor, at, size)
@@ -108,23 +108,23 @@ class Mapping:
         populate_pages(self.address, at, size)
 
     def write(self, data: memoryview, at: int) -> None:
-        """Write all of *data* by position, where a mapping would have the kernel fetch each page first.
+        """Write all of *data* by position. Through the mapping the kernel would fetch each page first.
 
         Raises:
-            OSError: a part of it may have been written.
+            OSError: a part of *data* may have been written.
         """
         written = 0
         while written < len(data):
             written += os.pwrite(self.descriptor, data[written:], at + written)
 
     def write_forced(self, data: bytes, at: int) -> None:
-        """Write all of *data* by position, and have it on disk; nothing else that was written is forced.
+        """Write all of *data* by position and force it to disk; no other writes are forced.
 
-        One system call, where the system has it: after each call, a computing thread may hold the interpreter lock for
+        One system call if the system supports it: after each call, a computing thread may hold the interpreter lock for
         another 5 ms.
 
         Raises:
-            OSError: a part of it may have been written, and none of it be on disk.
+            OSError: a part of *data* may have been written, perhaps without reaching the disk.
         """
         written = 0
         try:
@@ -212,7 +212,7 @@ def write_all(descriptor: int, data: bytes, at: int) -> None:
     """Write all of *data*.
 
     Raises:
-        OSError: a part of it may have been written.
+        OSError: a part of *data* may have been written.
     """
     written = os.pwrite(descriptor, data, at)
     while written < len(data):
@@ -237,7 +237,7 @@ class WrittenFile:
         """Write all of *data*.
 
         Raises:
-            OSError: a part of it may have been written.
+            OSError: a part of *data* may have been written.
         """
         try:
             write_all(self.descriptor, data, at)
@@ -245,13 +245,13 @@ class WrittenFile:
             raise named(error, self.path) from None
 
     def used_ranges(self, at: int) -> Iterator[tuple[int, int]]:
-        """Yield (begin, end) of what the file system keeps behind *at*; everything else reads as zero."""
+        """Yield (begin, end) of each allocated range behind *at*; everything else reads as zero."""
         end = at
         while True:
             try:
                 begin = os.lseek(self.descriptor, end, os.SEEK_DATA)
             except OSError:
-                # ENXIO: nothing but a hole up to the end.
+                # ENXIO: only a hole up to the end.
                 return
             end = os.lseek(self.descriptor, begin, os.SEEK_HOLE)
             yield begin, end
@@ -269,10 +269,10 @@ class WrittenFile:
         return changed
 
     def begin_force(self) -> None:
-        """Have the kernel begin to write what it holds, without waiting; `force` says what became of it.
+        """Start write-back of the file's dirty pages without waiting; `force` reports the outcome.
 
         Raises:
-            OSError: the disk refuses. A kernel that does not know the call is none the worse for it.
+            OSError: the disk refuses. On a kernel without the call this does nothing.
         """
         if sync_file_range(self.descriptor, ctypes.c_int64(0), ctypes.c_int64(0), SYNC_FILE_RANGE_WRITE):
             number = ctypes.get_errno()
@@ -316,7 +316,7 @@ class Files:
                 # With a directory to start from, though the path is absolute: only then Python has the link followed.
                 os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
         except OSError as error:
-            # The link's error names what stands for the descriptor.
+            # The link's error names the path that represents the descriptor.
             error.filename = None
             raise named(error, path) from None
         finally:
@@ -383,8 +383,8 @@ class Files:
             for path in files:
                 group.append(self.open(path))
                 opened.callback(group[-1].close)
-            # What is written already when the first is forced is in the same commit of the file system's journal.
-            # Otherwise each has a commit of its own, and writes to other files wait for some of them.
+            # Data written before the first force goes into the same commit of the file system's journal. Otherwise
+            # each file has its own commit, and writes to other files wait for some of these commits.
             for file in group:
                 file.begin_force()
             for file in group:

@@ -3,7 +3,7 @@
     {"topic":"orders","crc32c":"1A2B3C4D"}
 
 The checksum covers the line without the checksum, so that each line stays JSON. Lines of versions without checksums are
-accepted. A line whose checksum was damaged shows a remainder that is no field of the row.
+accepted. If a line's checksum is damaged, the rest of it parses as an unknown field of the row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reput_hooks.durable_file import named
 
 __all__ = ["DamagedLine", "JsonLines", "seal_line"]
 
-# What a line with a checksum ends in; without the checksum it ends in "}".
+# The end of a line with a checksum; without the checksum it ends in "}".
 SEAL = re.compile(rb',"crc32c":"([0-9A-F]{8})"}')
 
 Row = TypeVar("Row", bound=msgspec.Struct)
@@ -47,8 +47,8 @@ def seal_line(row: msgspec.Struct) -> bytes:
 
 
 def is_torn(tail: bytes) -> bool:
-    """Tell whether a last line without an end is the beginning of one. One with its checksum was whole, but for the
-    end, which something has changed since; only the end itself may be what a crash left out."""
+    """Tell whether a crash tore a last line that has no line end. If bytes follow its checksum, it did not: the line was
+    whole, and something has changed its end since."""
     found = SEAL.search(tail)
     return found is None or found.end() == len(tail)
 
@@ -115,7 +115,7 @@ class JsonLines(Generic[Row]):
             if is_torn(tail):
                 os.ftruncate(descriptor, size)
                 tail = b""
-            # A line that has lost its end is left in its place, and told of.
+            # A line that has lost its end stays in place and is reported.
             os.pwrite(descriptor, (tail and b"\n") + seal_line(row), size + len(tail))
             os.fsync(descriptor)
         except OSError as error:

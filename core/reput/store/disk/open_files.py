@@ -23,10 +23,10 @@ COUNT_MIN = 128
 
 
 class OpenFiles:
-    """Reads files by path; *count_max* are open at a time, by default a share of what the process may. Any number of
-    threads.
+    """Reads files by path, from any number of threads. Keeps *count_max* files open, by default a share of the
+    process's limit.
 
-    A file that was removed or replaced is read on by its descriptor until `forget` or `close`.
+    Reads of a removed or replaced file continue through its old descriptor until `forget` or `close`.
     """
 
     def __init__(self, count_max: int | None = None) -> None:
@@ -75,7 +75,7 @@ class OpenFiles:
             del self.directories[directory]
 
     def forget(self, directory: str | None = None) -> None:
-        """Close all files of *directory*, by default of all; the next read opens what stands under the name then."""
+        """Close all files of *directory*, by default of all; the next read opens the file that has the name then."""
         with self.lock:
             paths = self.descriptors if directory is None else self.directories.get(directory.rstrip("/"), ())
             for path in list(paths):

@@ -28,15 +28,15 @@ ADVICE = {
 }
 # What Python says where the system starts no thread, or the program ends; it has no class of its own.
 NO_THREAD = ("can't start new thread", "can't create new thread")
-# What the dynamic loader says where numpy, for one, does not fit into the address space any more.
+# The dynamic loader's message if a library, such as numpy, no longer fits into the address space.
 NO_ROOM_FOR_LIBRARY = "failed to map segment"
 
 
 class retry_on_shortage:
     """Turn a shortage into `RetryLater`, which says *what* could not be done.
 
-    Not around the force of a `flush`, which goes on where it is: a force that failed must not be tried again. What
-    begins again from the durable cursor may.
+    Do not use it around the force of a `flush`, which continues in place: a failed force must not be retried. Work that
+    starts again from the durable cursor may be.
     """
 
     __slots__ = ("what",)

@@ -2,12 +2,12 @@
 
 One writer, under one lock. `append` writes at the end and moves `appended`; `flush` forces what was appended and
 moves `durable`. Both are commit-log offsets, and move only on success: after a failed force nothing is trusted again.
-Between them lies `committed`, up to which the files have what was appended: here the same as `appended`, in a log that
-keeps messages in memory first (`pooled_commit_log`, `group_commit_log`) not.
+Between them lies `committed`, up to which the files hold what was appended. Here it equals `appended`; in a log that
+keeps messages in memory first (`pooled_commit_log`, `group_commit_log`) it lags behind.
 
 A segment ends with a blank of at least 8 bytes, so a record that would leave less goes to the next one. A helper
 thread reserves room ahead of the end, brings pages into memory before they are written, and makes the next segment. A
-put waits for none of that unless it outruns the helper.
+put waits for this work only if it outruns the helper.
 
 Source: RocketMQ store, CommitLog.DefaultAppendMessageCallback and MappedFileQueue.
 """
@@ -36,7 +36,7 @@ RESERVE_SIZE = 16 << 20
 RESERVE_SIZE_MIN = 1 << 20
 POPULATE_SIZE = 16 << 20
 # Between two steps the helper needs the interpreter lock, and may wait 5 ms for it while a thread puts. With small
-# steps # it falls behind, and puts meet pages that are not in memory.
+# steps it falls behind, and puts meet pages that are not in memory.
 POPULATE_STEP = 8 << 20
 WARM_STEP = 1 << 20
 CALL_SIZE = 256 << 10
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class OpenSegment:
-    """A mapped segment. *reserved* and *populated*: bytes from its begin on that cannot fail, or fault, any more."""
+    """A mapped segment. Writes to its first *reserved* bytes cannot fail; to its first *populated*, cannot fault."""
 
     __slots__ = ("begin", "buffer", "content_size", "is_warm", "mapping", "populated", "reserved")
 
@@ -56,9 +56,9 @@ class OpenSegment:
         self.reserved = 0
         self.populated = 0
         self.is_warm = False
-        # Of a segment that was left behind, where the blank's 8 bytes end: what follows them is never written.
+        # Once the log has rolled on, this is where the blank's 8 bytes end: what follows them is never written.
         self.content_size = mapping.size
-        # What is appended goes there first, if there is a pool of such buffers.
+        # With a transient pool, appends go to this buffer first.
         self.buffer: Buffer | None = None
 
 
@@ -79,8 +79,8 @@ class CommitLog:
         """Open the log for appending at *end*.
 
         Args:
-            warm_up: reserve a segment that is made ahead as a whole, bring it into memory, and lock it there.
-            force_pages: force the pages after so many of them; 0: leave that to the system.
+            warm_up: reserve all of a segment that is made ahead, bring it into memory, and lock it there.
+            force_pages: while warming up, force after this many pages; 0: leave that to the system.
 
         Raises:
             StoreFull: there is no room for the first step.
@@ -95,7 +95,7 @@ class CommitLog:
         self.failed: str | None = None
         self.next_segment: OpenSegment | None = None
         self.making = threading.Lock()
-        # Held by the helper at work, so that its segment is not unmapped.
+        # The helper holds it while it works, so that its segment is not unmapped.
         self.tending = threading.Lock()
         # Segments that were left behind but not yet forced, oldest first, then the current one.
         begin = end - end % segment_size
@@ -109,7 +109,7 @@ class CommitLog:
         self.safe_until = end
         self.helper = SegmentHelper(self, threads)
         try:
-            # What the first puts need; the opening does not wait for more.
+            # Enough for the first puts; opening does not wait for more.
             self.prepare(end, POPULATE_STEP)
         except BaseException:
             self.unmap()
@@ -122,7 +122,7 @@ class CommitLog:
         return self.appended
 
     def commit(self) -> int:
-        """Write to the files all that was appended when this was called, and return that offset.
+        """Write everything appended before this call to the files, and return that offset.
 
         Raises:
             StoreError: the disk refused.
@@ -130,7 +130,8 @@ class CommitLog:
         return self.appended
 
     def peek(self, commit_log_offset: int) -> bytes | memoryview | None:
-        """Return what was appended from there on and is in no file yet; None: the files have it. Under the put lock."""
+        """Return the bytes at *commit_log_offset* that are in no file yet; None: the files have them. Under the put
+        lock."""
         return None
 
     def append(self, records: bytes) -> int:
@@ -147,7 +148,7 @@ class CommitLog:
         return end
 
     def append_blank(self, blank: bytes) -> None:
-        """Write *blank* where the log ends, which is the end of what the segment holds."""
+        """Write *blank* at the end of the log, behind the segment's last record."""
         at = self.appended - self.begin
         self.memory[at : at + len(blank)] = blank
 
@@ -210,9 +211,9 @@ class CommitLog:
         self.make_safe(following)
 
     def forget_removed(self) -> None:
-        """Give up the segment that was made ahead if its file is gone.
+        """Discard the segment that was made ahead if its file is gone.
 
-        A RocketMQ that is started on this store removes files that it finds empty, before it looks at the lock.
+        RocketMQ, started on this store, removes the files that it finds empty before it checks the lock.
         """
         segment = self.next_segment
         if segment is not None and not segment.mapping.has_name():
@@ -220,11 +221,11 @@ class CommitLog:
             self.next_segment = None
 
     def open_segment(self, begin: int) -> OpenSegment:
-        """Return the segment that begins there, made if it is not there yet."""
+        """Return the segment that begins at *begin*; create its file if it is absent."""
         path = self.directory / file_name(begin)
         try:
             if path.exists() and path.stat().st_size == 0:
-                # Its making was interrupted before it had its size.
+                # Its creation was interrupted before it had its size.
                 self.files.remove(path)
             if not path.exists():
                 self.files.create(path, self.segment_size)
@@ -238,17 +239,17 @@ class CommitLog:
         return segment.mapping.memory
 
     def populate(self, segment: OpenSegment, at: int, size: int) -> None:
-        """Bring these bytes of `memory_of` into memory before they are written."""
+        """Fault in these bytes of `memory_of` before they are written."""
         segment.mapping.populate(at, size)
 
     def reserve(self, segment: OpenSegment, until: int) -> None:
-        """Reserve room in *segment* up to *until* at least, and a step more where the disk has it."""
+        """Reserve room in *segment* up to *until* at least, and a step more if the disk has room for it."""
         if until <= segment.reserved:
             return
         mapping = segment.mapping
         generous = min(max(until, segment.reserved + RESERVE_SIZE), self.segment_size)
         for end in (generous, until):
-            # Read again: the helper, or a put, may have reserved meanwhile.
+            # Read again: the helper or a put may have reserved more meanwhile.
             begin = segment.reserved
             if end <= begin:
                 return
@@ -263,15 +264,15 @@ class CommitLog:
 
     @staticmethod
     def refusal(error: OSError, text: str) -> StoreError:
-        """Return the error that says what the system refused."""
+        """Return the error for a refusal of the operating system."""
         full = error.errno in NO_ROOM
         kind = StoreFull if full else StoreError
         advice = "Free room on the disk and put again; nothing was stored." if full else ""
         return kind(f"{text} error={error.strerror}", advice)
 
     def prepare_ahead(self) -> None:
-        """Reserve, populate and make the next segment, ahead of the puts; the helper."""
-        # The put that needs the room meets the same error and reports it; no put waits for the helper.
+        """Reserve, populate and make the next segment, ahead of the puts. The helper calls this."""
+        # The put that needs the room gets the same error and reports it; no put waits for the helper.
         with contextlib.suppress(StoreError), self.tending:
             self.prepare(self.appended)
 
@@ -282,7 +283,7 @@ class CommitLog:
         if at > self.segment_size:
             return
         if segment.reserved - at < RESERVE_SIZE // 2:
-            # `reserve` asks for a step of RESERVE_SIZE first, and for this much where the disk has no more.
+            # `reserve` first tries a step of RESERVE_SIZE, and reserves only this much if the disk has no more.
             self.reserve(segment, min(at + RESERVE_SIZE_MIN, self.segment_size))
         while segment.populated < min(at + populate_size, segment.reserved):
             step = min(POPULATE_STEP, segment.reserved - segment.populated)
@@ -326,7 +327,7 @@ class CommitLog:
             )
 
     def flush(self) -> int:
-        """Force all that was committed when this was called, and return that offset, which is `durable` now.
+        """Force everything committed before this call, and return that offset, which is `durable` now.
 
         Raises:
             StoreReadOnly: the disk refused. What was appended since the last success may be lost, whatever a second

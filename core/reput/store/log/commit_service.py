@@ -64,7 +64,7 @@ class CommitService(ServiceThread):
         return self.interval
 
     def end_waits(self, reason: str) -> None:
-        """Tell the flusher, for which nothing comes any more."""
+        """Tell the flusher that nothing more will be committed."""
         self.on_death(reason)
 
     def do_round(self) -> None:

@@ -1,4 +1,4 @@
-"""FlushService: the thread that forces the log to disk, and wakes those who wait for it in batches.
+"""FlushService: the thread that forces the log to disk, and wakes the threads waiting for it in batches.
 
     ASYNC_FLUSH   every ``flush_interval_commit_log`` if enough pages were written, and in any case every
                   ``flush_commit_log_thorough_interval``; at once for a caller in this process that waits for durable
@@ -24,13 +24,13 @@ from reput.store.service.threads import Threads
 __all__ = ["FlushService", "is_able_to_flush"]
 
 PAGE_SIZE = 4096
-# Between two forces for dispatchers lies so many times the duration of a force, within these bounds, in seconds: a busy
-# writer must not spend its time on them.
+# Between two forces for dispatchers the flusher pauses ASKED_PAUSE_SHARE times the duration of a force, within these
+# bounds in seconds: a busy writer must not spend its time on them.
 ASKED_PAUSE_MIN_S, ASKED_PAUSE_MAX_S = 0.01, 0.05
 ASKED_PAUSE_SHARE = 4
-# Threads that wake each other do so every 50 µs, unless another thread computes, which keeps the interpreter lock from
-# each of them for 5 ms. If fewer than so many woke in this time, the others are woken at once, and so are those of the
-# next forces.
+# Threads that wake each other do so every 50 µs, unless another thread computes: it keeps the interpreter lock from
+# each of them for 5 ms. If fewer than CHAIN_WOKEN_MIN woke in CHAIN_LOOK_SECONDS, all the others are woken at once, and
+# so are all threads of the next forces.
 CHAIN_LOOK_SECONDS = 0.004
 CHAIN_WOKEN_MIN = 2
 FORCES_WITHOUT_CHAIN = 20
@@ -52,8 +52,8 @@ def is_able_to_flush(appended: int, durable: int, least_pages: int, *, is_full: 
 
 
 class FlushService(ServiceThread):
-    """One thread. *on_durable* is called after each success with the new durable offset and what *before_flush* said;
-    *on_failure* once; *on_idle* after each round."""
+    """One thread. It calls *on_durable* after each success, with the new durable offset and the result of
+    *before_flush*; *on_failure* once; *on_idle* after each round."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class FlushService(ServiceThread):
         self.on_durable = on_durable
         self.on_failure = on_failure
         self.on_idle = on_idle
-        # Guards the two below, so that no caller is lost who comes while the list is read, or after the last time.
+        # Guards the two below, so that no caller is lost that registers while the list is read, or after the last read.
         self.waiting = threading.Lock()
         self.callers: list[tuple[int, Callable[[], None]]] = []
         self.ended = False
         # The threads that wait for the next force. It covers every thread that appends and then joins the chain,
-        # because # the flusher replaces the chain before it reads where the log ends.
+        # because the flusher replaces the chain before it reads where the log ends.
         self.group = WakeupChain(self.wakeup)
         # Forces that still wake all their threads at once.
         self.without_chain = 0
@@ -93,7 +93,7 @@ class FlushService(ServiceThread):
         self.told_durable = commit_log.durable
         # Records are published only once they are forced, so the flusher does not wait for whole pages.
         self.hides_unforced = False
-        # A durable reader that is behind wants each flush as soon as it can be had, and asks while it waits for it.
+        # A durable reader that is behind wants each flush as soon as possible, and sets `asked` while it waits.
         self.durable_wanted = False
         self.asked = False
         # When the last force ended, and how long it took.
@@ -101,7 +101,7 @@ class FlushService(ServiceThread):
         self.last_thorough = clock.monotonic()
 
     def wait_durable(self, offset: int, timeout: float) -> bool:
-        """Wait until the log is durable up to *offset*, which was appended; False when *timeout* seconds went by first.
+        """Wait until the log is durable up to *offset*, which was appended; return False after *timeout* seconds.
 
         Raises:
             StoreError: the disk refused.
@@ -109,7 +109,7 @@ class FlushService(ServiceThread):
         log = self.commit_log
         while log.durable < offset:
             group = self.group
-            # The one in place is open only once nothing will be forced any more.
+            # The current chain is open only once there are no further forces.
             if group.is_open:
                 raise StoreError(log.failed or "the store was closed before the log was forced to disk")
             if not group.wait(timeout):
@@ -117,9 +117,9 @@ class FlushService(ServiceThread):
         return True
 
     def begin(self, patience: float) -> None:
-        """Ask for a force of all that was appended; return once it begins, or after *patience* seconds.
+        """Ask for a force of everything appended; return once it begins, or after *patience* seconds.
 
-        A thread that does not wait keeps the interpreter lock, and so the flusher from beginning, for another 5 ms.
+        A thread that does not wait keeps the interpreter lock for another 5 ms, and so delays the flusher.
         """
         group = self.group
         group.ask()
@@ -133,7 +133,7 @@ class FlushService(ServiceThread):
     def call_when_durable(self, offset: int, done: Callable[[], None]) -> None:
         """Call *done* once the log is durable up to *offset* or never will be.
 
-        By the flusher's thread; by the caller's, at once, if the flusher has ended.
+        The flusher's thread calls it. If the flusher has ended, the caller's thread calls it at once.
         """
         with self.waiting:
             if not self.ended:
@@ -173,7 +173,7 @@ class FlushService(ServiceThread):
                 self.wake.wait(max(0.0, self.forced_at + pause - self.clock.monotonic()))
 
     def do_round(self) -> None:
-        """Force the log if a caller waits or enough was written, and call those who waited."""
+        """Force the log if a caller waits or enough was written, and call the callers whose offset is durable."""
         if self.commit_log.failed is not None:
             self.tell_failure()
             self.complete()
@@ -221,7 +221,7 @@ class FlushService(ServiceThread):
             self.group.open()
 
     def tell_failure(self) -> None:
-        """Call *on_failure*, if that was not done yet: it may have been a commit that failed."""
+        """Call *on_failure* unless it was called before. The failure may be one of a commit."""
         if self.commit_log.failed is None:
             return
         if not self.told_failure:
@@ -231,7 +231,7 @@ class FlushService(ServiceThread):
         self.group.open()
 
     def end_waits(self, reason: str) -> None:
-        """Wake all who wait: this thread, or the committer, has died. Nothing is put or forced any more."""
+        """Wake all waiting threads: this thread, or the committer, has died. The store no longer puts or forces."""
         log = self.commit_log
         try:
             # First: later puts would be lost after the last commit.
@@ -246,7 +246,7 @@ class FlushService(ServiceThread):
             self.complete(everyone=True)
 
     def complete(self, everyone: bool = False) -> None:
-        """Call those whose offset is durable; *everyone*: all, for there is no further force."""
+        """Call the callers whose offset is durable; with *everyone*, all of them, since there is no further force."""
         with self.waiting:
             self.ended = everyone
             # Not the log's own offset: a put may have forced it, or failed to, and *on_durable* comes first.

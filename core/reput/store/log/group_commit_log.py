@@ -4,11 +4,10 @@
             appended            committed, durable
 
 With SYNC_FLUSH no put returns before its message is on disk. So all messages since the last force are written and
-forced by one system call. That is faster than forcing what was written through a mapping: there the disk gets the whole
-folio that a message lies in, many pages in recent kernels; here it gets only what was written. And no page has to be in
-memory before.
+forced by one system call. That is faster than forcing a mapping: there the kernel writes the whole folio of a message,
+many pages in recent kernels; here it writes only the message. And no page has to be in memory before.
 
-A writer that is killed loses what it had not forced; no put of these messages had returned.
+A killed writer loses the messages it had not forced; none of their puts had returned.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from reput.store.service.threads import Threads
 
 __all__ = ["GroupCommitLog"]
 
-# With more than that in memory a put forces the log: a disk that is slower than the puts must not fill memory.
+# With more bytes than this in memory a put forces the log: a disk that is slower than the puts must not fill memory.
 GATHERED_MAX = 8 << 20
-# So much may gather behind a running force: a put that waits for a hanging disk holds the put lock, and the other puts
-# would not learn in time that the disk takes too long.
+# This much may gather behind a running force: a put that waits for a hanging disk holds the put lock, and the other
+# puts would not learn in time that the disk takes too long.
 GATHERED_BEHIND_MAX = 32 << 20
 
 
@@ -59,7 +58,7 @@ class GroupCommitLog(CommitLog):
         return self.durable
 
     def peek(self, commit_log_offset: int) -> bytes | None:
-        """As `CommitLog`, of what was appended by one call."""
+        """As `CommitLog`; *commit_log_offset* is where one call of `append` began."""
         return self.gathered.get(commit_log_offset)
 
     def append(self, records: bytes) -> int:
@@ -75,7 +74,7 @@ class GroupCommitLog(CommitLog):
         self.gathered[self.appended] = blank
 
     def flush(self) -> int:
-        """Force all that was appended when this was called, and return that offset, which is `durable` now.
+        """Force everything appended before this call, and return that offset, which is `durable` now.
 
         Raises:
             StoreError: the disk refused. As `CommitLog`.
@@ -96,7 +95,7 @@ class GroupCommitLog(CommitLog):
             while at < until:
                 begin = at
                 pieces: list[bytes] = []
-                # Usually all of it. Large batches go in several writes, so that they are not copied as a whole.
+                # Usually one write. Large batches take several, so that they are not copied as a whole.
                 while at < until and at - begin < GATHERED_MAX:
                     pieces.append(self.gathered[at])
                     at += len(pieces[-1])
@@ -107,9 +106,9 @@ class GroupCommitLog(CommitLog):
     def make_safe(self, end: int) -> None:
         """As `CommitLog`; forces the log if much was gathered."""
         super().make_safe(end)
-        # A force that runs now is followed by another one for what came meanwhile.
+        # After a running force, another one follows for the bytes that came meanwhile.
         if end - self.durable > (GATHERED_BEHIND_MAX if self.forcing.locked() else GATHERED_MAX):
             self.flush()
 
     def populate(self, segment: OpenSegment, at: int, size: int) -> None:
-        """No page is written through the mapping."""
+        """Do nothing: no page is written through the mapping."""

@@ -1,9 +1,9 @@
-"""LogClock: the time by which a log and its transactions grow old. A wall clock that is set ages nothing at once.
+"""LogClock: the clock by which a log and its transactions age. A jump of the wall clock ages nothing at once.
 
-A wall clock may jump: a bad time server, a virtual machine that wakes up, a hand. RocketMQ believes it, and an hour of
-``deleteWhen`` that it passes through removes the log. This one goes on from the log's newest store time, or from the
-wall clock at the opening where the two agree, by the monotonic clock. While the wall clock says something else, the
-earlier of the two holds; what it has said for ten minutes is believed.
+A wall clock may jump: a bad time server, a virtual machine that wakes up, an operator. RocketMQ trusts it, and removes
+the log when a jump passes through an hour of ``deleteWhen``. LogClock starts at the log's newest store time, or at the
+wall clock if the two agree at the opening, and advances by the monotonic clock. While the wall clock disagrees, the
+earlier of the two holds. After ten minutes LogClock adopts the wall clock's new time.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ __all__ = ["PARTED_MS", "SETTLED_MS", "LogClock"]
 # Clocks that are slewed differ by less.
 PARTED_MS = 60_000
 SETTLED_MS = 600_000
-# A store that was closed for longer says nothing of the time; one that was opened again soon does.
+# After a longer pause the log's newest store time says nothing about the present time; after a shorter one it does.
 IDLE_MS = 3_600_000
 
 logger = logging.getLogger("reput.store")
 
 
 class LogClock:
-    """Any thread may ask. It learns of a jump when it is asked."""
+    """Any thread may call it. It notices a jump only when it is called."""
 
     def __init__(self, clock: Clock, store_timestamp: int) -> None:
-        """*store_timestamp*: of the log's newest record, 0 without one."""
+        """*store_timestamp*: that of the log's newest record, 0 without one."""
         self.clock = clock
         self.lock = threading.Lock()
         now, ticks = clock.now_ms(), self.ticks()
         is_far = store_timestamp > 0 and now - store_timestamp > IDLE_MS
-        # What the wall clock was ahead of the monotonic one when it was believed last.
+        # How far the wall clock was ahead of the monotonic one when it was last trusted.
         self.offset = (store_timestamp if is_far else now) - ticks
-        # Another one that it shows, and since when.
+        # A different offset that the wall clock shows now, and since when.
         self.other: tuple[int, int] | None = (now - ticks, ticks) if is_far else None
-        # It was set since the opening.
+        # The wall clock was set since the opening.
         self.was_set = False
 
     def ticks(self) -> int:
@@ -50,7 +50,7 @@ class LogClock:
         return now - max(ahead, 0)
 
     def look(self) -> tuple[int, int]:
-        """Return the wall clock, and what it is ahead of the time that is believed; learn from both."""
+        """Return the wall clock, and how far it is ahead of the trusted time; update the trusted offset."""
         with self.lock:
             now, ticks = self.clock.now_ms(), self.ticks()
             offset = now - ticks
@@ -67,11 +67,11 @@ class LogClock:
             return now, ahead
 
     def believe(self, offset: int) -> None:
-        """Take what the wall clock is ahead of the monotonic one for right. Under the lock."""
+        """Trust *offset*, by which the wall clock is ahead of the monotonic one. Under the lock."""
         self.offset, self.other, self.was_set = offset, None, False
 
     def notice(self) -> str | None:
-        """Return what an operator should know of the clock; None: nothing."""
+        """Return a warning for the operator if the clock was set; None otherwise."""
         now, ahead = self.look()
         if not self.was_set:
             return None

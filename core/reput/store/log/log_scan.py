@@ -1,7 +1,7 @@
 """LogScan: the commit log read in bulk, as the columns that dispatchers get.
 
-One reader, its own descriptors, read-only. The writer's ring hands out the same columns for what it has just appended;
-this is how everyone else comes to them: late starters, lapped readers, rebuilds.
+One reader, its own descriptors, read-only. The writer's ring hands out the same columns for fresh records. Readers that
+start late, readers that the ring has lapped, and rebuilds use this scan.
 
 Source of the requests: RocketMQ store, CommitLog.checkMessageAndReturnSize and DispatchRequest.
 """
@@ -99,7 +99,7 @@ class LogScan:
         return ScannedRange(self.requests(columns), end, timestamp)
 
     def locate(self, commit_log_offset: int, until: int, size_max: int = CHUNK_SIZE) -> tuple[RecordColumns, int]:
-        """Return the records from *commit_log_offset* on, as `scan` does, and the offset to go on from."""
+        """Return the records from *commit_log_offset* on, as `scan` does, and the offset where to continue."""
         segment = self.segments.holding(commit_log_offset)
         readable = min(until, segment.begin + segment.size, segment.end) - commit_log_offset
         size = min(size_max, readable)
@@ -204,7 +204,7 @@ class LogScan:
         return DispatchColumns(queues, rows.tobytes(), texts)
 
     def tags_codes(self, found: FoundProperties, at: Array, size: Array) -> Array:
-        """Return the hash of each record's tags, 0 without some; *at* and *size* say where they lie."""
+        """Return the hash of each record's tags, 0 without tags; *at* and *size* say where they lie."""
         joined, begin = join_runs(found.bytes, at, size)
         hashes, _ = self.hashes.find(joined[WORD_SIZE:].tobytes(), begin - WORD_SIZE, size)
         return hashes.view(np.int32)
@@ -233,10 +233,10 @@ class LogScan:
 
 
 def verified(columns: RecordColumns) -> RecordColumns:
-    """Return the records up to the first whose CRC does not fit.
+    """Return the records before the first one whose CRC does not match.
 
     Raises:
-        DamagedStore: that is the first of all.
+        DamagedStore: the very first record does not match.
     """
     bad = columns.first_bad_record()
     if bad == 0:
@@ -292,5 +292,5 @@ class FoundProperties:
         return at, size
 
     def text(self, at: Array, size: Array, number: int) -> bytes:
-        """Return the value of one record, of what `value` returned."""
+        """Return the value of record *number*; *at* and *size* are those that `value` returned."""
         return bytes(self.bytes[at[number] : at[number] + size[number]])

@@ -1,8 +1,8 @@
-"""PageCacheWatch: whether the put that has the lock is stuck, because the system does not give it the page it wants.
+"""PageCacheWatch: detects that the put which holds the put lock is stuck waiting for a page of the page cache.
 
-Every further put would only queue up behind it, so puts are refused until it gets on. A look takes no lock and waits
-for nothing: a put that has it and lets the log grow is at work, however many want it after that. The flusher
-looks in each round; whether a put is refused is decided by what that put finds.
+Every further put would only queue up behind it, so the store refuses puts until it continues. A look takes no lock and
+never blocks: while the log grows, the put that holds the lock is at work, however many wait for the lock. The flusher
+looks in each round; each put decides by what it finds itself whether it is refused.
 
 Source: RocketMQ store, DefaultMessageStore.isOSPageCacheBusy.
 """
@@ -37,7 +37,7 @@ class PageCacheWatch:
         self.held_since = 0.0
 
     def is_stuck(self) -> bool:
-        """Tell whether a put that comes now would queue up behind one that is stuck."""
+        """Tell whether a new put would queue up behind a stuck one."""
         if not self.put_lock.locked():
             return False
         appended = self.commit_log.appended

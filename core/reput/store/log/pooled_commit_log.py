@@ -4,8 +4,8 @@
             appended            committed         durable
 
 A put never waits for the system's page cache or its write-back. In return a message is only in this process's memory
-until it is committed: a writer that is killed loses what it had not committed, and no reader sees a message before.
-Each segment that is written has a buffer of its own, of the segment's size. When all of it is committed, the buffer
+until it is committed: a killed writer loses the uncommitted messages, and no reader sees a message before its commit.
+Each segment being written has its own buffer of the segment's size. Once the whole segment is committed, the buffer
 goes back to the pool.
 
 Source: RocketMQ store, TransientStorePool and DefaultMappedFile.commit.
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 class TransientStorePool:
     """Up to *buffer_count* buffers of *buffer_size* bytes, each made when it is first needed, and locked in memory.
 
-    The buffer that was given back last is lent first, so that no more memory is used than at any one time.
+    The pool lends the buffer that came back last, so that it touches no more buffers than were ever lent at once.
     """
 
     def __init__(self, buffer_size: int, buffer_count: int) -> None:
@@ -115,14 +115,14 @@ class PooledCommitLog(CommitLog):
             return None
         for segment in list(self.unforced):
             at = commit_log_offset - segment.begin
-            # A buffer that was given back was written; it is not lent again without the put lock.
+            # A returned buffer is written to the file already; only a holder of the put lock borrows it again.
             buffer = segment.buffer
             if 0 <= at < self.segment_size and buffer is not None:
                 return buffer.memory[at : min(self.appended - segment.begin, segment.content_size)]
         return None
 
     def commit(self) -> int:
-        """Write all that was appended when this was called into the files, and return that offset.
+        """Write everything appended before this call into the files, and return that offset.
 
         Raises:
             StoreError: the disk refused. As after a failed force, nothing is trusted again.
@@ -138,7 +138,7 @@ class PooledCommitLog(CommitLog):
             return target
 
     def write(self, segment: OpenSegment, begin: int, target: int) -> None:
-        """Write what *segment* has from *begin* to *target* into its file."""
+        """Write the bytes of *segment* from *begin* to *target* into its file."""
         buffer, mapping = segment.buffer, segment.mapping
         assert buffer is not None
         at = begin - segment.begin
@@ -181,7 +181,7 @@ class PooledCommitLog(CommitLog):
             buffer.populate(at, size)
 
     def flush(self) -> int:
-        """Commit and force all that was appended when this was called, and return that offset.
+        """Commit and force everything appended before this call, and return that offset.
 
         Raises:
             StoreError: the disk refused.
@@ -190,14 +190,14 @@ class PooledCommitLog(CommitLog):
         return super().flush()
 
     def forget_removed(self) -> None:
-        """Give up the segment that was made ahead if its file is gone."""
+        """Discard the segment that was made ahead if its file is gone."""
         segment = self.next_segment
         super().forget_removed()
         if self.next_segment is None:
             self.free_buffer(segment)
 
     def unmap(self) -> None:
-        """Give up every mapping and buffer, and the segment that nothing was written to."""
+        """Release every mapping and buffer, and the segment that holds nothing yet."""
         for segment in (*self.unforced, self.next_segment):
             self.free_buffer(segment)
         self.pool.close()

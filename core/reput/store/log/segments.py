@@ -56,12 +56,12 @@ class SegmentFile:
             raise self.unreadable(commit_log_offset, len(buffer), error) from error
 
     def seek_data(self, commit_log_offset: int) -> int:
-        """Return the next place from *commit_log_offset* on that is no hole of the file, else where its bytes end."""
+        """Return the next offset from *commit_log_offset* on that is not in a hole of the file, else the file's end."""
         try:
             begin = self.segment.begin
             return begin + os.lseek(self.descriptor, commit_log_offset - begin, os.SEEK_DATA)
         except OSError:
-            # ENXIO: nothing but a hole up to the end.
+            # ENXIO: only a hole up to the end.
             return self.segment.begin + self.segment.size
 
     def unreadable(self, commit_log_offset: int, size: int, error: OSError) -> DamagedStore:
@@ -135,13 +135,13 @@ class Segments:
         return self.list[-1].begin + self.list[-1].size
 
     def leave_out_below(self, commit_log_offset: int) -> None:
-        """Leave out all segments before that of this byte, but never the last one."""
+        """Leave out all segments before the one that holds this byte, but never the last one."""
         count = min(bisect_right(self.begins, commit_log_offset) - 1, len(self.begins) - 1)
         if count > 0:
             del self.list[:count], self.begins[:count]
 
     def missing(self) -> list[tuple[int, int]]:
-        """Return the ranges (begin, end) between the first segment and the last whose bytes no file has."""
+        """Return the ranges (begin, end) between the first segment and the last that no file covers."""
         return [
             (segment.begin + segment.size, following.begin)
             for segment, following in pairwise(self.list)
@@ -183,7 +183,7 @@ class Segments:
         """Return *size* bytes of one segment.
 
         Raises:
-            OffsetOutOfRange: no segment holds them all, or none any more.
+            OffsetOutOfRange: no segment holds them all, or retention has removed it.
             DamagedStore: the disk cannot read them.
         """
         segment = self.find(commit_log_offset)
@@ -212,10 +212,10 @@ class Segments:
 
 
 def shown_segment_size(found: list[tuple[int, str, int]]) -> int:
-    """Return the size of a full segment, as names and lengths of the files show it.
+    """Return the size of a full segment, derived from the names and lengths of the files.
 
-    The distance of two names is a multiple of it (a segment may be missing), and a file may have been cut short, so the
-    most frequent of all distances and lengths holds.
+    The distance between two names is a multiple of it, because a segment may be missing, and a file may have been cut
+    short. The most frequent of all distances and lengths therefore decides.
     """
     sizes = [size for _, _, size in found]
     distances = [found[i + 1][0] - found[i][0] for i in range(len(found) - 1)]

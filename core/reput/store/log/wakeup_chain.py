@@ -115,6 +115,6 @@ class WakeupChain:
         self.wake_next()
 
     def wake_all(self) -> None:
-        """Wake at once all threads that are left: one that was interrupted as it woke may not have woken the next."""
+        """Wake all remaining threads at once: a thread interrupted while it woke may not have woken the next one."""
         while self.waiting:
             self.wake_next()
