@@ -1,1 +1,1 @@
-"""Bytes on disk: the commit log, its views' files and what stands beside them. Knows no ring, process or socket."""
+"""Bytes on disk: the commit log, the files of its views, and reput's own files. Knows no ring, process or socket."""

@@ -1,9 +1,9 @@
 """BuilderDispatcher: a dispatcher that keeps its cursor, and what its files hold there, in one sealed file.
 
-    start     the kept state is read ──▶ the files are brought back to it ──▶ the log comes from there on
+    start     kept state read ──▶ files restored to it ──▶ the log is dispatched from there on
     flush     files forced, on a thread ──▶ cursor and state replaced as one file
-    truncate  the shorter state kept ──▶ the files cut: a crash in the middle leaves them one behind it
-    expire    the state without them kept ──▶ files removed
+    truncate  shorter state kept ──▶ files cut; after a crash in between, the files hold more than the state
+    expire    state without the old files kept ──▶ files removed
 
 The views in RocketMQ's own places are built this way. Each has a builder, which knows its files and their state.
 """
@@ -96,17 +96,17 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
         self.flushing: BackgroundWork | None = None
         self.flushing_to: Cursor | None = None
         self.flushed = False
-        # Parts of a flush that are forced, how many of them the host knows of, and whether the dispatcher waits for it.
+        # Forced parts of a flush, how many of them the host knows of, and whether the dispatcher waits for the flush.
         self.part_count = self.told_count = 0
         self.is_awaited = False
 
     # What each view defines.
 
     def restore(self, kept: Kept) -> None:
-        """Bring the files to *kept*.
+        """Restore the files to the state *kept*.
 
         Raises:
-            DamagedStore: they do not hold what it says.
+            DamagedStore: the files do not hold what *kept* says.
         """
         raise NotImplementedError
 

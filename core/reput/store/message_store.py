@@ -74,7 +74,7 @@ class MessageStore:
         `recorded_settings`.
 
         Raises:
-            NotAStore: the directory has files in it, but no commit log.
+            NotAStore: the directory has files, but no commit log.
             StoreReadOnly: this user may not write there, or the file system is read-only.
             StoreLocked: another process writes it.
             StoreFull: the disk has no room for the store's own files.
@@ -141,7 +141,7 @@ class MessageStore:
 
     @property
     def committed(self) -> int:
-        """Commit-log offset up to which records are readable: `appended`, but for what is in the transient pool."""
+        """Commit-log offset up to which records are readable: `appended` without the bytes in the transient pool."""
         return self.commit_log.committed
 
     @property
@@ -185,7 +185,7 @@ class MessageStore:
 
     def tell_notice(self) -> None:
         """Show in `reput status` what an operator should know, or that it is over."""
-        # The numbers of a notice change from round to round. What is the matter stands before them.
+        # The numbers of a notice change from round to round; the text before the colon does not.
         notice = (self.notice or "").partition(":")[0]
         if notice != self.told_notice:
             self.told_notice = notice
@@ -216,7 +216,7 @@ class MessageStore:
         Raises:
             MessageIllegal: it breaks a limit. Nothing was stored, as with every error here but the last.
             StoreFull: the disk has no room.
-            StoreReadOnly, StoreClosed: the store takes nothing any more, or could not force the message to disk.
+            StoreReadOnly, StoreClosed: the store no longer accepts messages, or could not force the message to disk.
         """
         if not self.sync_flush:
             return self.appender.append(message)
@@ -250,7 +250,7 @@ class MessageStore:
             results = self.appender.append_batch(messages)
         except StoreError as error:
             if error.stored_count:
-                # The error counts as stored only what is on disk.
+                # The error reports as stored only what is on disk.
                 self.durability.wait(self.commit_log.appended)
             raise
         if results and not self.durability.wait(results[-1].next_commit_log_offset):
@@ -294,8 +294,8 @@ class MessageStore:
     def trim(self, path: Path, commit_log_offset_min: int) -> None:
         """Remove the oldest segment; the log then begins at *commit_log_offset_min*.
 
-        Readers in this process learn it first, so none of them finds only a part of what it reads. Views learn it last:
-        after a crash they may have more than the log, never less.
+        Readers in this process learn of it first, so none of them finds only a part of what it reads. Views learn of it
+        last: after a crash they may have more than the log, never less.
         """
         before, self.commit_log_offset_min = self.commit_log_offset_min, commit_log_offset_min
         try:
@@ -319,7 +319,7 @@ class MessageStore:
     def close(self, *, views_complete: bool) -> None:
         """Close the log. *views_complete*: consume queue, ext and index, where enabled, are durable up to its end.
 
-        Only then, and if the log is durable itself, is ``abort`` removed: otherwise RocketMQ recovers what is missing.
+        Only then, and if the log itself is durable, is ``abort`` removed; otherwise RocketMQ recovers what is missing.
         """
         self.stop_puts()
         try:
@@ -331,7 +331,7 @@ class MessageStore:
             self.store_files.close()
 
     def give_back(self, *, views_complete: bool = True) -> None:
-        """Close a store whose opening fails later on: nothing was put, so it is as cleanly closed as it was found.
+        """Close a store whose opening fails later: nothing was put, so its state on disk is as clean as before.
 
         *views_complete*: as of `close`, if dispatchers have run already.
         """
@@ -344,6 +344,6 @@ class MessageStore:
             self.close(views_complete=found is not None)
 
     def forget(self) -> None:
-        """In a forked child: this copy is closed, the parent's store goes on."""
+        """Close this copy in a forked child; the parent's store stays open."""
         self.appender.forget()
         self.store_files.store_lock.close()

@@ -47,8 +47,8 @@ def seal_line(row: msgspec.Struct) -> bytes:
 
 
 def is_torn(tail: bytes) -> bool:
-    """Tell whether a crash tore a last line that has no line end. If bytes follow its checksum, it did not: the line was
-    whole, and something has changed its end since."""
+    """Tell whether a crash tore a last line that has no line end. If bytes follow its checksum, it did not: the line
+    was whole, and something has changed its end since."""
     found = SEAL.search(tail)
     return found is None or found.end() == len(tail)
 

@@ -31,11 +31,11 @@ def plan_cleaning(
     """Return what a request would do with each segment now. Reads only, also beside a writer.
 
     Args:
-        cursors: up to where the view of each enabled dispatcher is durable; None: as was noted when the store was open.
+        cursors: up to where the view of each enabled dispatcher is durable; None: as noted when the store was open.
 
     Raises:
         NotAStore: the directory holds no commit log.
-        DamagedStore: what reput noted there is not readable.
+        DamagedStore: reput's notes there are not readable.
     """
     segments = Segments(store_directory / "commitlog")
     clock = clock or Clock()

@@ -38,7 +38,7 @@ logger = logging.getLogger("reput.store")
 
 
 class RetainedLog(Protocol):
-    """What retention asks of the writer."""
+    """The part of the writer that retention uses."""
 
     @property
     def durable(self) -> int:
@@ -89,8 +89,8 @@ class Retention(ServiceThread):
         """Begin to watch.
 
         Args:
-            cursors: tells up to where the view of each enabled dispatcher is durable, None: not known.
-            on_trim: is called whenever a segment went.
+            cursors: returns up to where the view of each enabled dispatcher is durable, None: not known.
+            on_trim: called after each removal of a segment.
         """
         self.cursors = cursors
         self.on_trim = on_trim
@@ -103,10 +103,10 @@ class Retention(ServiceThread):
                 self.wait_for_running(self.seconds_to_next())
 
     def clean(self) -> list[SegmentFate]:
-        """Have go what may, now and whatever the hour; return what is going to become of every segment.
+        """Request removal of every removable segment now, whatever the hour; return the fate of every segment.
 
         Raises:
-            StoreError: the thread that removes them has died.
+            StoreError: the thread that removes segments has died.
         """
         if self.service_name in self.threads.deaths:
             raise thread_death(self.threads.deaths[self.service_name])
@@ -119,7 +119,7 @@ class Retention(ServiceThread):
     # The agent.
 
     def do_work(self) -> int:
-        """Remove segments whose time has come, and return how many went."""
+        """Remove the segments that are due, and return how many were removed."""
         now = self.clock.monotonic()
         try:
             if now >= self.look_at:
@@ -144,7 +144,7 @@ class Retention(ServiceThread):
         return max(0.0, (min(self.delete_at, self.look_at) if self.left else self.look_at) - now)
 
     def look(self) -> None:
-        """See how full the disk is, and stop the puts or let them go on."""
+        """Check how full the disk is, and stop or allow puts."""
         used = self.used_percent()
         level = self.levels.level(used)
         if level is DiskLevel.WARNING:
@@ -185,7 +185,7 @@ class Retention(ServiceThread):
         return 1
 
     def first_two(self) -> tuple[KeptSegment, KeptSegment | None]:
-        """Return the oldest segment and the next one, if there is one, as the file system knows them now."""
+        """Return the oldest segment and the next one, if any, as the file system shows them now."""
         if len(kept := kept_segments(list(islice(self.listed, 2)))) < 2:
             # The listed ones are used up, or another program has removed one.
             self.listed = deque(Segments(self.directory / "commitlog").list)
@@ -199,7 +199,7 @@ class Retention(ServiceThread):
         return list(plan_retention(segments, self.settings, situation))
 
     def situation(self, *, asked: bool) -> Situation:
-        """Return what a plan depends on besides the segments."""
+        """Return the inputs of a plan besides the segments."""
         used = self.used_percent()
         # A request goes by the system clock.
         now = self.clock.now_ms() if asked else self.log_clock.now_ms()

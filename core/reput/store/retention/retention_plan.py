@@ -43,14 +43,14 @@ class KeptSegment(msgspec.Struct, frozen=True):
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """What the plan depends on besides the segments and the settings.
+    """The inputs of a plan besides the segments and the settings.
 
     Attributes:
         now: ms since 1970 UTC.
         log_end: up to where the log is durable.
         level, used_percent: of the disk.
         cursors: commit-log offset up to which the view of each enabled dispatcher is durable; None: not known.
-        asked: a person wants it done now, whatever the hour.
+        asked: an operator wants it done now, whatever the hour.
     """
 
     now: int
@@ -62,11 +62,11 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 class SegmentFate(msgspec.Struct, frozen=True):
-    """What becomes of one segment.
+    """The fate of one segment.
 
     Attributes:
-        goes: it may be removed now.
-        due: when a running store removes it by itself as things stand, ms since 1970; None: unknown.
+        goes: the segment may be removed now.
+        due: when a running store would remove it by itself, ms since 1970; None: unknown.
         reason: why it goes, or what keeps it.
         missed_by: enabled dispatchers that do not have it durably.
     """

@@ -1,4 +1,4 @@
-"""BackgroundWork: a piece of work that a thread does while its owner goes on. Its errors are raised to the owner."""
+"""BackgroundWork: work that a thread does while its owner continues. Its errors are raised in the owner."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ __all__ = ["ServiceThread"]
 
 
 class ServiceThread:
-    """One thread of a store. Subclasses say what a round does, and how long the thread waits before it.
+    """One thread of a store. Subclasses define what a round does, and how long the thread waits before it.
 
     Attributes:
         thread: None before `start`.

@@ -20,7 +20,7 @@ from reput.store.record.record import decode_record
 __all__ = ["shown_delay_levels"]
 
 SECOND_MS = 1_000
-# Units of one queue that are looked at for one whose record is there.
+# How many units of one queue are searched for one whose record is in the log.
 UNITS_MAX = 1_000
 RECORD_SIZE_MAX = 16 << 20
 # Of a tags code that is a hash, or the address of an ext unit.
@@ -50,7 +50,7 @@ def shown_delay(store_directory: Path, queue_directory: Path) -> int | None:
                 delay_ms = due - decode_record(segments.read(offset, size)).store_timestamp
                 return delay_ms if delay_ms >= 0 and delay_ms % SECOND_MS == 0 else None
     except (StoreError, OSError):
-        # Damage, or a file that went: a check says so.
+        # Damage, or a removed file: a check reports it.
         return None
     return None
 

@@ -1,4 +1,4 @@
-"""What is said of a store that is closed, wherever it is used."""
+"""The error for use of a closed store, the same everywhere."""
 
 from __future__ import annotations
 

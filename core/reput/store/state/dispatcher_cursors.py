@@ -38,7 +38,7 @@ def read_dispatcher_cursors(store_directory: Path) -> dict[str, int | None]:
 
 
 def keep_dispatcher_cursors(store_directory: Path, cursors: Mapping[str, int | None], files: Files) -> None:
-    """Note the cursors of all enabled dispatchers; of one that has not said where it is, what was noted before holds.
+    """Note the cursors of all enabled dispatchers. A dispatcher without a cursor yet keeps its earlier note.
 
     Raises:
         OSError: the note was not written.

@@ -1,14 +1,14 @@
-"""Epochs: the histories of one log, and where each parts from the one before.
+"""Epochs: the histories of one log, and where each diverges from the one before.
 
 A history ends where the log is cut, and where another program has written. All epochs share the bytes below the start
 of the later one, so a cursor of an old epoch holds up to the lowest start of the epochs since.
 
-What retention has taken contradicts nothing. An epoch never starts below the log's minimum at that time, and one whose
-start cannot be located starts there: the older history is unknown then, not refuted. Nothing is ever truncated below
-the log's minimum at the time of the truncation.
+Bytes that retention has removed contradict nothing. An epoch never starts below the log's minimum at that time, and one
+whose start cannot be located starts there: the older history is unknown then, not refuted. Nothing is ever truncated
+below the log's minimum at the time of the truncation.
 
-``reput/epochs`` also keeps what the log looked like when we last left it: marks of (offset, CRC-32 of the bytes before
-it). At the next opening they show whether a RocketMQ ran in between, and from where on its bytes differ.
+``reput/epochs`` also records the log as reput last left it, as marks of (offset, CRC-32 of the bytes before it). At the
+next opening they show whether RocketMQ ran in between, and from where on its bytes differ.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class Epochs(msgspec.Struct, frozen=True):
         )
 
     def first_difference(self, cursor: Cursor, commit_log_offset_min: int) -> Cursor | None:
-        """Return the cursor at which a view's history parts from the log's, None where it does not.
+        """Return the cursor at which a view's history diverges from the log's, None if it does not.
 
-        It never lies below *commit_log_offset_min*, the log's minimum now: what the log does not hold any more it
-        cannot contradict. A view that ends there or before has nothing to take back.
+        It never lies below *commit_log_offset_min*, the log's minimum now: the log cannot contradict what it no longer
+        holds. A view that ends there or before has nothing to take back.
 
         Raises:
             StoreError: the cursor belongs to another store.
@@ -111,9 +111,9 @@ class Epochs(msgspec.Struct, frozen=True):
             )
 
     def begin(self, start_offset: int, timestamp: int, *, located: bool = True) -> Epochs:
-        """Return the epochs with a new one that parts at *start_offset*.
+        """Return the epochs with a new one that diverges at *start_offset*.
 
-        *located*: the bytes below are known to be those of the epoch before.
+        *located*: the bytes below are known to be those of the previous epoch.
         """
         # An epoch that lies wholly behind the new start has no bytes left.
         return msgspec.structs.replace(

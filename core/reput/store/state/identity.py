@@ -1,7 +1,7 @@
 """StoreIdentity: ``reput/store.json``, what a store is called and what its bytes mean.
 
-The id is made at the first writing. A store that has none is called by its first record until retention takes that:
-long enough for one run, and no name to go on by. What outlives a run keeps marks, see `reput.table.log_marks`.
+The first writing makes the id. Without an id, the store's first record identifies it until retention removes that
+record: long enough for one run, but not for longer. State that outlives a run keeps marks, see `reput.table.log_marks`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def derive_store_id(segments: Segments) -> str:
 
 
 def has_record(segments: Segments) -> bool:
-    """Tell whether anything was ever appended to a log: its first bytes are not zero, or are not there any more."""
+    """Tell whether anything was ever appended to a log: its first bytes are not zero, or have been removed."""
     return segments.offset_min > 0 or any(segments.read(0, min(FIRST_BYTES, segments.list[0].size)))
 
 

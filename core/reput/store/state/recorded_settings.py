@@ -3,12 +3,12 @@
     "file_sizes": {"mapped_file_size_commit_log": 1073741824, …}
     "settings":   {"message_delay_level": [{"from": 0, "value": "1s 5s"}, {"from": 8192, "value": "1s 5s 1h"}], …}
 
-The first writing records them. From then on every verb uses the recorded value, and a different one is refused unless
-its change is asked for by name. A value holds from a commit-log offset on, so that a change leaves the meaning of what
-lies before it as it was.
+The first writing records them. From then on every verb uses the recorded value, and refuses a different one unless the
+caller names the setting to change. A value holds from a commit-log offset on, so that a change does not affect the
+meaning of earlier bytes.
 
-To record one more setting, add it to `MEANINGS`; a store that has no value of it yet records the one in force at its
-next opening for writing.
+To record one more setting, add it to `MEANINGS`. A store without a value for it records the value in force at its next
+opening for writing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 WORD_SIZE = 4
-# A word that says more is no record's, or one that is not worth the memory.
+# A larger size word belongs to no record, or to one that is not worth the memory.
 FIRST_RECORD_SIZE_MAX = 16 << 20
 FILE_SIZES = (
     "mapped_file_size_commit_log",
@@ -60,7 +60,7 @@ FILE_SIZES = (
     "max_index_num",
 )
 MEANINGS = (
-    # When delayed messages are due, which stands in the units of their queues.
+    # The delivery times of delayed messages, which the units of their queues hold.
     "message_delay_level",
     # Which queues a message is in, and which file holds the offsets of light queues' groups.
     "enable_lmq",
@@ -82,7 +82,7 @@ def load_store_settings(
     changes: Collection[str] = (),
     **settings: object,
 ) -> LoadedSettings:
-    """Return the settings that hold for a store: `load_settings` with what is recorded with it, and what it shows.
+    """Return the settings that hold for a store: `load_settings`, then the recorded values, then what the files show.
 
     Raises:
         ConfigError: as of `load_settings`.
@@ -95,7 +95,7 @@ def load_store_settings(
 
 
 def shown_meaning(store_directory: Path, recorded: Container[str]) -> dict[str, Any]:
-    """Return which of the settings that are not recorded the bytes of a store give away, and their values."""
+    """Return the unrecorded settings that the bytes of a store reveal, with their values."""
     shown: dict[str, Any] = {}
     if "enable_lmq" not in recorded or "enable_multi_dispatch" not in recorded:
         has_light_queues = any(name.startswith(LMQ_PREFIX) for name in names_in(store_directory / "consumequeue"))
@@ -118,7 +118,7 @@ def begins_with_crc(store_directory: Path) -> bool:
             return False
         return CRC_NAME in decode_record(segments.read(begin, size)).properties
     except (StoreError, OSError):
-        # There is no store, no record, or damage, which others name.
+        # There is no store, no record, or damage, which other callers report.
         return False
 
 
@@ -138,10 +138,10 @@ def recorded_values(identity: StoreIdentity) -> dict[str, Any]:
 
 
 def changed_settings(names: Iterable[str]) -> frozenset[str]:
-    """Return the fields of `Settings` that *names* mean, in either spelling, whose recorded values are to change.
+    """Return the fields of `Settings` that *names* mean, in either spelling: their recorded values may change.
 
     Raises:
-        ConfigError: one is no text, or no setting that is recorded.
+        ConfigError: a name is not a string, or not a recorded setting.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise ConfigError(f"the settings that change are a list of names: change_settings={names!r}")
@@ -164,7 +164,7 @@ def meaning_of(settings: Settings) -> dict[str, Any]:
 
 
 def meaning_on_disk(store_directory: Path, settings: Settings) -> dict[str, Any]:
-    """Return the same for a store that is only read: what is not recorded is as the files show it, or else as given."""
+    """Return the same for a store that is only read. Unrecorded settings are as the files show, or else as given."""
     identity = read_identity(store_directory)
     recorded = {} if identity is None else recorded_values(identity)
     unknown = [name for name in FILE_SIZES if name not in recorded]
@@ -173,9 +173,9 @@ def meaning_on_disk(store_directory: Path, settings: Settings) -> dict[str, Any]
 
 
 def enters_tags(store_directory: Path, settings: Settings, identity: StoreIdentity | None) -> bool:
-    """Tell whether the index of a store gets tags: so it is configured or recorded, or RocketMQ has entered some since.
+    """Tell whether the index of a store gets tags: by configuration or record, or because RocketMQ has entered some.
 
-    What one version of RocketMQ began a newer one may go on with, and reput goes on as that did.
+    A newer RocketMQ may start entering tags in an older index; reput then continues to enter them.
     """
     if settings.index_tags:
         return True
@@ -236,7 +236,7 @@ def shown_sizes(store_directory: Path, settings: Settings, names: Collection[str
 
 
 def read_delay_history(store_directory: Path, message_delay_level: str) -> DelayHistory:
-    """Return the delay levels of a store: those given, and before them what is recorded to have held once.
+    """Return the delay levels of a store: those given, and before them the recorded earlier ones.
 
     Raises:
         StoreError: as `read_identity`.

@@ -33,10 +33,10 @@ def queues_in_rocksdb(store_directory: Path) -> Path | None:
 def refuse_queues_in_rocksdb(store_directory: Path) -> None:
     """Refuse a store whose consume queues are in RocksDB alone.
 
-    Taken over as it is, each of its topics would look like one that was deleted.
+    Otherwise each of its topics would look like a deleted one.
 
     Raises:
-        StoreError: it is such a store.
+        StoreError: the consume queues are in RocksDB alone.
     """
     folder = queues_in_rocksdb(store_directory)
     if folder is not None:

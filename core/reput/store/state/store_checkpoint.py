@@ -69,7 +69,7 @@ def encode_checkpoint(checkpoint: StoreCheckpoint) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> StoreCheckpoint:
-    """Return what a file says; what a short one does not say is 0."""
+    """Decode a checkpoint file; fields beyond the end of a short file are 0."""
     return StoreCheckpoint(*FIELDS.unpack_from(data.ljust(FIELDS.size, b"\0")))
 
 
@@ -84,14 +84,15 @@ def read_checkpoint(store_directory: Path) -> StoreCheckpoint:
 def write_checkpoint(
     store_directory: Path, log_timestamp: int, queue_timestamp: int, files: Files, *, index_durable: int | None = None
 ) -> None:
-    """Write the checkpoint: up to which store times the log, and the consume queues, are on disk.
+    """Write the checkpoint: up to which store times the log and the consume queues are on disk.
 
     After a crash RocketMQ drops every index file that ends behind ``index_msg_timestamp``, and dispatches again only
     from ``logics_msg_timestamp`` on. So the latter never passes the begin of the first file that the former leaves out.
-    Where all is dispatched again, all files are left out: one that is kept hides the keys of whatever lies before it.
+    If RocketMQ will dispatch everything again, all files are left out: a kept file hides the keys of all records before
+    it.
 
     Args:
-        index_durable: commit-log offset up to which the index is on disk; None: all of it is.
+        index_durable: commit-log offset up to which the index is on disk; None: the whole index is.
     """
     found = read_checkpoint(store_directory)
     headers = [header for header in read_headers(store_directory / "index") if header.index_count > 1]
@@ -99,7 +100,7 @@ def write_checkpoint(
     covered = max(len(headers) - 1, 0) if queue_timestamp else 0
     while covered and index_durable is not None and headers[covered - 1].end_offset >= index_durable:
         covered -= 1
-    # RocketMQ tells files by their times alone.
+    # RocketMQ tells files apart by their times alone.
     while covered and headers[covered - 1].end_timestamp >= headers[covered].end_timestamp:
         covered -= 1
     if covered < len(headers):
@@ -109,7 +110,7 @@ def write_checkpoint(
         physic_msg_timestamp=log_timestamp,
         logics_msg_timestamp=queue_timestamp,
         index_msg_timestamp=headers[covered - 1].end_timestamp if covered else 0,
-        # What RocketMQ 5.5 left there would have it pass over what it is to dispatch again by the times.
+        # With the value that RocketMQ 5.5 left here, it would skip records that the times say to dispatch again.
         logics_physical_offset=0,
     )
     if checkpoint != found or not (store_directory / "checkpoint").exists():

@@ -1,4 +1,4 @@
-"""The store's lock: it excludes all writers but one.
+"""The store's lock: it admits only one writer.
 
 An open-file-description lock on byte 0 of ``lock``. A classic POSIX lock is lost when anything in the process closes
 that file; this one is not, and still excludes RocketMQ's. It names no process, so the holder's process id and start
@@ -34,7 +34,7 @@ F_OFD_SETLK = 37
 FLOCK = struct.Struct("hhqqi")
 # As long as RocketMQ's word, which is written over it.
 CLAIM = b"rput"
-# How often a lock that another process holds is tried again, for as long as the caller wants to wait.
+# The pause between two attempts to take a lock that another process holds, while the caller waits.
 TRY_INTERVAL_S = 0.05
 
 
@@ -65,7 +65,7 @@ class LockState(NamedTuple):
 
 
 def process_start_time(pid: int) -> int | None:
-    """Return when the process started, in clock ticks since boot; None if there is none. Tells reused ids apart."""
+    """Return when the process started, in clock ticks since boot, which tells reused ids apart; None if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -96,7 +96,7 @@ class StoreLock:
         """Take the lock, after waiting up to *timeout* seconds for it; None: without limit.
 
         Raises:
-            StoreLocked: another process has it; the text names it.
+            StoreLocked: another process holds the lock; the text names the process.
             StoreReadOnly: this user may not write there, or the file system is read-only.
         """
         self.path = store_directory / "lock"
@@ -155,7 +155,7 @@ class StoreLock:
         return LockState(True, int(pid) if pid > 0 else holder_of_open_file(store_directory))
 
     def claim(self) -> None:
-        """Have it known from now on that reput wrote this store last."""
+        """Record that reput wrote this store last."""
         os.pwrite(self.descriptor, CLAIM, 0)
         os.fdatasync(self.descriptor)
 

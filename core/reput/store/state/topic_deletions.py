@@ -1,10 +1,11 @@
 """TopicDeletions: which topics were deleted when, in ``reput/topic_deletions.jsonl``.
 
-A frame tells the views of a deletion. A dispatcher that reads the log instead, because it is late or builds its view
-again, finds the deletions here, each at its place. A deletion is therefore written here before its frame is published.
+A frame in the ring tells the views of a deletion. A dispatcher that reads the log instead, because it is late or
+rebuilds its view, finds the deletions here, each at its place. So a deletion is written here before its frame is
+published.
 
-The records of a deleted topic stay in the log until retention takes them. Queue offsets of a topic of the same name
-begin with 0 again behind its deletion, as RocketMQ has it.
+The records of a deleted topic stay in the log until retention removes them. Behind a deletion, queue offsets of a topic
+of the same name begin with 0 again, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class TopicDeletions:
         return [deletion for deletion in self.lines.read() if deletion.commit_log_offset >= commit_log_offset]
 
     def move_before(self, commit_log_offset: int, files: Files) -> None:
-        """Have those behind *commit_log_offset* happen there: the log was cut, and goes on from there with others.
+        """Move deletions behind *commit_log_offset* to it: the log was cut there and continues with other records.
 
-        Without this they would fall upon records that were put after them.
+        Otherwise the deletions would affect records that were put after them.
         """
         kept = list(self.lines.read())
         moved = [move_deletion(deletion, commit_log_offset) for deletion in kept]
