@@ -1,8 +1,8 @@
 """carried_message: a stored message put once more, under another topic, as RocketMQ's services do it.
 
-Delivering a delayed message, sending one back, committing a half message: the body, the user's flag, the birth and the
-properties go with it. What has an empty value is left behind, as in RocketMQ, whose reader of properties knows none,
-and so is the CRC of the former record.
+Used to deliver a delayed message, send one back, or commit a half message. The copy keeps body, user flag, birth and
+properties. It drops properties with an empty value, as in RocketMQ, whose property parser ignores them, and the CRC of
+the former record.
 
 Source: RocketMQ broker, ScheduleMessageService.messageTimeUp, AbstractSendMessageProcessor.consumerSendMsgBack,
 EndTransactionProcessor.endMessageTransaction.
@@ -21,7 +21,7 @@ __all__ = ["carried_message", "carried_properties"]
 
 
 def carried_properties(record: Record) -> dict[str, str]:
-    """Return the properties of *record* that go with it, in stored order."""
+    """Return the properties that a copy of *record* keeps, in stored order."""
     return {name: value for name, value in filled_properties(record.properties).items() if name != CRC_NAME}
 
 
@@ -31,7 +31,7 @@ def carried_message(
     """Return *record* as a message for *topic*, with these properties.
 
     Args:
-        keeps_store_host: the new record names the broker that stored the former one; else the store's own.
+        keeps_store_host: the new record keeps the store host of the former one; otherwise it gets this store's own.
     """
     return MessageExtBrokerInner(
         topic,

@@ -1,11 +1,11 @@
-"""DelayOffsets: up to where the schedule service has delivered each delay level, on disk.
+"""DelayOffsets: how far the schedule service has delivered each delay level, on disk.
 
     config/delayOffset.json   RocketMQ's: the next queue offset by level
-    reput/delay_offsets       the same, with the commit-log offset behind which every later delivery lies
+    reput/delay_offsets       the same, with the commit-log offset after which every later delivery lies
 
-The second is what makes a delivery happen once: after a kill the log is searched from there on for what was delivered
-since. It is written first, so that the other is never ahead of it. Both are written only when the deliveries they tell
-of are on disk: a message that a power cut takes back is delivered again.
+The second file makes delivery exactly once: after a kill, the log is searched from its offset for later deliveries. It
+is written first, so that RocketMQ's file is never ahead of it. Both are written only when the deliveries they record
+are on disk: if a power cut loses a delivered message, it is delivered again.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ logger = logging.getLogger("reput.consume")
 
 
 class DeliveredUpTo(msgspec.Struct, frozen=True):
-    """What was delivered when the log ended at *commit_log_offset* in *epoch*.
+    """The delivery progress when the log ended at *commit_log_offset* in *epoch*.
 
     Attributes:
-        queue_offsets: by delay level, the first queue offset whose message was not delivered then.
+        queue_offsets: by delay level, the first queue offset not delivered by then.
     """
 
     epoch: int
@@ -43,16 +43,16 @@ class DeliveredUpTo(msgspec.Struct, frozen=True):
 
 
 class DelayOffsets(ServiceThread):
-    """Keeps what *delivered* returns, every ``flush_delay_offset_interval`` while the log grows.
+    """Saves what *delivered* returns, every ``flush_delay_offset_interval`` while it changes.
 
-    `stop` does not keep what was delivered since the last round: one more `keep` does.
+    `stop` does not save deliveries since the last round; call `keep` once more for that.
     """
 
     def __init__(self, writer: MessageStore, delivered: Callable[[], DeliveredUpTo]) -> None:
-        """Read what was kept. *delivered* is called from the own thread.
+        """Read the saved progress. The service's own thread calls *delivered*.
 
         Raises:
-            DamagedStore: neither ``delayOffset.json`` nor its backup can be read, or reput's own file.
+            DamagedStore: reput's own file cannot be read, or neither ``delayOffset.json`` nor its backup can.
         """
         super().__init__("reput-delay-offsets", writer.threads)
         self.writer = writer
@@ -63,7 +63,7 @@ class DelayOffsets(ServiceThread):
         self.kept = read_sealed(self.path, DeliveredUpTo)
 
     def beginning(self) -> DeliveredUpTo | None:
-        """Return what was kept last, if the log still has all that it had then; None: only RocketMQ's file counts."""
+        """Return the saved progress if the log still has everything it had then; None: only RocketMQ's file counts."""
         kept = self.kept
         if kept is None or kept.commit_log_offset > self.writer.appended:
             return None
@@ -75,19 +75,19 @@ class DelayOffsets(ServiceThread):
         return self.writer.settings.flush_delay_offset_interval / 1000
 
     def do_round(self) -> None:
-        """Keep, and report what the disk refuses."""
+        """Save the progress, and log disk errors."""
         try:
             self.keep()
         except (OSError, StoreError) as error:
-            # What was kept before still holds; more of the log has to be searched, that is all.
+            # The former file is still valid; a search only has to cover more of the log.
             logger.warning("delay offsets are not kept now: path=%s error=%s", self.path, error)
 
     def keep(self) -> None:
-        """Write what was delivered so far, once that is on disk.
+        """Write the progress, once the deliveries are on disk.
 
         Raises:
             StoreError: the disk refused to force the log.
-            OSError: it refused one of the files; what was kept before still is.
+            OSError: the disk refused one of the files, which is unchanged.
         """
         now = self.delivered()
         if now == self.kept:

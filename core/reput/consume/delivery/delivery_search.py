@@ -1,11 +1,11 @@
-"""Delivery search: what the schedule service had delivered when its process was killed, found in the log itself.
+"""Delivery search: find in the log what the schedule service had delivered before its process was killed.
 
-    log   … D1 … D2 … │ kept here │ … D3 … x … D4 … end
+    log   … D1 … D2 … │ saved here│ … D3 … x … D4 … end
     queue of the level   1  2 │ 3  4  5  6          → 5 is next
 
-A delivered message is a copy of the scheduled one under its real topic, and a level delivers in the order of its queue.
-So the first copy behind the kept position belongs to the first message that was not delivered then, and so on. Records
-that merely look so (x: somebody put the properties of a delivered message again) agree with none that is due.
+A delivered message is a copy of the scheduled one under its real topic, and a level delivers in queue order. So the
+first copy after the saved position belongs to the first message not delivered by then, and so on. Records that only
+look like deliveries (x: a program put the properties of a delivered message again) match no expected message.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ DELAY_NAME = b"DELAY\x01"
 
 
 def delivered_copies(store_directory: Path, begin: int, end: int) -> Iterator[tuple[int, Record]]:
-    """Yield the delay level and the record of all that look like delivered messages in log [begin, end), in order.
+    """Yield delay level and record of everything that looks like a delivered message in log [begin, end), in order.
 
     Raises:
-        DamagedStore: there is no record at an offset where one is due.
+        DamagedStore: there is no record at an offset where one must begin.
     """
     scan = LogScan(store_directory, passed_over=accepted_damage(store_directory))
     try:
         for columns in scan.pieces(begin, end):
             positions = columns.position.tolist()
             data = bytes(columns.data)
-            # Nearly no record has a delay: the bytes are looked through, not the records.
+            # Hardly any record has a delay, so search the bytes instead of decoding every record.
             found = data.find(DELAY_NAME, positions[0]) if positions else -1
             while found >= 0:
                 index = bisect_right(positions, found) - 1
@@ -56,7 +56,7 @@ def delivered_copies(store_directory: Path, begin: int, end: int) -> Iterator[tu
 
 
 def delivered_level(record: Record) -> int | None:
-    """Return the delay level of a record that a schedule service has delivered, by its properties; else None."""
+    """Return the delay level of a record if its properties are those of a delivered message; else None."""
     properties = record.properties
     if record.topic == SCHEDULE_TOPIC or properties.get("REAL_TOPIC") != record.topic:
         return None
@@ -70,7 +70,7 @@ def delivered_level(record: Record) -> int | None:
 
 
 def is_copy_of(record: Record, scheduled: Record) -> bool:
-    """Whether *record* is what became of *scheduled*: all is the same that a delivery leaves as it was."""
+    """Return whether *record* is the delivery of *scheduled*: every field that a delivery keeps is equal."""
     return (
         record.born_timestamp == scheduled.born_timestamp
         and record.body_crc == scheduled.body_crc
@@ -91,8 +91,8 @@ def find_delivered(
     """Return the next queue offset to deliver by level, after all of *copies*.
 
     Args:
-        queue_offsets: those that were kept; a level without one begins with 0.
-        scheduled_from: yields, for a level and a queue offset, the messages that can be delivered from there on.
+        queue_offsets: the saved ones; a level without one begins at 0.
+        scheduled_from: yields, for a level and a queue offset, the deliverable messages from there on.
     """
     found = dict(queue_offsets)
     waiting: dict[int, Iterator[tuple[int, Record]]] = {}
@@ -120,7 +120,7 @@ def segment_before(store_directory: Path, store_timestamp: int) -> int:
             first = store_timestamp_of(segments.read(segment.begin, min(segment.size, STORE_TIMESTAMP_END_MAX)))
         except OffsetOutOfRange:
             break
-        # A segment that was made ahead is zero, and one may begin with its blank.
+        # A preallocated segment is zero, and a segment may begin with its blank.
         if first is None:
             continue
         if first >= store_timestamp:

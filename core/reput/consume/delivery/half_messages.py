@@ -1,11 +1,11 @@
-"""Half messages as they lie in a store: which of them are not settled, found at the first use.
+"""Half messages as stored: how to find the unsettled ones when transactions are first used.
 
     RMQ_SYS_TRANS_HALF_TOPIC     0  1  2  3  4'      4' is 1 again, after a check
     RMQ_SYS_TRANS_OP_HALF_TOPIC     "0" "3"          so 1 and 2 wait
 
-A half message that is asked about is appended again with a higher count, so one transaction may have several copies.
-It is settled as soon as one of them has its op record, or the log its committed message: a program that was killed
-between the two has delivered, and need not be asked again.
+Each question about a half message appends it again with a higher count, so one transaction may have several copies. It
+is settled as soon as one copy has its op record, or the log has the committed message: a program killed between the two
+has delivered the message, so its sender need not be asked again.
 
 Source: RocketMQ broker, TransactionalMessageServiceImpl and TransactionalMessageBridge.
 """
@@ -38,7 +38,7 @@ __all__ = [
     "real_queue_id",
 ]
 
-# Its committed offsets in both topics say up to where all is settled.
+# Its committed offsets in both topics are the progress up to which all is settled.
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -46,45 +46,45 @@ DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 BATCH = 64
 
-# Unique key, born timestamp, born host and CRC of the body: the same in all copies of a half message, and in what it
-# became.
+# Unique key, born timestamp, born host and CRC of the body: the same in all copies of a half message, and in the
+# committed or discarded message.
 Identity: TypeAlias = tuple[str | None, int, str, int]
 
 
 def identity_of(record: Record) -> Identity:
-    """Return what tells the transaction of a half message, or of a committed one, from others."""
+    """Return the fields that identify the transaction of a half or a committed message."""
     return record.uniq_key, record.born_timestamp, record.born_host, record.body_crc
 
 
 def names_real_queue(half: Record) -> bool:
-    """Whether a half message says where it is to be delivered."""
+    """Return whether a half message names its real topic and queue."""
     return bool(half.properties.get("REAL_TOPIC")) and real_queue_id(half) >= 0
 
 
 def real_queue_id(half: Record) -> int:
-    """Return the queue that a half message is for; -1 where it names none."""
+    """Return the real queue id of a half message; -1: it names none."""
     return int_or(half.properties.get("REAL_QID"), -1)
 
 
 def check_times(record: Record) -> int:
-    """Return how often somebody was asked about a half message; 0 where that is no number."""
+    """Return how often the sender was asked about a half message; 0 if the property is no number."""
     return max(int_or(record.properties.get(CHECK_TIMES), 0), 0)
 
 
 def done_offsets(op: Record) -> list[int]:
     """Return the queue offsets of the half messages that an op record settles.
 
-    RocketMQ 4.3 to 5.0 write one, later ones several with commas.
+    RocketMQ 4.3 to 5.0 write one offset, later versions several with commas.
     """
     offsets = (long_or(text, -1) for text in op.body.decode("ascii", "replace").split(","))
     return [offset for offset in offsets if offset >= 0]
 
 
 def queue_records(reader: MessageReader, topic: str, queue_id: int, queue_offset: int | None) -> Iterator[Record]:
-    """Yield the records of a queue from *queue_offset* on, None: from its first. What the log has lost is missing.
+    """Yield the records of a queue from *queue_offset* on, None: from its first, without those that the log has lost.
 
     Raises:
-        DamagedStore: a record is none.
+        DamagedStore: a record's bytes are damaged.
     """
     low, high = reader.queue_range(topic, queue_id)
     at = low if queue_offset is None else max(queue_offset, low)
@@ -100,9 +100,9 @@ def committed_copies(store_directory: Path, begin: int, end: int) -> Iterator[Re
     """Yield the committed and the discarded messages in log [begin, end).
 
     Raises:
-        DamagedStore: there is no record at an offset where one is due.
+        DamagedStore: there is no record at an offset where one must begin.
     """
-    # Here, because numpy comes with it: only after a kill, and only where half messages wait, is the log searched.
+    # Imported here because it loads numpy: the log is searched only after a kill, and only if half messages wait.
     from reput.store.log.log_scan import LogScan
     from reput.store.recovery.damage_list import accepted_damage
 

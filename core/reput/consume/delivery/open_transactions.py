@@ -1,15 +1,15 @@
-"""OpenTransactions: the transactions of one store that are not settled, and how far all is settled.
+"""OpenTransactions: the unsettled transactions of one store, and the progress up to which all are settled.
 
     half topic   ─┬─▶ `load` ──▶ pending ──▶ `settle` ──▶ message and op record, under one lock
     op topic     ─┤                │
     end of log   ─┘                └─ due ──▶ asked ──▶ `append_again`: a copy with a higher count
 
-A transaction is settled once. Its committed message and the op record that says so are put under one lock, so a kill
-can come between them only at the very end of the log, where the next start finds it. RocketMQ delivers twice what is
-committed twice, or late by the offsets of a copy that was asked about; here the second is refused.
+A transaction is settled once. Its committed message and its op record are put under one lock, so a kill can separate
+them only at the very end of the log, where the next start finds the message. RocketMQ delivers a message twice if it
+is committed twice, or committed late with the offsets of a copy made for a check; here the second commit is refused.
 
-Progress is the committed offset of ``CID_RMQ_SYS_TRANS`` in both topics, as RocketMQ keeps it, and moves only over what
-is on disk.
+Progress is the committed offset of ``CID_RMQ_SYS_TRANS`` in both topics, as in RocketMQ. It moves only over records
+that are on disk.
 
 Source: RocketMQ broker, TransactionalMessageServiceImpl and TransactionalMessageBridge.
 """
@@ -58,7 +58,7 @@ __all__ = ["OpenTransactions", "Transaction", "TransactionalStore"]
 logger = logging.getLogger("reput.consume")
 
 IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-# The longest sleep without a look at the clock of the log, which may come to believe another time.
+# The longest sleep before the log clock is read again, because it may be corrected.
 LOOK_S = 60.0
 LOAD_TIMEOUT_S = 60.0
 
@@ -71,11 +71,11 @@ class SettledUpTo(msgspec.Struct, frozen=True):
 
 
 class Transaction:
-    """One that is not settled.
+    """An unsettled transaction.
 
     Attributes:
         queue_offset, commit_log_offset: of its newest copy in the half topic.
-        copies: queue offsets of all copies that are not passed over yet.
+        copies: queue offsets of all copies that still need an op record.
         due: when to ask about it, ms since 1970.
         uncounted: questions that no copy counts.
     """
@@ -103,7 +103,7 @@ class Transaction:
 
 
 class TransactionServices(Protocol):
-    """What transactions need to know of topics and groups."""
+    """The topics and group offsets that transactions use."""
 
     @property
     def topics(self) -> Topics:
@@ -121,11 +121,11 @@ class TransactionalStore(Protocol):
 
     @property
     def directory(self) -> Path:
-        """Where it lies."""
+        """The store's directory."""
 
     @property
     def settings(self) -> Settings:
-        """What was configured."""
+        """The store's settings."""
 
     @property
     def services(self) -> TransactionServices:
@@ -136,20 +136,20 @@ class TransactionalStore(Protocol):
 
 
 class OpenTransactions:
-    """The open transactions. Everything but `load` and `half_at` happens under `changed`.
+    """The open transactions. Call everything but `load` and `half_at` under `changed`.
 
     Args:
-        reader: of the store, used by nothing else.
+        reader: of the store, for this object alone.
 
     Attributes:
-        changed: guards all of this, and is notified when there is something to do. Reentrant: a checker may commit.
-        pending: what is not settled.
-        schedule: by due time. Entries of transactions that were settled, or are due later now, are passed over.
-        ops_owed: op records that a full disk did not take: (queue id, queue offset of the half message).
-        half_ends: by queue, behind the last half message that is known.
+        changed: guards all state; notified when there is something to do. Reentrant: a checker may commit.
+        pending: the unsettled transactions.
+        schedule: by due time. Entries of settled or rescheduled transactions are skipped.
+        ops_owed: op records still to be written, e.g. after a full disk: (queue id, queue offset of the half message).
+        half_ends: by queue, the offset after the last known half message.
         ops: by queue, the op records, each with the highest half message that it settles.
-        kept: end of the log and progress that are committed once the log is durable so far.
-        moved: the progress is other than what was taken down last.
+        kept: a log end, and the progress to commit once the log is durable up to it.
+        moved: the progress has changed since it was last recorded in `kept`.
     """
 
     def __init__(self, store: TransactionalStore, reader: MessageReader) -> None:
@@ -170,10 +170,10 @@ class OpenTransactions:
         self.moved = True
 
     def load(self) -> None:
-        """Read what is not settled from the half and the op topic, and the end of the log.
+        """Read the unsettled transactions from the half topic, the op topic and the end of the log.
 
         Raises:
-            DispatcherError: the consume queue is not built, or does not come up to the log's end.
+            DispatcherError: the consume queue is not built, or does not reach the log's end in time.
             DamagedStore: a half message cannot be read.
         """
         end = self.writer.appended
@@ -207,7 +207,7 @@ class OpenTransactions:
             self.settle_committed(end)
 
     def know(self, half: Record) -> Transaction:
-        """Take up a half message, or a further copy of one. Under the condition, but for `load`."""
+        """Add a half message, or a further copy of one. Under the condition, except in `load`."""
         transaction = self.pending.get(identity_of(half))
         if transaction is None:
             transaction = self.pending[identity_of(half)] = Transaction(half, 0)
@@ -216,13 +216,13 @@ class OpenTransactions:
             transaction.queue_offset = half.queue_offset
             transaction.commit_log_offset = half.commit_log_offset
         immunity, _ = self.immunity(half)
-        # The clock that says when it is due may be behind the one by which the message was born.
+        # The clock that decides when the message is due may lag behind the clock of its birth.
         born = min(half.born_timestamp, self.writer.log_clock.now_ms())
         self.ask_at(transaction, born + immunity)
         return transaction
 
     def settle_committed(self, end: int) -> None:
-        """Write the op records that a kill has kept from the log, whose end was *end*."""
+        """Write op records that are missing after a kill. *end* is the log's end at loading."""
         begin = min(transaction.commit_log_offset for transaction in self.pending.values())
         kept = read_sealed(self.path, SettledUpTo)
         if kept is not None and kept.commit_log_offset <= end:
@@ -238,7 +238,7 @@ class OpenTransactions:
         self.pay()
 
     def immunity(self, half: Record) -> tuple[int, bool]:
-        """Return for how many ms nobody is asked about a half message, and whether it says so itself."""
+        """Return the ms before the first question about a half message, and whether its own property sets them."""
         seconds = long_or(half.properties.get(IMMUNITY), -1)
         return (self.settings.transaction_time_out, False) if seconds < 0 else (seconds * 1000, True)
 
@@ -251,7 +251,7 @@ class OpenTransactions:
         try:
             record = self.writer.appender.peek(commit_log_offset)
             if record is None:
-                # The segment may be younger than the last look.
+                # The segment may be newer than the reader's last refresh.
                 self.reader.store.log()
                 record = self.reader.store.record_at(commit_log_offset)
         except (DamagedStore, OffsetOutOfRange):
@@ -270,10 +270,10 @@ class OpenTransactions:
     # Settling.
 
     def settle(self, transaction: Transaction, messages: Sequence[Message]) -> list[PutMessageResult]:
-        """Put *messages*, at most one, and the op records of all copies, as one.
+        """Put *messages*, at most one, and the op records of all copies, as one batch.
 
         Returns:
-            where they are, those of the op records behind the message's.
+            Where they are stored: first the message, then the op records.
         """
         self.moved = True
         born_host = self.writer.store_host
@@ -283,7 +283,7 @@ class OpenTransactions:
         except StoreError as error:
             if error.stored_count == 0:
                 raise
-            # A full disk came in between: what is delivered is settled, the rest of its op records are owed.
+            # The disk filled up in between. The delivered message is settled, but op records are owed.
             logger.warning("op records wait for room on the disk: error=%s", error)
             del self.pending[transaction.identity]
             self.owe(transaction)
@@ -298,7 +298,7 @@ class OpenTransactions:
         self.ops_owed += [(transaction.queue_id, queue_offset) for queue_offset in transaction.copies]
 
     def pay(self) -> None:
-        """Write op records that are owed."""
+        """Write the owed op records."""
         while self.ops_owed:
             queue_id, queue_offset = self.ops_owed[0]
             result = self.writer.appender.append(op_message(queue_id, queue_offset, self.writer.store_host))
@@ -306,7 +306,7 @@ class OpenTransactions:
             del self.ops_owed[0]
 
     def append_again(self, transaction: Transaction, half: Record) -> tuple[Record, PutMessageResult]:
-        """Append a copy of *half* that counts one question more; the copies before it are passed over."""
+        """Append a copy of *half* with its check count raised by one; it supersedes the former copies."""
         properties = carried_properties(half)
         properties[CHECK_TIMES] = str(check_times(half) + 1)
         message = carried_message(half, HALF_TOPIC, half.queue_id, properties)
@@ -321,7 +321,7 @@ class OpenTransactions:
     # When to ask.
 
     def first_question(self, transaction: Transaction) -> int:
-        """Return when a transaction is to be asked about that had to wait for a checker."""
+        """Return when to ask about a transaction that had to wait for a checker."""
         _, born, _, _ = transaction.identity
         return min(transaction.due, born + self.settings.transaction_time_out)
 
@@ -332,7 +332,7 @@ class OpenTransactions:
         heapq.heappush(self.schedule, (due, self.sequence, transaction))
 
     def seconds_to_next(self) -> float:
-        """Return when to look again, in seconds."""
+        """Return the seconds until the next look."""
         while self.schedule:
             due, _, transaction = self.schedule[0]
             if self.pending.get(transaction.identity) is transaction and transaction.due == due:
@@ -341,7 +341,7 @@ class OpenTransactions:
         return threading.TIMEOUT_MAX
 
     def take_due(self) -> list[Transaction]:
-        """Return the transactions that are due now; each is looked at again after the interval."""
+        """Return the transactions that are due now, and schedule each again after the check interval."""
         found = []
         with self.changed:
             while self.schedule and self.seconds_to_next() == 0:
@@ -353,7 +353,7 @@ class OpenTransactions:
     # Progress.
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """Return, by queue id, the first half message that is not settled and the first op record that still counts."""
+        """Return, by queue id, the offsets of the first unsettled half message and the first op record still needed."""
         progress = {}
         for queue_id, half_end in self.half_ends.items():
             copies = [min(item.copies) for item in self.pending.values() if item.queue_id == queue_id]
@@ -366,9 +366,9 @@ class OpenTransactions:
         return progress
 
     def keep(self) -> None:
-        """Commit the progress of the last time, if all of that is on disk now, and take the present one down.
+        """Commit the progress recorded before, if the log is durable that far now, and record the present one.
 
-        The file of offsets is written by those who keep it.
+        This commits in memory; the offset keeper writes the file of group offsets.
         """
         with self.changed:
             offsets = self.offsets

@@ -1,10 +1,10 @@
-"""send_back: what a consumer could not handle comes again later, and in the end goes to the dead letters.
+"""send_back: a message that a consumer could not handle is delivered again later, and finally to the dead letters.
 
     orders ── fails ──▶ SCHEDULE_TOPIC_XXXX ── 10 s ──▶ %RETRY%group ── fails ──▶ … 30 s … ──▶ %DLQ%group
                                               reconsume_times + 1 each
 
-The copy keeps body, flag, birth and properties. RETRY_TOPIC says where it came from first, ORIGIN_MESSAGE_ID which
-record it was there, and no copy waits for the disk (WAIT).
+The copy keeps body, flag, birth and properties. RETRY_TOPIC names the first topic, ORIGIN_MESSAGE_ID the record there.
+No copy waits for the disk (WAIT).
 
 Source: RocketMQ broker, AbstractSendMessageProcessor.consumerSendMsgBack.
 """
@@ -29,13 +29,13 @@ from reput_hooks import Record
 
 __all__ = ["RetryingStore", "dead_letter_when_exhausted", "send_back"]
 
-# The first retry waits for as long as this level says, each further one for a level more.
+# The delay level of the first retry; each further one waits one level longer.
 FIRST_DELAY_LEVEL = 3
 UNIT_SUB_FLAG = 2
 
 
 class RetryServices(Protocol):
-    """What a retry needs to know, and counts."""
+    """The topics, groups and counts that a retry uses."""
 
     @property
     def topics(self) -> Topics:
@@ -47,7 +47,7 @@ class RetryServices(Protocol):
 
     @property
     def statistics(self) -> Statistics:
-        """What groups were given and sent back."""
+        """The counts of messages delivered to groups and sent back."""
 
 
 class RetryingStore(Protocol):
@@ -55,7 +55,7 @@ class RetryingStore(Protocol):
 
     @property
     def settings(self) -> Settings:
-        """What was configured."""
+        """The store's settings."""
 
     @property
     def services(self) -> RetryServices:
@@ -74,20 +74,20 @@ def send_back(
     *,
     unit_mode: bool = False,
 ) -> PutMessageResult | None:
-    """Have *record* come again to *group*, or go to the dead letters if it came often enough; the statistics count it.
+    """Redeliver *record* to *group* later, or put it into the dead letters after the last retry; count it.
 
     Args:
         delay_level: 0: longer each time, by RocketMQ's table; below 0: to the dead letters at once.
-        max_reconsume_times: how often it may come again; None: as the group's configuration says.
-        unit_mode: the retry topic is marked as one of RocketMQ's units when it is made.
+        max_reconsume_times: the number of retries; None: as the group's configuration says.
+        unit_mode: a newly created retry topic is marked as one of RocketMQ's units.
 
     Returns:
         Where the copy was stored: in the schedule topic, or among the dead letters. None: the group has no retry
-        queues, so nothing was.
+        queues, so nothing was stored.
 
     Raises:
         RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST; or NO_PERMISSION, the broker or the topic takes no messages.
-        MessageIllegal: with what the copy says more, it breaks a limit, or the group's name makes too long a topic.
+        MessageIllegal: the copy's additional properties break a limit, or the group's name makes too long a topic.
         StoreError: it could not be stored.
     """
     config = store.services.groups.require(group)
@@ -118,7 +118,7 @@ def send_back(
     )
     if not described.perm & PERM_WRITE:
         raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic takes no messages: topic={topic!r}")
-    # The group may have been given more queues after the topic was made; consumers read those of the topic.
+    # The group may have gained queues after the topic was created; consumers read the topic's queues.
     queue_id = random.randrange(max(1, min(queue_nums, described.read_queue_nums)))
     message = carried_message(record, topic, queue_id, properties, keeps_store_host=False)
     result = store.put(
@@ -131,10 +131,10 @@ def send_back(
 def dead_letter_when_exhausted(
     store: RetryingStore, message: MessageExtBrokerInner, max_reconsume_times: int | None = None
 ) -> MessageExtBrokerInner:
-    """Return what is to be put for a message that somebody sends to a retry topic by himself.
+    """Return the message to put for one that a client sends to a retry topic directly.
 
-    Consumers do so when `send_back` failed, or when they give up in their own order. It is *message* itself, or after
-    more deliveries than the maximum the dead letter that it has become; messages for other topics are not changed.
+    Consumers do so when `send_back` failed, or when an orderly consumer gives up. The result is *message* itself, or,
+    after more deliveries than the maximum, its dead letter; messages for other topics are not changed.
 
     Raises:
         RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.

@@ -1,10 +1,10 @@
-"""StoppedCounts: the messages that wait in a store which nobody has open, counted from its queues and offsets.
+"""StoppedCounts: the waiting messages of a store that no program has open, counted from its queues and offsets.
 
-    SCHEDULE_TOPIC_XXXX, queue level - 1 ── behind what delayOffset.json says ──▶ delays
-    RMQ_SYS_TRANS_HALF_TOPIC ── behind what consumerOffset.json says, without an op record ──▶ half messages
+    SCHEDULE_TOPIC_XXXX, queue level - 1 ── after the offset in delayOffset.json ──▶ delays
+    RMQ_SYS_TRANS_HALF_TOPIC ── after the offset in consumerOffset.json, without an op record ──▶ half messages
 
-Both can be told only of a store that was closed cleanly, by reput or by RocketMQ. After a kill the queues may lack the
-log's end, and the log has to be searched for what was delivered: the next opening does both.
+Both counts need a clean close, by reput or by RocketMQ. After a kill, the queues may lack the log's end, and the log
+must be searched for deliveries: the next opening does both.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ CONSUME_QUEUE = "consume_queue"
 
 
 class StoppedCounts(msgspec.Struct, frozen=True):
-    """What waits.
+    """The numbers of waiting messages.
 
     Attributes:
-        waiting_delays: messages that wait for their time, by delay level; None: not known.
-        half_messages: of transactions that are open; None: not known.
+        waiting_delays: messages not delivered yet, by delay level; None: not known.
+        half_messages: of open transactions; None: not known.
     """
 
     waiting_delays: dict[int, int] | None = None
@@ -52,17 +52,17 @@ class StoppedCounts(msgspec.Struct, frozen=True):
 
 
 def count_stopped(store_directory: Path, settings: Settings, reader: MessageReader, log_end: int) -> StoppedCounts:
-    """Return what waits in a store that nobody has open.
+    """Count the waiting messages of a store that no program has open.
 
     Raises:
-        DamagedStore: a file that says so cannot be read, nor its backup.
+        DamagedStore: neither a file of offsets nor its backup can be read.
     """
     if (store_directory / "abort").exists():
         return StoppedCounts()
     epochs = read_epochs(store_directory, read_store_id(store_directory))
     closed_by_reput = epochs.clean_end == log_end
     if closed_by_reput and read_dispatcher_cursors(store_directory).get(CONSUME_QUEUE) != log_end:
-        # Nobody has built the queues up to the end.
+        # The queues were not built up to the log's end.
         return StoppedCounts()
     offsets = consumer_offset_manager(store_directory, settings)
     offsets.load()
@@ -72,10 +72,10 @@ def count_stopped(store_directory: Path, settings: Settings, reader: MessageRead
 
 
 def waiting_delays(store_directory: Path, reader: MessageReader, closed_at: int | None) -> dict[int, int] | None:
-    """Return how many messages wait in each delay level that has any, None if that is not known.
+    """Return the number of waiting messages by delay level, without empty levels; None: not known.
 
     Args:
-        closed_at: the end of the log where reput closed it; None: RocketMQ did, and kept what it had delivered.
+        closed_at: the end of the log where reput closed it; None: RocketMQ closed it, and saved its delay offsets.
     """
     manager = DelayOffsetManager(store_directory)
     manager.load()
@@ -93,13 +93,13 @@ def waiting_delays(store_directory: Path, reader: MessageReader, closed_at: int 
         if following < high:
             waiting[level] = high - following
     if waiting and closed_at is not None and (kept is None or kept.commit_log_offset != closed_at):
-        # It was opened after a kill, and closed again before what was delivered had been found in the log.
+        # The store was opened after a kill, and closed again before the delivery search had finished.
         return None
     return waiting
 
 
 def half_messages(reader: MessageReader, offsets: ConsumerOffsetManager) -> int:
-    """Return how many transactions nobody has settled."""
+    """Return the number of unsettled transactions."""
     pending = set()
     settled = set()
     for queue_id in reader.queue_ids(HALF_TOPIC):

@@ -1,4 +1,4 @@
-"""TransactionChecks: asks senders about the transactions that they have not settled.
+"""TransactionChecks: asks senders about their unsettled transactions.
 
     due ──▶ asked too often, or too old ──▶ TRANS_CHECK_MAX_TIME_TOPIC
      └────▶ half message appended again, with a higher count ──▶ checker ─┬─ COMMIT, ROLLBACK: settled
@@ -29,17 +29,17 @@ __all__ = ["Checker", "TransactionChecks"]
 logger = logging.getLogger("reput.consume")
 
 HOUR_MS = 3_600_000
-# The pause before something is tried again that the store did not take.
+# The pause before retrying after an error of the store.
 PAUSE_MS = 1_000
 # How long a close waits for a checker. Its sender is asked again after the next opening.
 CHECKER_PATIENCE_S = 10.0
 
-# Is given a half message under its real topic and queue id, and says what becomes of it.
+# Receives a half message under its real topic and queue id, and returns the state of its transaction.
 Checker: TypeAlias = Callable[[Record], TransactionState | None]
 
 
 class TransactionChecks(ServiceThread):
-    """Asks, on a thread of its own, and commits the progress of the transactions meanwhile."""
+    """Asks senders on a thread of its own, which also commits the progress of the transactions."""
 
     def __init__(self, transactions: OpenTransactions, topics: Topics) -> None:
         super().__init__("reput-transactions", transactions.writer.threads)
@@ -53,7 +53,7 @@ class TransactionChecks(ServiceThread):
         self.start()
 
     def set_checker(self, producer_group: str, checker: Checker | None) -> None:
-        """Ask *checker* about transactions of a group; None: ask no one."""
+        """Ask *checker* about transactions of a group; None: stop asking."""
         transactions = self.transactions
         with self.changed:
             if checker is None:
@@ -67,7 +67,7 @@ class TransactionChecks(ServiceThread):
             self.changed.notify_all()
 
     def run(self) -> None:
-        """Ask until stopped; the own thread."""
+        """Ask until stopped, on the own thread."""
         transactions = self.transactions
         interval = self.settings.flush_consumer_offset_interval / 1000
         while True:
@@ -86,7 +86,7 @@ class TransactionChecks(ServiceThread):
                     try:
                         self.ask(transaction)
                     except (MessageIllegal, RequestRefused) as error:
-                        # Trying again changes nothing, and the others do not wait for it.
+                        # A retry at once would not help, and would hold up the others.
                         logger.error(
                             "a transaction cannot be settled: producer_group=%s commit_log_offset=%d error=%s",
                             transaction.producer_group,
@@ -100,14 +100,14 @@ class TransactionChecks(ServiceThread):
                     self.changed.wait_for(lambda: self.stopping, PAUSE_MS / 1000)
 
     def ask(self, transaction: Transaction) -> None:
-        """Ask about one transaction, or discard it if that was done too often, or it is too old."""
+        """Ask about one transaction, or discard it if it is too old or was asked about too often."""
         with self.changed:
             if self.stopping or self.transactions.pending.get(transaction.identity) is not transaction:
                 return
             try:
                 half = self.transactions.half_at(transaction.commit_log_offset)
             except RequestRefused as error:
-                # Retention was faster than anybody's answer.
+                # Retention has deleted the half message before it was settled.
                 logger.error("a transaction is lost: producer_group=%s error=%s", transaction.producer_group, error)
                 del self.transactions.pending[transaction.identity]
                 self.transactions.moved = True
@@ -124,13 +124,13 @@ class TransactionChecks(ServiceThread):
             try:
                 half, result = self.transactions.append_again(transaction, half)
             except MessageIllegal:
-                # With its count it would break a limit that it does not break without.
+                # The count property would make the message exceed a limit, so count in memory.
                 transaction.uncounted += 1
                 result = None
         if result is not None:
-            # With SYNC_FLUSH nobody is shown what a power cut may take back.
+            # With SYNC_FLUSH, a checker must not see a message that a power cut may still lose.
             self.writer.forced(result)
-        # Without the lock: a checker may take its time, and senders go on.
+        # Without the lock: a checker may be slow, and must not block senders.
         try:
             state = checker(replace(half, topic=half.properties["REAL_TOPIC"], queue_id=real_queue_id(half)))
         except (Exception, SystemExit):
@@ -145,7 +145,7 @@ class TransactionChecks(ServiceThread):
                 self.transactions.settle(transaction, delivered_messages(half, state))
 
     def discard(self, transaction: Transaction, half: Record) -> None:
-        """Put a half message where somebody may look after it, and settle it."""
+        """Put a half message into the topic of discarded ones, for inspection, and settle it."""
         logger.warning(
             "a transaction is given up: producer_group=%s check_times=%d commit_log_offset=%d topic=%s",
             transaction.producer_group,
@@ -162,7 +162,7 @@ class TransactionChecks(ServiceThread):
             self.changed.notify_all()
 
     def stop(self) -> None:
-        """End the thread, or leave it to a checker that does not return."""
+        """End the thread; abandon it if a checker does not return in time."""
         self.stopping = True
         self.wakeup()
         if not self.join(CHECKER_PATIENCE_S):

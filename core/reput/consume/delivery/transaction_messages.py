@@ -42,7 +42,7 @@ class TransactionState(enum.IntEnum):
     ROLLBACK = TRANSACTION_ROLLBACK_TYPE
 
 
-# What settles a transaction; by anything else nobody has decided.
+# The states that settle a transaction; any other leaves it open.
 SETTLING = (TransactionState.COMMIT, TransactionState.ROLLBACK)
 
 
@@ -61,7 +61,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
 
 
 def op_message(queue_id: int, queue_offset: int, born_host: bytes) -> Message:
-    """Return the op record of one half message. One offset without a comma is what every version reads."""
+    """Return the op record of one half message. Every RocketMQ version can read a single offset without a comma."""
     return MessageExtBrokerInner(
         OP_TOPIC,
         str(queue_offset).encode(),
@@ -72,17 +72,17 @@ def op_message(queue_id: int, queue_offset: int, born_host: bytes) -> Message:
 
 
 def require_half(half: object) -> None:
-    """Refuse what is no half message.
+    """Check the type of *half*.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: it is no half message.
     """
     if not isinstance(half, HalfMessage):
         raise ConfigError(f"this is no half message: half={half!r:.100}", "Give what `put_half` returned.")
 
 
 def half_message(message: Message, producer_group: str, born_host: bytes) -> MessageExtBrokerInner:
-    """Return *message* as the half topic keeps it.
+    """Return *message* as the half topic stores it.
 
     Source: RocketMQ broker, TransactionalMessageBridge.parseHalfMessageInner.
     """
@@ -114,14 +114,14 @@ def half_message(message: Message, producer_group: str, born_host: bytes) -> Mes
 
 
 def delivered_messages(half: Record, state: TransactionState) -> list[Message]:
-    """Return what is delivered when a transaction is settled so: its message, or nothing."""
+    """Return the messages to deliver when a transaction is settled with *state*: its message, or none."""
     return [committed_message(half)] if state == TransactionState.COMMIT else []
 
 
 def committed_message(half: Record) -> MessageExtBrokerInner:
-    """Return what a half message is delivered as. On disk its properties are all still there, as in RocketMQ.
+    """Return the message to deliver for a half message. On disk it keeps all properties, as in RocketMQ.
 
-    One that a client has delayed, which RocketMQ's own do not, waits from now on.
+    If a client set a delay, which RocketMQ's own clients do not, the delay begins now.
     """
     message = carried_message(half, half.properties["REAL_TOPIC"], real_queue_id(half), carried_properties(half))
     return msgspec.structs.replace(

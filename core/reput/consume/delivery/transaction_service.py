@@ -1,9 +1,9 @@
-"""TransactionService: messages that are stored first and delivered only when their sender says so.
+"""TransactionService: messages that are stored first and delivered only when their sender commits them.
 
     put_half ─▶ RMQ_SYS_TRANS_HALF_TOPIC ──┬─ commit ───▶ real topic and queue  +  op record, under one lock
                      ▲      │              └─ rollback ─▶ op record
-                     └──────┘ the sender says nothing: it is asked, and the half message appended again with a
-                              higher count; after so many times it goes to TRANS_CHECK_MAX_TIME_TOPIC
+                     └──────┘ the sender does neither: it is asked, and the half message appended again with a
+                              higher count; after transaction_check_max times it goes to TRANS_CHECK_MAX_TIME_TOPIC
 
     with reput.open("store") as store:
         transactions = store.transactions
@@ -48,10 +48,10 @@ class TransactionService:
     """
 
     def __init__(self, store: TransactionalStore, reader: MessageReader) -> None:
-        """Find the transactions that are not settled. *reader* is used by nothing else.
+        """Find the unsettled transactions. *reader* is for this service alone.
 
         Raises:
-            DispatcherError: the consume queue is not built, or does not come up to the log's end.
+            DispatcherError: the consume queue is not built, or does not reach the log's end in time.
             DamagedStore: a half message cannot be read.
         """
         self._writer = store.writer
@@ -64,11 +64,11 @@ class TransactionService:
         self._checks = TransactionChecks(self._open, topics)
 
     def put_half(self, producer_group: str, message: Message) -> HalfMessage:
-        """Store *message* so that nobody sees it before it is committed.
+        """Store *message* so that consumers do not see it before it is committed.
 
         Raises:
             RequestRefused: NO_PERMISSION; the store takes no transactions (``reject_transaction_message``).
-            MessageIllegal: it breaks a limit, or is delayed, which transactions are not.
+            MessageIllegal: it breaks a limit, or has a delay, which transactions do not support.
             StoreError: as `Store.put`.
         """
         if self._settings.reject_transaction_message:
@@ -88,7 +88,7 @@ class TransactionService:
             raise MessageIllegal(f"what transactions are kept in has no transactions: topic={message.topic!r}")
         message = self._writer.topic_table.with_queue(message)
         half = half_message(message, producer_group, self._writer.born_host)
-        # Whatever the real topic refuses is refused now, and not when it is too late.
+        # If the real topic would refuse the message, refuse it now and not at the commit.
         self._writer.preparer.prepare(msgspec.structs.replace(half, topic=message.topic, queue_id=message.queue_id))
         with self._open.changed:
             result = self._writer.appender.append(half)
@@ -107,7 +107,7 @@ class TransactionService:
         return await asyncio.to_thread(self.put_half, producer_group, message)
 
     def commit(self, half: HalfMessage) -> PutMessageResult:
-        """Have a half message delivered, once, and return where it lies now.
+        """Deliver a half message, exactly once, and return where it is stored.
 
         Raises:
             RequestRefused: the transaction is settled already, or was never begun.
@@ -123,11 +123,11 @@ class TransactionService:
         return await asyncio.to_thread(self.commit, half)
 
     def rollback(self, half: HalfMessage) -> None:
-        """Have nobody ever see a half message.
+        """Settle a transaction without delivering its half message.
 
         Raises:
             RequestRefused: the transaction is settled already, or was never begun.
-            StoreError: that could not be stored; the transaction is still open.
+            StoreError: the op record could not be stored; the transaction is still open.
         """
         require_half(half)
         self.end(half.producer_group, half.commit_log_offset, half.queue_offset, TransactionState.ROLLBACK)
@@ -145,19 +145,19 @@ class TransactionService:
         *,
         from_check: bool = False,
     ) -> PutMessageResult | None:
-        """Settle the transaction whose half message lies there, as END_TRANSACTION asks for.
+        """Settle the transaction of the half message at *commit_log_offset*, as END_TRANSACTION does.
 
         Args:
             commit_log_offset, queue_offset: of any of its copies.
-            from_check: it answers a question.
+            from_check: this call answers a check.
 
         Returns:
-            Where the committed message lies, None where there is none. A state that is neither COMMIT nor ROLLBACK
+            Where the committed message is stored; None: there is none. A state that is neither COMMIT nor ROLLBACK
             settles nothing.
 
         Raises:
             RequestRefused: SYSTEM_ERROR; there is no such half message of this group, or it is settled.
-                ILLEGAL_OPERATION; it comes later than the message's own immunity time allows.
+                ILLEGAL_OPERATION; the call comes later than the message's own immunity time allows.
             StoreReadOnly: the disk refused to force the log; the next opening shows whether the transaction is settled.
             StoreError: nothing was stored; the transaction is still open.
         """
@@ -185,17 +185,16 @@ class TransactionService:
                     f"the transaction is settled: commit_log_offset={commit_log_offset} queue_offset={queue_offset}",
                 )
             results = self._open.settle(transaction, delivered_messages(half, state))
-        # The op records come last: with them on disk, all of it is.
+        # The op records come last: once they are on disk, the message is, too.
         status = self._writer.forced(results[-1]).status
         return msgspec.structs.replace(results[0], status=status) if state == TransactionState.COMMIT else None
 
     def on_check(self, producer_group: str, checker: Checker | None) -> None:
-        """Have *checker* asked about transactions of a group that nobody settles; None: nobody any more.
+        """Ask *checker* about unsettled transactions of a group; None: stop asking.
 
-        It is called by the service's own thread with the half message under its real topic and queue id, and the
-        offsets of its copy in the half topic. COMMIT and ROLLBACK settle the transaction; with UNKNOWN, None, anything
-        else or an exception it is asked again after ``transaction_check_interval``, ``transaction_check_max`` times at
-        most.
+        The service's own thread calls it with the half message under its real topic and queue id, and the offsets of
+        its copy in the half topic. COMMIT and ROLLBACK settle the transaction. After UNKNOWN, None, anything else or an
+        exception, it is asked again after ``transaction_check_interval``, ``transaction_check_max`` times at most.
         Transactions of groups without a checker wait, but for no longer than ``file_reserved_time``.
         """
         require_text("producer_group", producer_group)
@@ -206,7 +205,7 @@ class TransactionService:
         self._checks.set_checker(producer_group, checker)
 
     def status(self) -> int:
-        """Return how many transactions are not settled."""
+        """Return the number of unsettled transactions."""
         return len(self._open.pending)
 
     def stop(self) -> None:
@@ -214,7 +213,7 @@ class TransactionService:
 
         Raises:
             StoreError: the disk refused to force the log.
-            OSError: it refused the file.
+            OSError: the disk refused the file.
         """
         self._checks.stop()
         try:

@@ -1,9 +1,9 @@
 """new_uniq_key: the message id that a client gives, 32 upper-case hex digits.
 
     at  size  field
-     0     4  IPv4 address of the host; here the one that messages are born at
+     0     4  IPv4 address of the host; here the born host of messages
      4     2  process id, its low 16 bits
-     6     4  what tells programs of one process id apart: Java has a hash there, reput a random number
+     6     4  tells programs with the same process id apart: a hash in Java, a random number in reput
     10     4  ms since the local month began
     14     2  counter
 
@@ -27,7 +27,7 @@ numbers = count()
 
 
 def new_uniq_key(born_host: bytes) -> str:
-    """Return an id that no other message has. *born_host* is in its stored form; of IPv6 the last four bytes count."""
+    """Return a unique id. *born_host* is in its stored form; of an IPv6 address only the last four bytes count."""
     address = born_host[:-4][-4:]
     now = time.time()
     month = datetime.fromtimestamp(now).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
