@@ -1,8 +1,8 @@
 """spark_export: the log as a Delta table that every lake reader can query.
 
-Spark is the control plane - ranges, retries, cluster - and Python workers are the data plane: they decode ranges of the
-raw log and write Parquet files themselves. The table is committed by ``deltalake`` with the log's end offset as version
-of the transaction, so every record is in the lake exactly once, for every reader, whatever is killed.
+Spark is the control plane (ranges, retries, cluster). Python workers are the data plane: they decode ranges of the raw
+log and write Parquet files themselves. ``deltalake`` commits the table with the log's end offset as the transaction
+version, so every reader sees every record exactly once, whichever process is killed.
 
 `export` brings a lake up to the log's end once; `follow` and the dispatcher keep it there. Importing this module loads
 neither pyspark nor pyarrow. It needs the extra ``spark``, and Java unless Spark runs elsewhere.
@@ -29,7 +29,7 @@ __all__ = [
 
 @hookimpl
 def reput_describe_dispatcher() -> DispatcherDescription:
-    """Only durable bytes leave the store, and of them only how far they reach: workers read the log themselves."""
+    """Ask for positions of durable bytes only: the workers read the log themselves."""
     return DispatcherDescription(
         reads="durable",
         feeds="positions",
@@ -46,7 +46,7 @@ def reput_create_dispatcher(context: DispatcherContext) -> CommitLogDispatcher:
         DispatcherError: a package of the extra ``spark`` is missing.
     """
     require_packages()
-    # Only now: it loads the packages whose absence was to be told in a sentence.
+    # Imported after the check, which reports missing packages with a clear message.
     from reput_plugins.spark_export.dispatcher import SparkExport
 
     return SparkExport(context)

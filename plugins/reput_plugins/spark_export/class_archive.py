@@ -1,8 +1,8 @@
-"""The class-data archive (AppCDS): Spark's classes, parsed and kept, so that its JVM starts in a fraction of the time.
+"""The class-data archive (AppCDS): Spark's parsed classes, with which its JVM starts in a fraction of the time.
 
-The JVM writes one when it ends, which takes it some seconds once; every later start maps it. It holds for one Java and
-one Spark, so both are in its name; an archive that does not fit is ignored by the JVM. It lies in the user's cache
-directory and may be deleted at any time.
+The JVM writes the archive when it exits, which takes some seconds once; every later start maps it. It is valid for one
+Java and one Spark, so its name depends on both; the JVM ignores an archive that does not fit. It lies in the user's
+cache directory and may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class ClassArchive:
         key = b"\0".join((told, os.fsencode(java.resolve()), os.fsencode(spark_home)))
         digest = hashlib.sha256(key).hexdigest()[:16]
         self.path = cache_directory() / f"spark-{spark_version}-{digest}.jsa"
-        # Two may be made at once; each is moved into place whole.
+        # Two processes may write one at once; each renames its finished draft into place.
         self.draft = self.path.with_suffix(f".{os.getpid()}.draft")
 
     def options(self, make: bool) -> str:
-        """Return the JVM's options: use the archive if there is one; else, with *make*, write it at the end."""
+        """Return the JVM options: use the archive if it exists; else, with *make*, write it at exit."""
         if self.path.exists():
             return f"-Xshare:auto -XX:SharedArchiveFile={self.path}"
         if not make:
@@ -36,18 +36,18 @@ class ClassArchive:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.draft.touch()
         except OSError:
-            # Without a cache directory that can be written, each start takes its time.
+            # Without a writable cache directory every start is slow.
             return ""
         self.draft.unlink()
         return f"-XX:ArchiveClassesAtExit={self.draft}"
 
     def keep(self) -> None:
-        """Take over what the JVM wrote, after its end."""
+        """Move the archive that the JVM wrote into place. Call it after the JVM has ended."""
         if self.draft.exists():
             self.draft.rename(self.path)
 
 
 def cache_directory() -> Path:
-    """Return the user's place for what can be made again."""
+    """Return reput's folder in the user's cache directory."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "reput"

@@ -1,8 +1,8 @@
 """SparkExport: the dispatcher that keeps a lake up to date while the store is written.
 
-It gets positions, not records: how far the log is durable. `dispatch` has Spark export up to there, as `export` does,
-and returns when the table holds everything below it. The table is also the cursor: its transactions say up to where it
-holds the log.
+It receives positions, not records: how far the log is durable. `dispatch` runs a Spark export up to that offset, as
+`export` does, and returns when the table holds everything below it. The table is also the cursor: its transactions
+record how far it holds the log.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WAIT_SECONDS = 0.25
 
 
 class SparkExport(CommitLogDispatcher):
-    """One lake. Spark is started with the first batch, and again by a new process if anything fails."""
+    """Keep one lake. The first batch starts Spark; after a failure a new process starts it again."""
 
     def __init__(self, context: DispatcherContext) -> None:
         options: SparkExportOptions = context.options or SparkExportOptions()
@@ -46,7 +46,7 @@ class SparkExport(CommitLogDispatcher):
         self.topics = None if options.topics is None else sorted(set(options.topics))
         self.location = LakeLocation.of(options.lake or context.directory / "lake", options.storage_options)
         self.cursor_file = context.directory / "cursor.json"
-        # What retention deleted before it was exported is noted by the host as a gap; the lake goes on behind it.
+        # If retention deletes records before they are exported, the host notes a gap and the lake continues after it.
         self.table_options = table_options(
             topics=None if self.topics is None else frozenset(self.topics),
             fail_on_data_loss=False,
@@ -68,17 +68,17 @@ class SparkExport(CommitLogDispatcher):
         )
 
     def lake(self) -> Lake:
-        """Return the lake, with the store's present epochs."""
+        """Return the lake with the store's current epochs."""
         context = self.context
         epochs = read_epochs(context.store_directory, context.store_id)
         return Lake(self.location, self.options.name, epochs, self.store_name)
 
     def start(self) -> Cursor | None:
-        """Return what the table holds, with the store time that was kept beside it.
+        """Return the table's cursor, with the store time from the cursor file.
 
         Raises:
-            StoreError: the lake holds another store, or has rows that the log contradicts, and an operator has to say
-                what is to become of them.
+            StoreError: the lake holds another store, or has rows that contradict the log and that an operator must
+                decide about.
         """
         self.store_name = continue_lake(self.location, self.options.name, self.log, topics=self.topics).store_name
         lake = self.lake()
@@ -86,16 +86,16 @@ class SparkExport(CommitLogDispatcher):
         self.end = lake.cursor(lake.create(self.schema, self.topics))
         if self.end is not None and self.cursor_file.exists():
             kept = msgspec.json.decode(self.cursor_file.read_bytes(), type=Cursor)
-            # A kill between commit and flush leaves an older one, whose time is only too early.
+            # A kill between commit and flush leaves an older cursor, whose store time is merely too early.
             if kept.store_id == self.end.store_id and kept.commit_log_offset <= self.end.commit_log_offset:
                 self.end = msgspec.structs.replace(self.end, store_timestamp=kept.store_timestamp)
         return self.end
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Have the table hold everything below the batch's end.
+        """Export everything below the batch's end.
 
-        A small batch waits until the last transaction is old enough, so that transactions do not become many and small.
-        What came meanwhile goes with it; later batches find it there.
+        A small batch waits until the last transaction is old enough, which avoids many small transactions. Records
+        that become durable during the wait are exported with it; later batches find them in the table.
         """
         lake = self.lake()
         table = lake.create(self.schema, self.topics)
@@ -122,7 +122,7 @@ class SparkExport(CommitLogDispatcher):
         self.removed_files.value += self.maintenance.after_commit(self.context.alive)
 
     def wait_for_interval(self) -> None:
-        """Wait until the lake may grow again."""
+        """Wait until the interval since the last commit has passed."""
         if self.committed_at is None:
             return
         due = self.committed_at + self.options.interval_ms / 1000
@@ -134,7 +134,7 @@ class SparkExport(CommitLogDispatcher):
         """Export [begin, until) of the log, in as many transactions as it takes.
 
         Raises:
-            DispatcherError: Spark cannot be started, or fails; the sentence names what is missing.
+            DispatcherError: Spark cannot be started, or fails; the message names what is missing.
         """
         context, options = self.context, self.options
         plan = SinkPlan(
@@ -153,11 +153,11 @@ class SparkExport(CommitLogDispatcher):
             begin, self.committed_at = end, time.monotonic()
 
     def is_at_work(self, done: int, total: int) -> None:
-        """Say so to the host, whatever part of a job is done."""
+        """Tell the host that the dispatcher is alive, ignoring the progress numbers."""
         self.context.alive()
 
     def spark(self) -> SparkSession:
-        """Return the Spark session, started if there is none."""
+        """Return the Spark session; start it if there is none."""
         if self.session is None:
             context = self.context
             context.alive()
@@ -167,26 +167,26 @@ class SparkExport(CommitLogDispatcher):
         return self.session
 
     def flush(self) -> Cursor | None:
-        """Keep the cursor. The table is durable already: each commit was forced to disk with its files."""
+        """Save the cursor. The table is already durable: each commit forced itself and its files to disk."""
         if self.end is not None:
             replace_durably(self.cursor_file, msgspec.json.encode(self.end))
         return self.end
 
     def truncate(self, cursor: Cursor) -> None:
-        """Take out of the table what the log does not have any more.
+        """Delete the rows that the log no longer has.
 
         Raises:
-            StoreError: an operator has to accept that first.
+            StoreError: an operator must accept the deletion first.
         """
         self.stop_spark()
         truncate_lake(self.lake(), self.log, cursor)
         self.end = cursor
 
     def expire(self, commit_log_offset_min: int) -> None:
-        """Nothing: a lake keeps what the log lets go."""
+        """Do nothing: a lake keeps records that the log deletes."""
 
     def delete_topic(self, topic: str) -> None:
-        """Nothing: a lake keeps what was once sent."""
+        """Do nothing: a lake keeps the messages of deleted topics."""
 
     def close(self) -> None:
         """Stop Spark."""

@@ -1,7 +1,7 @@
 """export: one batch job that brings a lake up to the log's durable end, then stops.
 
-The driver plans ranges, Spark's workers decode and write them, one transaction adds all of it. A second run finds
-nothing to do; a run that was killed left files that no transaction names, and the next begins where the lake ends.
+The driver plans ranges, Spark's workers decode and write them, and one transaction adds all files. A second run finds
+nothing to do. A killed run leaves files that no transaction names, and the next run begins where the lake ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["ExportReport", "export", "refuse_other_settings", "run_job"]
 SPLIT_BYTES = 128 << 20
 # Below this a second task costs more than it saves.
 TASK_BYTES_MIN = 4 << 20
-# Who exports this much will do so again; with less, making the archive would take longer than all the rest.
+# An export of this size is likely to be repeated. For a smaller one, writing the archive takes longer than the export.
 CLASS_ARCHIVE_BYTES = 256 << 20
 PROGRESS_SECONDS = 0.25
 JOB_GROUP = "reput export"
@@ -44,8 +44,8 @@ Progress = Callable[[int, int], None]
 class ExportReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """What one export did: *records* in *files* of *bytes*, for the log from *begin* to *until*.
 
-    *table_version* is the lake's, *seconds* are from the call on, Spark's start included. *damage* are the ranges that
-    were left out, with ``on_corruption="report"``.
+    *table_version* is the lake's. *seconds* count from the call, including Spark's start. *damage* lists the ranges
+    that were skipped with ``on_corruption="report"``.
     """
 
     begin: int
@@ -75,36 +75,36 @@ def export(
 ) -> ExportReport:
     """Bring the Delta table *lake* up to the durable end of the log of *store*, exactly once.
 
-    *lake* is a folder, or the address of a place in an object store, as ``s3://bucket/lake``.
+    *lake* is a folder, or an address in an object store such as ``s3://bucket/lake``.
 
-    A Spark session that the program has is used and left as it is; else one is started, and stopped at the end.
+    If the program has a Spark session, the export uses it and leaves it running; else it starts one and stops it.
 
     Args:
-        topics: names; None: every topic. A lake keeps to its first choice.
+        topics: names; None: every topic. The first export into a lake fixes the choice.
         until: commit-log offset to stop at, where a record begins; None: the durable end.
-        name: of the export, as the table knows it.
+        name: name of the export in the table.
         settings: ``spark.*`` settings, such as ``spark.master`` or ``spark.remote``.
         storage_options: settings of the Delta library for a lake in an object store, such as ``AWS_REGION``.
-        fail_on_data_loss: refuse to go on where the log was trimmed above what the lake has.
-        on_corruption: what bytes mean that are no records, or a body that does not have its CRC: ``fail``, or
-            ``report``: they are left out, and named in the report and in the lake's transaction.
-        store_id: what the lake calls this store; None: it is known by its own id, or by the marks in the lake.
-        accept_truncation: take rows out of the lake where the log has another history, also if nothing that both have
-            shows from where on. Without it that is refused, with the number of rows.
-        on_progress: called now and then with the bytes of the log that are done, and all that are to be done.
+        fail_on_data_loss: refuse to continue if the log was trimmed beyond the lake's end.
+        on_corruption: what to do with bytes that are not records and bodies that fail their CRC: ``fail``, or
+            ``report``: skip them and list them in the report and in the lake's transaction.
+        store_id: the store's id in the lake; None: recognise it by its own id, or by the marks in the lake.
+        accept_truncation: delete rows from the lake where the log has another history, even if no common record shows
+            from where on. Without it the export refuses and names the number of rows.
+        on_progress: called now and then with the log bytes done, and the total.
 
     Raises:
         DispatcherError: pyspark, deltalake or Java is missing, Spark fails, or another exporter keeps this lake.
         ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
             setting is not one of Spark's.
-        StoreError: *store* is none, is damaged, or is not the one that the lake holds; the lake has rows that the log
-            contradicts, and nobody has accepted that they go.
+        StoreError: *store* is not a store, is damaged, or is not the one that the lake holds; the lake has rows that
+            the log contradicts, and their deletion was not accepted.
     """
     began = time.monotonic()
     refuse_other_settings(settings or {})
     require_store(Path(store))
     require_packages("pandas")
-    # Only now: they load the packages whose absence was to be told in a sentence.
+    # Imported after the check, which reports missing packages with a clear message.
     from reput.table import LogTable, table_options
     from reput.table.asked_names import require_topics
     from reput.table.range_reader import pass_trimmed
@@ -127,7 +127,7 @@ def export(
     schema = lake_schema(options.row_format)
     table = location.open()
     if table is None:
-        # A lake goes on without a topic that was deleted meanwhile.
+        # An existing lake continues without a topic that was deleted in the meantime.
         require_topics(log, chosen or ())
     committed = None if table is None else target.committed(table)
     begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)
@@ -141,14 +141,14 @@ def export(
     )
     worthwhile = end - begin >= CLASS_ARCHIVE_BYTES
     with spark_session(settings or {}, f"reput export {plan.store}", make_class_archive=worthwhile) as session:
-        # Not before Spark runs: what cannot be filled is not made.
+        # Only once Spark runs: otherwise a failed start would leave an empty table.
         target.create(schema, chosen)
         run_job(session, plan, begin, end, on_progress)
     table = target.create(schema, chosen)
     added = target.last_commit(table, end)
     if added is None:
         raise DispatcherError(f"the lake does not have what was written: lake={location.address} until={end}")
-    # A single run takes no file away from whoever reads the table as it was.
+    # vacuum_hours=0: a single run removes no files, because readers may still use the older table version.
     if Maintenance(location, interval_ms=0, vacuum_hours=0).run(lambda: None):
         table = location.table()
     return ExportReport(
@@ -183,11 +183,11 @@ def run_job(
     *,
     split_bytes: int = SPLIT_BYTES,
 ) -> None:
-    """Have Spark write the records that begin in [begin, until), and commit them in one transaction.
+    """Write the records that begin in [begin, until) with Spark, and commit them in one transaction.
 
     Args:
-        on_progress: called now and then, on a thread of its own, with the bytes of the log that are done, and all.
-        split_bytes: of the log, that one task decodes at most.
+        on_progress: called now and then, on its own thread, with the log bytes done and the total.
+        split_bytes: maximum log bytes that one task decodes.
     """
     from reput_plugins.spark_export.spark_errors import spark_errors
 
@@ -207,23 +207,23 @@ def run_job(
 
 
 def watch(session: SparkSession, byte_count: int, on_progress: Progress, done: threading.Event) -> None:
-    """Tell now and then how much is done. Runs on a thread of its own, because the job keeps the caller's."""
+    """Report progress now and then. Runs on its own thread, because the job blocks the caller's."""
     from py4j.protocol import Py4JError
 
     while not done.wait(PROGRESS_SECONDS):
         try:
             part = done_part(session)
         except (Py4JError, OSError):
-            # Spark's JVM is gone. The job meets that, too, and says it.
+            # Spark's JVM is gone; the job itself reports that.
             return
         on_progress(int(byte_count * part), byte_count)
 
 
 def write_ranges(session: SparkSession, plan: SinkPlan, begin: int, until: int, split_bytes: int) -> None:
-    """Have one task for each range write its files, and commit what they tell of.
+    """Run one task per range that writes its files, and commit the files of all tasks.
 
-    The ranges go to the workers with the function, and what they wrote comes back as the frame's rows: through a source
-    and a sink of Spark's it would be the same, but five more kinds of Python processes would have to start for it.
+    The ranges go to the workers with the function, and the results come back as rows of the frame. A Spark source and
+    sink would do the same, but would start five more kinds of Python processes.
     """
     from reput.table import LogTable
     from reput_plugins.spark_export.lake_sink import commit_ranges, remove_run, write_chosen
@@ -243,19 +243,19 @@ def write_ranges(session: SparkSession, plan: SinkPlan, begin: int, until: int, 
 
 
 def is_remote(session: SparkSession) -> bool:
-    """Tell whether the session is one of Spark Connect, which has no context in this process."""
+    """Return whether the session uses Spark Connect, which has no context in this process."""
     from pyspark.sql.utils import is_remote as connected
 
     return bool(connected())
 
 
 def parallelism(session: SparkSession) -> int:
-    """Return how many tasks run at once; one where that cannot be known from here."""
+    """Return how many tasks run at once; 1 for a remote session, where the number is unknown."""
     return 1 if is_remote(session) else session.sparkContext.defaultParallelism
 
 
 def done_part(session: SparkSession) -> float:
-    """Return which part of the job's tasks is done, from 0 to 1."""
+    """Return the fraction of the job's tasks that are done, from 0 to 1."""
     if is_remote(session):
         return 0.0
     tracker = session.sparkContext.statusTracker()

@@ -1,7 +1,7 @@
-"""follow: a lake kept up to date for as long as the caller likes, whoever writes the store meanwhile, or nobody.
+"""follow: keep a lake up to date until the caller stops, whether or not another process writes the store.
 
-It does what the dispatcher does, without a host: nobody restarts it, so what fails ends it with a sentence, and the
-next call goes on where the table ends. Stopping it at any moment loses and repeats nothing.
+It does what the dispatcher does, but without a host that restarts it: a failure ends it with an error, and the next
+call continues where the table ends. Stopping it at any moment loses and repeats nothing.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Progress = Callable[[int, int], None]
 class FollowRow(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """One transaction of the lake: *records* in *files* of *bytes*, for the log from *begin* to *until*.
 
-    *seconds* are from the transaction before it, or from the call on. *lag_bytes* of the log are durable and not in the
-    lake yet. *damage* are the ranges that were left out, with ``on_corruption="report"``.
+    *seconds* count from the previous transaction, or from the call. *lag_bytes* of the log are durable but not yet in
+    the lake. *damage* lists the ranges that were skipped with ``on_corruption="report"``.
     """
 
     begin: int
@@ -66,28 +66,27 @@ def follow(
     accept_truncation: bool = False,
     on_progress: Progress | None = None,
 ) -> Iterator[FollowRow]:
-    """Bring the Delta table *lake* up to the durable end of the log of *store* and keep it there; yield what it takes.
+    """Bring the Delta table *lake* up to the durable end of the log of *store* and keep it there; yield each commit.
 
-    It never ends by itself; close the iterator to end it.
+    It never ends by itself; close the iterator to stop it.
 
     Args:
         topics, name, settings, storage_options, fail_on_data_loss, on_corruption, store_id, accept_truncation: as for
             `export`.
-        interval_ms: the lake grows at most this often, unless 64 MiB of the log wait for it.
-        on_progress: called a few times a second with the bytes of the log that are done since the call, and all that
-            are to be done as far as one knows.
+        interval_ms: minimum time between commits, unless 64 MiB of the log are waiting.
+        on_progress: called a few times a second with the log bytes done since the call, and the total known so far.
 
     Raises:
         DispatcherError: pyspark, deltalake or Java is missing, Spark fails, or another exporter keeps this lake.
         ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
             setting is not one of Spark's.
-        StoreError: *store* is none, is damaged, or is not the one that the lake holds; the lake has rows that the log
-            contradicts, and nobody has accepted that they go.
+        StoreError: *store* is not a store, is damaged, or is not the one that the lake holds; the lake has rows that
+            the log contradicts, and their deletion was not accepted.
     """
     refuse_other_settings(settings or {})
     require_store(Path(store))
     require_packages()
-    # Only now: they load the packages whose absence was to be told in a sentence.
+    # Imported after the check, which reports missing packages with a clear message.
     from reput.table import LogTable, table_options
     from reput.table.asked_names import require_topics
     from reput.table.range_reader import pass_trimmed
@@ -111,7 +110,7 @@ def follow(
     schema = lake_schema(options.row_format)
     existing = location.open()
     if existing is None:
-        # A lake goes on without a topic that was deleted meanwhile.
+        # An existing lake continues without a topic that was deleted in the meantime.
         require_topics(log, chosen or ())
     committed = None if existing is None else target.committed(existing)
     begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)
@@ -124,7 +123,7 @@ def follow(
         version = table.version()
         done = end = begin
         committed_at: float | None = None
-        # Files tell nobody that they have grown.
+        # Never set: files give no signal when they grow, so the loop polls.
         nothing = threading.Event()
         while True:
             end = max(end, log.find_durable_end())

@@ -1,8 +1,8 @@
 """Lake: the Delta table that an export keeps, committed by ``deltalake``.
 
-Each commit carries ``Transaction("reput:<store id>:<epoch>:<export name>", <end offset>)``, so the table itself knows
-up to where it holds the log: a batch that comes again after a crash is recognised and not added twice, for every
-reader. Of two exporters that commit at once one is refused.
+Each commit carries ``Transaction("reput:<store id>:<epoch>:<export name>", <end offset>)``, so the table itself records
+how far it holds the log. A batch repeated after a crash is recognised and not added twice, for any reader. If two
+exporters commit at once, one is refused.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ COMMIT_INFO = "reput"
 HISTORY_COUNT = 16
 SELECTION_SETTING = "reput.topics"
 FORMAT_SETTING = "reput.format"
-# Version 1 has no column that tells stores apart, so it holds one store.
+# Version 1 has no ``store`` column, so it holds one store.
 FORMAT_VERSION, FORMAT_OF_ONE_STORE = "2", "1"
 
 
 class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
-    """What one transaction added: the records that begin in [begin, until) of a log, but those in *damage*.
+    """What one transaction added: the records that begin in [begin, until) of a log, except those in *damage*.
 
     *store* is the id of the store.
     """
@@ -60,8 +60,8 @@ class Lake:
     """One export of one store into one Delta table.
 
     Attributes:
-        epochs: of the store, under the id that the lake knows it by.
-        store_name: what its rows have in the column ``store``: the id under which the lake began with it.
+        epochs: the store's epochs, under its id in the lake.
+        store_name: value of the column ``store`` in its rows: the id under which the lake first held it.
     """
 
     def __init__(self, location: LakeLocation, export_name: str, epochs: Epochs, store_name: str | None = None) -> None:
@@ -75,11 +75,11 @@ class Lake:
         return app_id(self.epochs.store_id, epoch, self.export_name)
 
     def create(self, schema: pa.Schema, topics: Sequence[str] | None) -> DeltaTable:
-        """Return the table, made if there is none, with all columns of *schema*.
+        """Return the table with all columns of *schema*; create it if there is none.
 
         Raises:
-            ConfigError: the table is another's, keeps other topics, or has a column that does not fit.
-            DispatcherError: it cannot be made.
+            ConfigError: the table is not a reput lake, keeps other topics, or has a column that does not fit.
+            DispatcherError: it cannot be created.
         """
         table = self.location.open()
         if table is None:
@@ -105,12 +105,12 @@ class Lake:
         return self.add_columns(table, schema)
 
     def add_columns(self, table: DeltaTable, schema: pa.Schema) -> DeltaTable:
-        """Return the table with what an older reput did not know added; those rows have null there.
+        """Return the table with the columns added that an older reput did not write; existing rows have null there.
 
-        Columns that somebody else added stay, and are null in the rows that come.
+        Foreign columns stay, and are null in new rows.
 
         Raises:
-            ConfigError: a column has another type, or one of somebody else's must not be null.
+            ConfigError: a column has another type, or a foreign column is not nullable.
             DispatcherError: the columns cannot be added.
         """
         kept = {field.name: field for field in table.schema().fields}
@@ -144,7 +144,7 @@ class Lake:
         return table
 
     def refuse_another(self, table: DeltaTable, topics: Sequence[str] | None) -> None:
-        """Refuse a table that this export did not begin."""
+        """Refuse a table that is not a reput lake of this format, partitioning and choice of topics."""
         settings = table.metadata().configuration
         if FORMAT_SETTING not in settings:
             raise ConfigError(
@@ -168,12 +168,12 @@ class Lake:
             )
 
     def kept_topics(self, table: DeltaTable) -> list[str] | None:
-        """Return the topics that the table keeps; None: all."""
+        """Return the topics that the table keeps, None for all."""
         kept = table.metadata().configuration.get(SELECTION_SETTING)
         return None if kept is None else kept.split(",")
 
     def cursor(self, table: DeltaTable) -> Cursor | None:
-        """Return up to where *table* holds the log, None if it holds nothing. The store time is not known to it."""
+        """Return how far *table* holds the log, None if it holds nothing. The table does not know the store time."""
         for epoch in (known.number for known in reversed(self.epochs.history)):
             until = table.transaction_version(self.app_id(epoch))
             if until is not None and until != RETIRED:
@@ -209,13 +209,13 @@ class Lake:
         gap_allowed: bool = False,
         segments: Segments | None = None,
     ) -> Commit | None:
-        """Add *files* as the records that begin in [begin, until), in one transaction; None if they are there already.
+        """Add *files* as the records that begin in [begin, until), in one transaction; None if already committed.
 
-        *gap_allowed*: the range may begin behind the table's end, because retention deleted what lies between.
-        *segments*: of the log that they come from, for the marks by which the lake knows it again.
+        *gap_allowed*: the range may begin after the table's end, because retention deleted the records between.
+        *segments*: segments of the source log, for the marks by which the lake recognises it.
 
         Raises:
-            DispatcherError: another exporter committed meanwhile, or the range does not begin where the table ends.
+            DispatcherError: another exporter committed first, or the range does not begin where the table ends.
         """
         table = self.location.table()
         committed = self.committed(table)
@@ -264,7 +264,7 @@ class Lake:
                 f"the lake takes no commit: lake={self.location.address} error={one_line(error)}"
             ) from None
         except (OSError, DeltaError) as error:
-            # What deltalake cannot write - a full disk, a read-only one - it tells of in its own words.
+            # deltalake raises its own errors for a full or read-only disk.
             raise DispatcherError(
                 f"the lake takes no commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
             ) from None
@@ -280,13 +280,13 @@ class Lake:
         )
 
     def marks_info(self, marks: Sequence[LogMark]) -> dict[str, Any]:
-        """Return what a transaction carries of the marks of all that the table holds of the store."""
+        """Return *marks*, which cover everything the table holds of the store, as metadata of a transaction."""
         return marks_info(self.epochs.store_id, self.export_name, marks)
 
     def go_on(self, table: DeltaTable, cursor: Cursor, marks: Sequence[LogMark], retired: Sequence[Cursor]) -> None:
-        """Have the table know the store by the id and epoch of *cursor* from now on, in a transaction without rows.
+        """Record the store's end under the id and epoch of *cursor*, in a transaction without rows.
 
-        What it knew by the cursors *retired* it forgets.
+        The transaction also retires the cursors in *retired*.
 
         Raises:
             DispatcherError: the table takes no transaction.
@@ -305,9 +305,9 @@ class Lake:
         self.force_commits()
 
     def truncate(self, cursor: Cursor, marks: Sequence[LogMark], retired: Sequence[Cursor] = ()) -> None:
-        """Take the records that begin at the cursor's offset or behind it out of the table, in one transaction.
+        """Delete the records that begin at or after the cursor's offset from the table, in one transaction.
 
-        The table keeps *marks* of what stays, and forgets what it knew by the cursors *retired*.
+        The transaction records *marks* for the remaining rows and retires the cursors in *retired*.
 
         Raises:
             DispatcherError: the table takes no transaction.
@@ -329,11 +329,11 @@ class Lake:
         self.force_commits()
         table = self.location.table()
         if any(table.transaction_version(known.app_id) != known.version for known in transactions):
-            # Where there is no row to delete, the Delta library makes no transaction.
+            # If no row matches, the Delta library makes no transaction.
             self.go_on(table, cursor, marks, retired)
 
     def transactions(self, cursor: Cursor, retired: Sequence[Cursor]) -> list[Transaction]:
-        """Return what has the table know the store by *cursor*, and not by *retired*."""
+        """Return the transaction entries that record *cursor* and retire *retired*."""
         forgotten = (Transaction(app_id(old.store_id, old.epoch, self.export_name), RETIRED) for old in retired)
         names = [Transaction(row_name_id(cursor.store_id, self.store_name, self.export_name), 0)]
         if self.store_name == cursor.store_id:
@@ -341,13 +341,13 @@ class Lake:
         return [Transaction(self.app_id(cursor.epoch), cursor.commit_log_offset), *forgotten, *names]
 
     def rows_of(self, table: DeltaTable) -> str | None:
-        """Return what the store's rows have in the column that tells stores apart; None: the table has none."""
+        """Return the value of the column ``store`` in the store's rows, None if the table has no such column."""
         return self.store_name if tells_stores_apart(table) else None
 
     def force_commits(self) -> None:
-        """Force the table's newest transaction to disk, so that what was said to be durable is.
+        """Force the table's newest transaction to disk, so that it is durable when reported so.
 
-        What an object store has taken is durable already.
+        An object store makes its files durable itself.
         """
         if self.location.folder is None:
             return
@@ -356,7 +356,7 @@ class Lake:
         Files().force_together([] if newest is None else [directory / newest], [directory])
 
     def last_commit(self, table: DeltaTable, until: int) -> Commit | None:
-        """Return what the transaction added that brought *table* to *until*."""
+        """Return what the transaction that brought *table* to *until* added, None if recent history lacks it."""
         for entry in table.history(HISTORY_COUNT):
             found: Any = entry.get(COMMIT_INFO)
             if found and found.get("until") == until and self.is_own(found):
@@ -364,34 +364,34 @@ class Lake:
         return None
 
     def commits_since(self, table: DeltaTable, version: int) -> list[tuple[int, Commit]]:
-        """Return (table version, what it added) of the transactions behind *version* that added records."""
+        """Return (table version, what it added) for each transaction after *version* that added records."""
         count = table.version() - version
         entries = table.history(count) if count > 0 else []
-        # Merging files and taking out what was cut are transactions, too, without this field.
+        # Transactions that merge files or delete truncated rows lack this field.
         added = [(entry["version"], entry[COMMIT_INFO]) for entry in entries if self.is_own(entry.get(COMMIT_INFO))]
         return [(number, msgspec.convert(found, Commit)) for number, found in sorted(added, key=lambda pair: pair[0])]
 
     def is_own(self, commit: Any) -> bool:
-        """Tell whether a transaction says that it added rows of this store."""
+        """Return whether a transaction added rows of this store."""
         return bool(commit) and commit.get("store", "") in ("", self.epochs.store_id)
 
 
 def tells_stores_apart(table: DeltaTable) -> bool:
-    """Tell whether the rows of a lake say of which store they are."""
+    """Return whether the lake has the column ``store``."""
     return table.metadata().configuration.get(FORMAT_SETTING) != FORMAT_OF_ONE_STORE
 
 
 def fitting(schema: pa.Schema, table: DeltaTable) -> pa.Schema:
-    """Return *schema* without the column that a lake of one store does not have."""
+    """Return *schema* without the column ``store`` if the lake has none."""
     return schema if tells_stores_apart(table) else schema.remove(schema.get_field_index(STORE_COLUMN))
 
 
 @contextmanager
 def lake_errors(address: str) -> Iterator[None]:
-    """Have what the system refuses meanwhile come out as one sentence: a full disk, a read-only one, no right to write.
+    """Raise an ``OSError`` from inside the block (disk full or read-only, permission denied) as one error.
 
     Raises:
-        DispatcherError: the lake cannot be written. Nothing of it is visible to readers.
+        DispatcherError: the lake cannot be written. Readers see none of the new files.
     """
     try:
         yield
@@ -401,11 +401,11 @@ def lake_errors(address: str) -> Iterator[None]:
 
 
 def type_name(field: Field) -> str:
-    """Return a column's type as people write it; a structure by its kind alone."""
+    """Return a column's type as text; for a nested type only its kind."""
     kind = field.type
     return kind.type if isinstance(kind, PrimitiveType) else type(kind).__name__.removesuffix("Type").lower()
 
 
 def selection_text(topics: Sequence[str] | None) -> str | None:
-    """Return a choice of topics as the table keeps it; None: all."""
+    """Return a choice of topics as the table stores it; None: all."""
     return None if topics is None else ",".join(sorted(set(topics)))

@@ -1,13 +1,13 @@
-"""Going on with a lake: whether a store is the one whose log it holds, and from where on the log still is.
+"""Continuing a lake: decide whether it holds this store's log, and up to where the two still agree.
 
     the store's own id is among the lake's    → it is that one
     it has none, or another                   → the one whose marks the log holds, with none refuted; else a refusal
     the operator names one of the lake's      → it is that one
 
-Then the histories are compared. Rows go only where the log has another history at their place: from a cut on that the
-store wrote down, or from behind the last record that both have where the log refutes a later one. Nothing contradicts
-what lies below the log's minimum, so it stays. An operator is asked (`accept_truncation`) if lake and log have no
-record in common that shows where they part, and if the log just ends before the lake.
+Then the histories are compared. Rows are deleted only where the log has another history: from a cut that the store
+recorded, or after the last common record if the log refutes a later one. Nothing contradicts rows below the log's
+minimum, so they stay. The operator must accept the deletion (`accept_truncation`) if no common record shows where lake
+and log part, or if the log simply ends before the lake.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class Source(msgspec.Struct, frozen=True):
     """What a lake holds of one store.
 
     Attributes:
-        cursor: up to where, under the id that the lake knows the store by.
-        marks: of that; *committed* tells whether a transaction has them.
-        compared: these marks and the log.
+        cursor: how far the lake holds the log, under the store's id in the lake.
+        marks: marks of that part.
+        committed: whether a transaction carries the marks.
+        compared: the marks compared with the log.
     """
 
     cursor: Cursor
@@ -57,7 +58,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Where the log's history leaves the lake's. *log_ends*: because it ends there."""
+    """Where the log's history departs from the lake's. *log_ends*: the log ends there."""
 
     commit_log_offset: int
     log_ends: bool = False
@@ -66,7 +67,7 @@ class Cut(msgspec.Struct, frozen=True):
 def lake_of_store(
     location: LakeLocation, export_name: str, store_directory: Path, store_id: str, store_name: str | None = None
 ) -> Lake:
-    """Return the lake as the export of a store that it knows as *store_id*, with the store's present epochs."""
+    """Return the lake for the store with id *store_id* in it, with the store's current epochs."""
     epochs = read_epochs(store_directory, store_id)
     return Lake(location, export_name, msgspec.structs.replace(epochs, store_id=store_id), store_name)
 
@@ -80,16 +81,16 @@ def continue_lake(
     store_id: str | None = None,
     accept_truncation: bool = False,
 ) -> Lake:
-    """Return the lake, under the id that it knows the store by, at a place where the log goes on.
+    """Return the lake, under the store's id in it, cut to where the log continues it.
 
     Args:
-        topics: that it is to keep; None: all.
-        store_id: what the lake calls this store, as the operator says; None: that is found out.
-        accept_truncation: take rows out also where it is not sure from where on the log is another.
+        topics: topics to keep; None: all.
+        store_id: the store's id in the lake, given by the operator; None: find it.
+        accept_truncation: delete rows even if it is uncertain from where on the log differs.
 
     Raises:
-        ConfigError: the table is another's, or keeps other topics.
-        StoreError: the lake holds another store; or rows would have to go, and nobody has accepted that.
+        ConfigError: the table is not a reput lake, or keeps other topics.
+        StoreError: the lake holds another store; or rows must be deleted, and the operator has not accepted that.
     """
     if store_id is not None and not LEGAL_STORE_ID.fullmatch(store_id):
         raise ConfigError(
@@ -123,10 +124,10 @@ def continue_lake(
 
 
 def left_behind(cursors: Sequence[Cursor], known: Cursor, present: Cursor) -> list[Cursor]:
-    """Return those of *cursors* that say nothing any more once the lake goes on from *known* as *present*.
+    """Return those of *cursors* that become invalid once the lake continues from *known* as *present*.
 
-    Those are epochs of the store that are newer than its present one, whose numbers come again if the file of the
-    epochs was lost or an earlier copy put back; and all epochs of the id that the store had before.
+    These are the store's epochs above its current one, whose numbers will be reused after the epochs file was lost or
+    restored from an earlier copy, and all epochs of the store's previous id.
     """
     return [
         cursor
@@ -137,10 +138,10 @@ def left_behind(cursors: Sequence[Cursor], known: Cursor, present: Cursor) -> li
 
 
 def truncate_lake(lake: Lake, log: LogTable, cursor: Cursor) -> None:
-    """Take out the rows from *cursor* on, as the host of the dispatcher asks.
+    """Delete the rows from *cursor* on, at the request of the dispatcher's host.
 
     Raises:
-        StoreError: an operator has to accept that first.
+        StoreError: an operator must accept that first.
     """
     table = lake.location.table()
     known = lake.cursor(table)
@@ -156,12 +157,12 @@ def find_source(
     recorded: str | None,
     given: str | None,
 ) -> Source | None:
-    """Return what the lake holds of the store of *log*, as the newest of its epochs in *cursors* has it.
+    """Return what the lake holds of the store of *log*, according to its newest epoch in *cursors*.
 
-    None: nothing, and the lake takes further stores.
+    None: it holds nothing of it and accepts further stores.
 
     Raises:
-        StoreError: the lake holds another store and takes one only, or it cannot be told whether it is this one.
+        StoreError: the lake holds another store and accepts only one, or it is uncertain whether it is this one.
     """
     known = {cursor.store_id: cursor for cursor in sorted(cursors, key=lambda cursor: cursor.epoch)}
     for name in (recorded, given):
@@ -183,7 +184,7 @@ def find_source(
         found = max(agreeing, key=end_of)
         refuse_other_id(lake, found, given)
         return found
-    # A copy that went another way has records in common, which would be there twice.
+    # A copy that diverged shares records with the lake, which would then be there twice.
     is_another = all(
         not source.compared.held_count and (source.compared.refuted_count or source.compared.ahead_count)
         for source in sources
@@ -201,10 +202,10 @@ def find_source(
 
 
 def refuse_other_id(lake: Lake, source: Source, given: str | None) -> None:
-    """Refuse an id that is neither the lake's id of a store nor the name in its rows.
+    """Refuse an id that is neither the store's id in the lake nor the name in its rows.
 
     Raises:
-        StoreError: *given* is another one.
+        StoreError: *given* is neither.
     """
     held = source.cursor.store_id
     name = row_name(lake.location, held, lake.export_name)
@@ -217,20 +218,20 @@ def refuse_other_id(lake: Lake, source: Source, given: str | None) -> None:
 
 
 def end_of(source: Source) -> int:
-    """Return up to where the lake holds that store's log."""
+    """Return the offset up to which the lake holds that store's log."""
     return source.cursor.commit_log_offset
 
 
 def is_unmarked(source: Source, log: LogTable) -> bool:
-    """Tell whether there is nothing but the id that an older reput derived from the log's first record, and it fits."""
+    """Return whether there are no marks, but the id matches what an older reput derived from the log's first record."""
     return not source.marks and source.cursor.store_id == derive_store_id(log.segments)
 
 
 def refuse_second_name(table: DeltaTable, lake: Lake, exports: Mapping[str, Sequence[Cursor]], log: LogTable) -> None:
-    """Refuse to begin with a store of which the lake has rows by an export of another name.
+    """Refuse to add a store whose rows another export name already has in the lake.
 
     Raises:
-        StoreError: it has, or it holds another store and takes one only.
+        StoreError: the lake has such rows, or it holds another store and accepts only one.
     """
     for name, cursors in exports.items():
         other = Lake(lake.location, name, lake.epochs)
@@ -261,9 +262,9 @@ def source_of(table: DeltaTable, lake: Lake, cursor: Cursor, log: LogTable) -> S
 
 
 def mixed_exports(location: LakeLocation, table: DeltaTable) -> list[tuple[str, str]]:
-    """Return the (store id, name) of each export in a lake of which nobody can tell whose its rows are; else none.
+    """Return the (store id, name) of each export in a lake whose rows cannot be attributed to one of them; else none.
 
-    An older reput took several into one, before lakes told stores apart.
+    An older reput accepted several exports in one lake, before lakes had the column ``store``.
     """
     if tells_stores_apart(table):
         return []
@@ -272,7 +273,7 @@ def mixed_exports(location: LakeLocation, table: DeltaTable) -> list[tuple[str, 
 
 
 def find_cut(lake: Lake, source: Source, log: LogTable) -> Cut | None:
-    """Return from where on the log has another history than the lake, None if it goes on behind the lake's end."""
+    """Return where the log's history departs from the lake's, None if the log continues the lake."""
     cursor = msgspec.structs.replace(source.cursor, store_id=lake.epochs.store_id)
     parting = find_parting(lake.epochs, cursor, source.compared, log.offset_min)
     if parting is not None:
@@ -290,10 +291,10 @@ def take_out(
     *,
     accepted: bool = False,
 ) -> None:
-    """Take the rows from *cut* on out of the lake, and have it forget what it knew by the cursors *retired*.
+    """Delete the rows from *cut* on from the lake, and retire the cursors in *retired*.
 
     Raises:
-        StoreError: an operator has to accept that first.
+        StoreError: an operator must accept that first.
     """
     at = cut.commit_log_offset
     store = lake.rows_of(table)
@@ -318,10 +319,10 @@ def take_out(
 
 
 def marks_below(lake: Lake, table: DeltaTable, log: LogTable, cut: int, marks: Sequence[LogMark]) -> list[LogMark]:
-    """Return the marks of what stays in the lake below *cut*.
+    """Return the marks of the rows that stay in the lake below *cut*.
 
-    The mark of the segment in which the cut lies is mostly behind it, so the last row before the cut takes its place:
-    without it a lake of one segment would have no mark left to know its log by.
+    The mark of the segment that contains the cut usually lies after it, so the last row before the cut replaces it.
+    Without that, a lake of one segment would have no mark left to recognise its log by.
     """
     if mixed_exports(lake.location, table):
         return []
@@ -332,7 +333,7 @@ def marks_below(lake: Lake, table: DeltaTable, log: LogTable, cut: int, marks: S
 
 
 def accept_advice(lake: Lake, table: DeltaTable, log: LogTable) -> str:
-    """Return what an operator can do about rows that nobody has accepted to lose, with the command to type."""
+    """Return the advice for rows whose deletion needs the operator's consent, with the command to type."""
     words = ["reput", "export", str(log.store_directory), lake.location.address]
     if lake.export_name != EXPORT_NAME:
         words += ["--name", lake.export_name]
@@ -346,7 +347,7 @@ def accept_advice(lake: Lake, table: DeltaTable, log: LogTable) -> str:
 
 
 def has_common(lake: Lake, table: DeltaTable, log: LogTable, cut: int, compared: MarkComparison) -> bool:
-    """Tell whether lake and log have a record below *cut* in common."""
+    """Return whether lake and log share a record below *cut*."""
     if compared.held is not None and compared.held_end <= cut:
         return True
     marks = row_marks(table, lake.rows_of(table), log.offset_min, cut, log.segments.segment_size)

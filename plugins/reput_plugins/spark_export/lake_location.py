@@ -1,7 +1,7 @@
 """LakeLocation: where a lake lies, in a folder or in an object store, and how its files are made and removed there.
 
-An object store is reached by the Delta library alone, with that library's settings (``storage_options``), so the files
-of a lake and its transactions go the same way and need the same rights.
+Only the Delta library accesses an object store, with its own settings (``storage_options``), so the files of a lake
+and its transactions take the same path and need the same permissions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["LAKE_ADVICE", "LakeLocation", "one_line"]
 
 LAKE_ADVICE = "Make room, or give the right to write; the next run goes on where the table ends."
 ERROR_LETTERS_MAX = 400
-# What its errors are coloured and drawn with.
+# Colours and arrows in the Delta library's error texts.
 DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
@@ -46,7 +46,7 @@ class LakeLocation(msgspec.Struct, frozen=True):
         """Return the location that a user named.
 
         Raises:
-            ConfigError: the address names no place, or a folder is given settings of an object store.
+            ConfigError: the address names no bucket, or a folder is given object-store settings.
         """
         text, options = os.fspath(lake), dict(storage_options or {})
         scheme, separator, _ = text.partition("://")
@@ -70,7 +70,7 @@ class LakeLocation(msgspec.Struct, frozen=True):
         """Return the table as it is now, None if there is none yet.
 
         Raises:
-            DispatcherError: nobody can tell: a file lies there, an object store does not answer or refuses.
+            DispatcherError: the location is a file, or the object store does not answer or refuses access.
         """
         if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
             raise DispatcherError(
@@ -87,10 +87,10 @@ class LakeLocation(msgspec.Struct, frozen=True):
             ) from None
 
     def table(self) -> DeltaTable:
-        """Return the table, which is there.
+        """Return the existing table.
 
         Raises:
-            DispatcherError: it is not, or cannot be read.
+            DispatcherError: it does not exist, or cannot be read.
         """
         table = self.open()
         if table is None:
@@ -100,13 +100,13 @@ class LakeLocation(msgspec.Struct, frozen=True):
         return table
 
     def filesystem(self) -> Any:
-        """Return the lake as a file system of Arrow's; names are relative to it."""
+        """Return the lake as an Arrow file system; names are relative to the lake."""
         if self.folder is not None:
             return pa.fs.SubTreeFileSystem(self.address, pa.fs.LocalFileSystem())
         return pa.fs.PyFileSystem(DeltaStorageHandler(self.address, self.storage_options))
 
     def remove(self, names: list[str]) -> None:
-        """Remove files; those that are gone already are no error."""
+        """Remove files; a missing file is not an error."""
         if self.folder is not None:
             for name in names:
                 (self.folder / name).unlink(missing_ok=True)
@@ -117,11 +117,11 @@ class LakeLocation(msgspec.Struct, frozen=True):
 
     def file_names(self, table: DeltaTable) -> set[str]:
         """Return the names, relative to the lake, of the files that *table* has."""
-        # As the transactions have them: escaped, because they are addresses.
+        # Transactions hold the paths as URLs, that is escaped.
         return {unquote(path) for path in pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()}
 
 
 def one_line(error: Exception) -> str:
-    """Return what the Delta library tells, over many lines and with colours, as one line."""
+    """Return a Delta library error, which has many lines and colours, as one line."""
     text = " ".join(DECORATION.sub(" ", str(error)).split())
     return text if len(text) <= ERROR_LETTERS_MAX else f"{text[:ERROR_LETTERS_MAX]}…"

@@ -1,8 +1,7 @@
-"""Marks of a lake: by which it knows the log again that its rows came from; see `reput.table.log_marks`.
+"""Marks of a lake, by which it recognises the log that its rows came from; see `reput.table.log_marks`.
 
-Each transaction that adds rows carries the marks of all that the lake holds of that store by then. A lake that an
-older reput made has none. Then its rows are the marks: each says where its record lay, how long it was, when it was
-stored, and which CRC its body has.
+Each transaction that adds rows carries the marks of everything the lake then holds of that store. A lake made by an
+older reput has no marks. Its rows serve instead: each has its record's offset, size, store time and body CRC.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from reput_plugins.spark_export.parquet_files import STORE_COLUMN
 __all__ = ["committed_marks", "count_rows", "marks_info", "row_marks"]
 
 MARKS_INFO = "reput_marks"
-# Transactions are looked through from the newest on; mostly that is the one.
+# Searches go back from the newest transaction, which usually has the marks.
 LOOKS = (1, 1000)
 ROW_COLUMNS = ["commitLogOffset", "storeSize", "storeTimestamp", "bodyCRC"]
 
 
 class CommittedMarks(msgspec.Struct, frozen=True):
-    """What a transaction says: up to where the table holds the log of *store*, by the marks *marks*."""
+    """The marks in a transaction, of everything the table holds of *store* by the export *export*."""
 
     store: str
     export: str
@@ -36,12 +35,12 @@ class CommittedMarks(msgspec.Struct, frozen=True):
 
 
 def marks_info(store_id: str, export_name: str, marks: Sequence[LogMark]) -> dict[str, Any]:
-    """Return what a transaction carries."""
+    """Return the metadata of a transaction that carries *marks*."""
     return {MARKS_INFO: msgspec.to_builtins(CommittedMarks(store_id, export_name, list(marks)))} if marks else {}
 
 
 def committed_marks(table: DeltaTable, store_id: str, export_name: str) -> list[LogMark] | None:
-    """Return the marks that the table has of a store, ascending; None if no transaction that is left tells."""
+    """Return the table's marks of a store, ascending; None if no remaining transaction has any."""
     for count in LOOKS:
         for entry in table.history(count):
             if MARKS_INFO in entry:
@@ -52,7 +51,7 @@ def committed_marks(table: DeltaTable, store_id: str, export_name: str) -> list[
 
 
 def row_marks(table: DeltaTable, store: str | None, begin: int, until: int, segment_size: int) -> list[LogMark]:
-    """Return the last row of each segment whose record begins in [begin, until), ascending; *store*: of this one."""
+    """Return a mark for each segment's last row that begins in [begin, until), ascending; *store*: None for any."""
     last: dict[int, LogMark] = {}
     scanner = table.to_pyarrow_dataset().scanner(columns=ROW_COLUMNS, filter=in_range(store, begin, until))
     for batch in scanner.to_batches():
@@ -75,12 +74,12 @@ def mark_of_row(batch: pa.RecordBatch, number: int) -> LogMark:
 
 
 def count_rows(table: DeltaTable, store: str | None, begin: int, until: int | None = None) -> int:
-    """Return how many rows of *store* there are whose record begins in [begin, until)."""
+    """Return the number of rows of *store* whose record begins in [begin, until)."""
     return int(table.to_pyarrow_dataset().count_rows(filter=in_range(store, begin, until)))
 
 
 def in_range(store: str | None, begin: int, until: int | None) -> pc.Expression:
-    """Return the condition that a row is of *store*, None: of whichever, and its record begins in [begin, until)."""
+    """Return the condition that a row belongs to *store* (None: any) and its record begins in [begin, until)."""
     offset = pc.field("commitLogOffset")
     wanted = offset >= begin
     if until is not None:

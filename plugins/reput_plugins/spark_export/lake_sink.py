@@ -1,7 +1,7 @@
-"""What Spark's workers write of a lake, and what the driver commits.
+"""The files that Spark's workers write into a lake, and the transaction in which the driver commits them.
 
-No message passes through the JVM. A worker gets ranges of the log, decodes them and writes Parquet files; what goes
-back to the driver is the names of the files, for one transaction.
+No message passes through the JVM. A worker gets ranges of the log, decodes them and writes Parquet files. It returns
+the file names to the driver, which commits them in one transaction.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["SinkPlan", "WrittenRange", "commit_ranges", "remove_run", "write_cho
 
 
 class SinkPlan(msgspec.Struct, frozen=True):
-    """What is exported, and into which lake. It reaches the workers with their function.
+    """What to export, and into which lake. Spark sends it to the workers with their function.
 
-    *run* is in the names of the files that are written for it. *store_id* is what the lake calls the store,
-    *store_name* what its rows do; None: what the store calls itself.
+    *run* is part of the names of the run's files. *store_id* is the store's id in the lake, *store_name* its name in
+    the rows; None: the store's own id.
     """
 
     store: str
@@ -44,7 +44,7 @@ class SinkPlan(msgspec.Struct, frozen=True):
 
 
 class WrittenRange:
-    """The files of one task: *ranges* are the (begin, until) it wrote, *damage* what it left out of them."""
+    """The files of one task: *ranges* lists the (begin, until) it wrote, *damage* the ranges it skipped."""
 
     def __init__(
         self, ranges: list[tuple[int, int]], files: list[ParquetFile], damage: Sequence[BadRange] = ()
@@ -56,7 +56,7 @@ class WrittenRange:
 
 @advice_noted()
 def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRange:
-    """Write each range that *batches* name."""
+    """Write each range listed in *batches*."""
     ranges = [(row["begin"], row["until"]) for batch in batches for row in batch.to_pylist()]
     files: list[ParquetFile] = []
     damage: list[BadRange] = []
@@ -66,7 +66,7 @@ def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRa
             written, left_out = write_range(plan.lake, plan.store, store_name, plan.table, begin, until, plan.run)
             files += written
             damage += left_out
-    # What a worker process holds is held for as long as Spark keeps the process.
+    # Otherwise the memory stays allocated for as long as Spark keeps the worker process.
     pa.default_memory_pool().release_unused()
     return WrittenRange(ranges, files, damage)
 
@@ -74,7 +74,7 @@ def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRa
 def write_chosen(
     plan: SinkPlan, ranges: Sequence[tuple[int, int]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write the ranges whose numbers *batches* hold; yield what was written. Runs in a worker of a batch export."""
+    """Write the ranges whose numbers are in *batches*; yield the result. Runs in a worker of a batch export."""
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
     chosen = [ranges[number] for number in numbers]
     rows = pa.record_batch({"begin": [begin for begin, _ in chosen], "until": [until for _, until in chosen]})
@@ -83,10 +83,10 @@ def write_chosen(
 
 @advice_noted()
 def commit_ranges(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
-    """Add what *written* tells of in one transaction, unless the lake has it.
+    """Commit the files of *written* in one transaction, unless the lake already has their records.
 
     Raises:
-        DispatcherError: the ranges do not lie one behind the other, or the lake refuses.
+        DispatcherError: the ranges are not contiguous, or the lake refuses the commit.
     """
     ranges = sorted(found for task in written for found in task.ranges)
     if not ranges:
@@ -118,7 +118,7 @@ def commit_ranges(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
 
 
 def remove_run(plan: SinkPlan) -> None:
-    """Remove the files of a run of which nothing was committed, where they can be found by their names."""
+    """Remove the files of an uncommitted run. Only a lake in a folder can be searched by file name."""
     if plan.lake.folder is not None:
         for path in plan.lake.folder.glob(f"*/*/*-{plan.run}-*.parquet"):
             path.unlink(missing_ok=True)
@@ -127,8 +127,8 @@ def remove_run(plan: SinkPlan) -> None:
 def remove_files(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
     """Remove files that no transaction names.
 
-    A commit that failed may have failed behind its transaction, so the table is asked. Where it does not tell, the
-    files stay; nobody reads them, and maintenance removes them when they are old.
+    A commit may fail after its transaction was written, so this checks the table. If the table cannot be read, the
+    files stay; no reader sees them, and maintenance removes them when they are old.
     """
     paths = [file.path for task in written for file in task.files]
     try:

@@ -1,11 +1,11 @@
-"""Sources of a lake: of which stores' logs it holds rows, and up to where, as its transactions tell.
+"""Sources of a lake: which stores' logs it holds, and how far, according to its transactions.
 
     reput:<store id>:<epoch>:<name of the export>       →  commit-log offset up to which the table holds that log; -1:
                                                            the epoch is not the store's any more
     reput_rows:<store id>:<name in rows>:<name of …>    →  0; only where the rows name the store by an earlier id
 
-The Delta library answers for one such name at a time. To find out which there are, the table's log is read here: its
-last checkpoint, and the transactions behind that.
+The Delta library looks up one such name at a time. To list them all, this module reads the table's log: its last
+checkpoint and the transactions after it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ TRANSACTION = re.compile(rb'\s*\{\s*"txn"')
 
 
 def app_id(store_id: str, epoch: int, export_name: str) -> str:
-    """Return the name under which a table keeps the end offset of an epoch of a store."""
+    """Return the application id under which a table keeps the end offset of a store's epoch."""
     return f"{PREFIX}:{store_id}:{epoch}:{export_name}"
 
 
 def lake_sources(location: LakeLocation, export_name: str) -> list[Cursor]:
-    """Return up to where the export of that name has brought the log of each store and epoch into the lake.
+    """Return how far the export of that name has brought each store and epoch into the lake.
 
-    The store times are not known.
+    The cursors have no store time.
     """
     return all_sources(location).get(export_name, [])
 
 
 def all_sources(location: LakeLocation) -> dict[str, list[Cursor]]:
-    """Return the same for each name of an export."""
+    """Return the cursors of `lake_sources` for each export name."""
     found: dict[str, list[Cursor]] = {}
     for name, until in transactions(location).items():
         prefix, store_id, epoch, export = parts_of(name)
@@ -56,12 +56,12 @@ def all_sources(location: LakeLocation) -> dict[str, list[Cursor]]:
 
 
 def row_name_id(store_id: str, name: str, export_name: str) -> str:
-    """Return the name under which a table keeps that rows of a store have an earlier id of it."""
+    """Return the application id that records that a store's rows carry an earlier id of it."""
     return f"{ROWS_PREFIX}:{store_id}:{name}:{export_name}"
 
 
 def row_name(location: LakeLocation, store_id: str, export_name: str) -> str:
-    """Return what the rows of a store have in their column ``store``."""
+    """Return the value of the column ``store`` in a store's rows."""
     for found in transactions(location):
         prefix, store, name, export = parts_of(found)
         if (prefix, store, export) == (ROWS_PREFIX, store_id, export_name):
@@ -70,7 +70,7 @@ def row_name(location: LakeLocation, store_id: str, export_name: str) -> str:
 
 
 def parts_of(name: str) -> tuple[str, str, str, str]:
-    """Return the four parts of a name, of which the last may be anything."""
+    """Return the four parts of a name; the last may contain colons."""
     prefix, _, rest = name.partition(":")
     first, _, rest = rest.partition(":")
     second, _, last = rest.partition(":")
@@ -78,7 +78,7 @@ def parts_of(name: str) -> tuple[str, str, str, str]:
 
 
 def transactions(location: LakeLocation) -> dict[str, int]:
-    """Return the version of each application that the table knows of."""
+    """Return the version that the table records for each application id."""
     filesystem = location.filesystem()
     names = sorted(info.base_name for info in filesystem.get_file_info(pyarrow.fs.FileSelector(LOG)))
     checkpoints = [name for name in names if name.endswith(".parquet") and ".checkpoint" in name]
@@ -95,14 +95,14 @@ def transactions(location: LakeLocation) -> dict[str, int]:
 
 
 def version_of(name: str) -> int:
-    """Return the table's version that a file of its log is of."""
+    """Return the table version of a file of the table's log."""
     return int(name[:VERSION_DIGITS])
 
 
 def transactions_in(filesystem: Any, name: str) -> Iterator[tuple[str, int]]:
-    """Yield (application, version) of one transaction of the table."""
+    """Yield the (application id, version) entries of one transaction of the table."""
     with filesystem.open_input_stream(name) as stream:
-        # An action is an object with one name; most are files, whose statistics need not be decoded.
+        # Each line is an object with one key. Most describe files, whose statistics need not be decoded.
         for line in stream.read().splitlines():
             if TRANSACTION.match(line):
                 found = msgspec.json.decode(line)["txn"]

@@ -1,4 +1,4 @@
-"""Maintenance of a lake: small files merged, orphans removed. The rows stay the same, whatever is killed meanwhile."""
+"""Maintenance of a lake: merge small files, remove orphans. The rows stay the same, even if a process is killed."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["Maintenance", "days_to_merge", "merged_size"]
 VACUUM_HOURS = 168
 TARGET_SIZE = 128 << 20
 SMALL_SIZE = 8 << 20
-# Of a day to which files are still added, files of about one size are merged when there are more of them than this. So
-# there are never many, and a row is written again once for each of these sizes, not with every transaction.
+# While a day still grows, files of about one size are merged when there are more of them than this. The number of
+# files stays low, and a row is rewritten once for each of these sizes, not with every transaction.
 ALIKE_FILES_MAX = 4
 OPEN_DAY_SIZES = (1 << 20, 8 << 20, TARGET_SIZE)
-# What an export writes, and what the Delta library makes of several files, or of one that rows are taken out of.
+# Names of files that an export writes, and that the Delta library writes when it merges files or deletes rows.
 UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 OWN_FILE = re.compile(
     rf"topic=[^/]*/date=[^/]*/([0-9]{{20}}-[0-9]{{20}}(-[0-9a-f]{{8}}){{1,2}}|part-[0-9]{{5}}-{UUID}-c[0-9]{{3}}(\.\w+)?)"
     r"\.parquet"
 )
-# Transactions between two looks at what they have left.
+# Transactions between two searches for files to merge.
 COMMITS_BETWEEN_LOOKS = 8
 
 
 class Maintenance:
-    """Looks after one lake: at its files when some transactions have added to them, at all else every *interval_ms*."""
+    """Maintain one lake: merge files after every few transactions, and do everything every *interval_ms*."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Maintenance:
         self.commits = 0
 
     def after_commit(self, alive: Callable[[], None]) -> int:
-        """Look after the lake if it is time; return how many files went."""
+        """Maintain the lake if it is time; return the number of files removed."""
         if not self.interval_seconds:
             return 0
         self.commits += 1
@@ -64,13 +64,13 @@ class Maintenance:
         return self.merge(alive) if self.commits >= COMMITS_BETWEEN_LOOKS else 0
 
     def due(self) -> bool:
-        """Tell whether it is time to look again."""
+        """Return whether the interval since the last run has passed."""
         return self.now() - self.done_at >= self.interval_seconds
 
     def run(self, alive: Callable[[], None]) -> int:
-        """Merge what is small and remove what reput wrote and nobody names; return how many files went.
+        """Merge small files and remove reput's orphans; return the number of files removed.
 
-        *alive* is called in between.
+        *alive* is called between the steps.
 
         Raises:
             DispatcherError: the lake cannot be written.
@@ -80,18 +80,18 @@ class Maintenance:
         alive()
         if self.vacuum_hours:
             with self.refusals():
-                # Files that a running batch has written are nobody's yet; they are far younger.
+                # A running batch has files that no transaction names yet; they are far younger than the limit.
                 unused = self.lake.table().vacuum(
                     retention_hours=self.vacuum_hours, dry_run=True, enforce_retention_duration=False, full=True
                 )
-                # The library would take whatever else people keep in the folder, too.
+                # The library would also remove unrelated files in the folder.
                 own = [name for name in unused if OWN_FILE.fullmatch(name)]
                 self.lake.remove(own)
                 removed += len(own)
         return removed
 
     def merge(self, alive: Callable[[], None]) -> int:
-        """Merge small files; return how many went.
+        """Merge small files; return the number of files removed.
 
         Raises:
             DispatcherError: the lake cannot be written.
@@ -108,7 +108,7 @@ class Maintenance:
                         writer_properties=WriterProperties(compression="ZSTD", compression_level=COMPRESSION_LEVEL),
                     )
             except CommitFailedError:
-                # Somebody else merged or deleted in the same day. What is left to do is found the next time.
+                # Another process merged or deleted in the same day. The next run finds what is left to do.
                 continue
             removed += int(metrics["numFilesRemoved"])
         return removed
@@ -132,7 +132,7 @@ class Maintenance:
 
 
 def days_to_merge(table: DeltaTable, today: date) -> list[tuple[str, int]]:
-    """Return the days, as text, of which a topic has files that are worth merging, and into files of which size."""
+    """Return (day as text, target size) for each day in which some topic has files worth merging."""
     sizes: dict[tuple[str | None, date], list[int]] = defaultdict(list)
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = (actions[name].to_pylist() for name in ("partition.topic", "partition.date", "size_bytes"))
@@ -144,16 +144,16 @@ def days_to_merge(table: DeltaTable, today: date) -> list[tuple[str, int]]:
 
 
 def merged_size(sizes: Sequence[int], closed: bool) -> int | None:
-    """Return up to which size files of one topic and day are worth merging, None if they are not.
+    """Return the target size for merging the files of one topic and day, None if merging is not worth it.
 
-    *closed*: no more of them will come.
+    *closed*: the day gets no more files.
     """
     if closed:
         small = sum(size < SMALL_SIZE for size in sizes)
         worth = len(sizes) > 1 and (small > 0 or sum(size < TARGET_SIZE // 2 for size in sizes) > 1)
         return TARGET_SIZE if worth else None
     for target in OPEN_DAY_SIZES:
-        # Any two of them fit.
+        # Any two files below half the target fit into one.
         if sum(size < target // 2 for size in sizes) > ALIKE_FILES_MAX:
             return target
     return None

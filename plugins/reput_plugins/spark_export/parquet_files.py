@@ -3,8 +3,8 @@
     topic=orders/date=2026-11-21/00000000000000000000-00000000000067108864-3f9c2a41.parquet
                                  └ first byte         └ behind the last    └ of this attempt
 
-Days are of the store time, in UTC. Topic and date are in the names of the folders, not in the files. Nobody sees a file
-before a transaction of the lake names it; what was never named is an orphan, and maintenance removes it.
+The day is that of the store time, in UTC. Topic and date are in the folder names, not in the files. Readers see a file
+only once a transaction of the lake names it; a file that is never named is an orphan, and maintenance removes it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = ["PARTITION_COLUMNS", "STORE_COLUMN", "ParquetFile", "file_format", "l
 PARTITION_COLUMNS = ("topic", "date")
 STORE_COLUMN = "store"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-# As Hive and Spark escape the names of folders.
+# Hive and Spark escape these in folder names.
 ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^" + "".join(map(chr, range(1, 32))))
 FOLDER_NAME_SIZE_MAX = 255
 DAY_MS = 86_400_000
-# The days that a date can name in every reader of lakes: years 1 to 9999.
+# The dates that every lake reader can represent: years 1 to 9999.
 EPOCH_DAY = date(1970, 1, 1).toordinal()
 DAY_MIN, DAY_MAX = date.min.toordinal() - EPOCH_DAY, date.max.toordinal() - EPOCH_DAY
-# What a worker holds back before it writes row groups.
+# A worker buffers this much before it writes row groups.
 BUFFERED_BYTES_MAX = 64 << 20
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 1
 # Columns whose values seldom repeat gain nothing from a dictionary, and the body would fill it first.
@@ -58,14 +58,14 @@ DICTIONARY_COLUMNS = [
     "sysFlag",
     "reconsumeTimes",
 ]
-# Those by which readers look for rows. Times of birth are the senders' and may be anything, also what no date can name.
+# The columns that readers filter by. Born timestamps come from the senders and may lie outside the range of dates.
 STATISTICS_COLUMNS = (STORE_COLUMN, "queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
 
 Array = np.ndarray[Any, Any]
 
 
 class ParquetFile(msgspec.Struct, frozen=True):
-    """One file: *path* relative to the lake, *partition* as the lake's transaction wants it, *statistics* as JSON."""
+    """One file: *path* relative to the lake, *partition* in the form of a transaction, *statistics* as JSON."""
 
     path: str
     size: int
@@ -76,12 +76,12 @@ class ParquetFile(msgspec.Struct, frozen=True):
 
 
 def lake_schema(row_format: RowFormat) -> pa.Schema:
-    """Return the columns of the lake: those of the log, the date, and which store's log it is."""
+    """Return the columns of the lake: those of the log, the date, and the store."""
     return row_format.schema().append(pa.field("date", pa.date32())).append(pa.field(STORE_COLUMN, pa.string()))
 
 
 def file_format(row_format: RowFormat) -> RowFormat:
-    """Return the format of the rows inside of a file: without what its folder says."""
+    """Return the format of the rows in a file: without the columns that its folder names."""
     names = tuple(name for name in row_format.schema().names if name not in PARTITION_COLUMNS)
     return msgspec.structs.replace(row_format, columns=names)
 
@@ -92,15 +92,15 @@ def write_range(
     """Write the rows of the records that begin in [begin, until) into files of *lake* and force them to disk.
 
     Args:
-        store_id: what the lake calls the store, in a column of its own.
-        run: is in the names of the files, by which all of an export can be found.
+        store_id: value of the column ``store``.
+        run: part of the file names, by which all files of an export can be found.
 
     Returns:
-        The files, and the ranges that were left out because they are damaged.
+        The files, and the damaged ranges that were skipped.
 
     Raises:
-        DamagedStore: some bytes are no records, or do not have their CRC, and the options do not say to go on.
-        OSError: a file cannot be written. Those of this call are gone then.
+        DamagedStore: some bytes are not records, or fail their CRC, and the options do not allow skipping them.
+        OSError: a file cannot be written. The files of this call are removed.
     """
     table = LogTable(store, options)
     attempt = f"{run}-{uuid.uuid4().hex[:8]}" if run else uuid.uuid4().hex[:8]
@@ -120,9 +120,9 @@ def write_range(
 def by_partition(
     decoder: BatchDecoder, parts: RecordParts, rows: Array
 ) -> Iterator[tuple[tuple[str, int | None], pa.RecordBatch]]:
-    """Yield *rows* decoded, those of one (topic, day) together.
+    """Yield *rows* decoded and grouped by (topic, day).
 
-    The rows are put in order before they are decoded, so that each value is copied once.
+    The rows are sorted before decoding, so that each value is copied once.
     """
     encoded = parts.take(TOPIC, rows).dictionary_encode()
     topics = [topic.decode("utf-8", "replace") for topic in encoded.dictionary.to_pylist()]
@@ -144,7 +144,7 @@ def by_partition(
 
 
 class PartitionWriters:
-    """The files of one range, one for each (topic, day), with what waits to be written to them."""
+    """The files of one range, one for each (topic, day), with their buffered rows."""
 
     def __init__(self, lake: LakeLocation, file_name: str) -> None:
         self.lake = lake
@@ -154,7 +154,7 @@ class PartitionWriters:
         self.buffered_bytes = 0
 
     def add(self, partition: tuple[str, int | None], batch: pa.RecordBatch) -> None:
-        """Take over rows of one partition."""
+        """Buffer rows of one partition; write everything once the buffer is full."""
         file = self.files.get(partition)
         if file is None:
             file = self.files[partition] = PartitionFile(
@@ -166,15 +166,15 @@ class PartitionWriters:
             self.write()
 
     def write(self) -> None:
-        """Write what waits as a row group of each file."""
+        """Write the buffered rows as a row group of each file."""
         for file in self.files.values():
             file.write()
         self.buffered_bytes = 0
 
     def finish(self) -> list[ParquetFile]:
-        """Write the rest, and return the files, which are on disk then."""
+        """Write the rest, force it to disk, and return the files."""
         written = [file.finish() for file in self.files.values()]
-        # Together, because a disk writes many small files in the time of one.
+        # Together, because a disk forces many small files in the time of one.
         Files().force_together(
             [file.path for file in self.files.values() if file.path is not None],
             sorted({folder for file in self.files.values() for folder in file.changed_folders}),
@@ -219,12 +219,12 @@ class PartitionFile:
                 metadata_collector=self.metadata,
             )
         except BaseException:
-            # It writes the first bytes of the file, and nobody else knows of the file yet.
+            # The constructor has already written the first bytes, and no caller knows the file yet.
             self.remove()
             raise
 
     def write(self) -> None:
-        """Write what waits as one row group."""
+        """Write the buffered rows as one row group."""
         if self.batches:
             table = pa.Table.from_batches(self.batches)
             self.writer.write_table(table, row_group_size=table.num_rows)
@@ -235,7 +235,7 @@ class PartitionFile:
         self.write()
         self.writer.close()
         size = self.output.tell()
-        # In an object store a file is there, durable and whole, once this returns; before, it is not.
+        # In an object store the file exists only once this returns, and is then complete and durable.
         self.output.close()
         (metadata,) = self.metadata
         return ParquetFile(
@@ -248,7 +248,7 @@ class PartitionFile:
         )
 
     def statistics(self, metadata: pq.FileMetaData) -> dict[str, Any]:
-        """Return the statistics by which readers of the lake leave files out."""
+        """Return the statistics by which lake readers skip files."""
         lowest: dict[str, Any] = {}
         highest: dict[str, Any] = {}
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -267,19 +267,19 @@ class PartitionFile:
 
     def abandon(self) -> None:
         """Remove the file."""
-        # Closing it would write what may just have been refused, and so would the writer itself when it goes.
+        # Closing the writer would write bytes that may just have been refused; so would its destructor.
         self.writer.is_open = False
         self.remove()
 
     def remove(self) -> None:
-        """Close what the file was to be written to, and remove what is there of it."""
+        """Close the output stream and remove the partial file."""
         with contextlib.suppress(OSError):
             self.output.close()
         self.lake.remove([self.name])
 
 
 def plain(value: Any) -> Any:
-    """Return a value as the lake's statistics have it: times in ms, as text."""
+    """Return a value in the form of the lake's statistics: times as text, in ms."""
     if isinstance(value, datetime):
         return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
     return value
@@ -288,8 +288,8 @@ def plain(value: Any) -> Any:
 def folder_name(column: str, value: str | None) -> str:
     """Return ``column=value`` as Hive and Spark write it.
 
-    A value that is too long for a folder is cut and told apart by its digest; readers of the lake take the value from
-    its transactions, and only who guesses it from the folder sees the difference.
+    A value that is too long for a folder name is cut and made unique by its digest. Lake readers take the value from
+    the transactions, so only code that parses folder names sees the difference.
     """
     if not value:
         return f"{column}={NULL_PARTITION}"
@@ -302,7 +302,7 @@ def folder_name(column: str, value: str | None) -> str:
 
 
 def make_folders(path: Path) -> list[Path]:
-    """Make the folders of topic and day for a file, and return those that get a new entry with it."""
+    """Make the topic and day folders of a file, and return the folders that get a new entry."""
     day, topic = path.parent, path.parent.parent
     changed = [day]
     if not day.exists():

@@ -18,10 +18,10 @@ JAVA_VERSION_MIN = 17
 
 
 def require_packages(*further: str) -> None:
-    """Refuse to go on without the packages of the extra ``spark`` that everything needs, and *further* ones of it.
+    """Check that the packages every export needs, and *further* ones of the extra ``spark``, are installed.
 
     Raises:
-        DispatcherError: some are missing; the sentence names them.
+        DispatcherError: some are missing; the message names them.
     """
     missing = [name for name in (*PACKAGES, *further) if find_spec(name) is None]
     if missing:
@@ -32,10 +32,10 @@ def require_packages(*further: str) -> None:
 
 
 def find_java() -> Path:
-    """Return the Java that Spark will use: of ``JAVA_HOME``, else on the ``PATH``.
+    """Return the Java that Spark will use: from ``JAVA_HOME``, else from the ``PATH``.
 
     Raises:
-        DispatcherError: there is none, or it is too old for Spark.
+        DispatcherError: no Java was found, or it is too old for Spark.
     """
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=os.path.join(home, "bin") if home else None)

@@ -1,7 +1,7 @@
-"""Folders for what Spark writes down while it runs, which nobody needs afterwards.
+"""Folders for the temporary files of a running Spark.
 
-Who is killed leaves one behind; whoever makes one next removes it. An owner holds a lock on its folder, which goes with
-the owner's process, so a folder without one is nobody's.
+A killed process leaves its folder behind, and the next one to make a folder removes it. Each owner holds a lock on its
+folder that ends with its process, so an unlocked folder has no owner.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 __all__ = ["scratch_folder"]
 
 PREFIX = "reput-spark-"
-# A folder is made a moment before it is locked, and a JVM writes for a moment after its owner has died.
+# A folder exists for a moment before it is locked, and a JVM still writes for a moment after its owner dies.
 YOUNG_SECONDS = 60
 
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Lend a new folder in the system's place for such, removed at the end."""
+    """Yield a new folder in the system's temporary directory, removed at the end."""
     remove_what_was_left()
     path = Path(tempfile.mkdtemp(prefix=PREFIX))
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -39,7 +39,7 @@ def scratch_folder() -> Iterator[Path]:
 def remove_what_was_left() -> None:
     """Remove folders whose owners were killed."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        # Another user's, or one that its owner removes just now.
+        # It may belong to another user, or be locked or just removed by its owner.
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime < YOUNG_SECONDS:
                 continue

@@ -1,8 +1,8 @@
-"""Errors of Spark's as errors of ours.
+"""Translate Spark's errors into reput's.
 
-What a worker of ours raised went through Spark, which hands it on as text with a traceback of every process it passed.
-The text is that of the first process, so the innermost error comes first. A JVM that dies says nothing: the calls that
-were under way, and all later ones, fail in a way of their own each.
+Spark passes on a worker's error as text, with a traceback of every process that it passed through. The text starts
+with the first process, so the innermost error comes first. A JVM that dies reports nothing: each call in progress and
+each later one fails in its own way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["dead_jvm", "from_spark", "spark_errors"]
 RAISED_IN_PYTHON = re.compile(
     r"^(?!Caused by|(?:org|java|scala)\.)([\w.]*(?:Error|Exception|Interrupt)(?:: .+)?)$", re.MULTILINE
 )
-# A connection may break a moment before the process is gone.
+# A connection may break a moment before the process ends.
 JVM_END_SECONDS = 2
 # Source: Spark, SparkExitCode.OOM, and the JVM's own for -XX:+ExitOnOutOfMemoryError.
 OUT_OF_MEMORY = (52, 3)
@@ -29,7 +29,7 @@ OUT_OF_MEMORY = (52, 3)
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Have what fails in Spark meanwhile come out as one of our errors.
+    """Raise Spark errors from inside the block as reput errors.
 
     Raises:
         DispatcherError: Spark could not do it, or its JVM has died.
@@ -41,7 +41,7 @@ def spark_errors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, OSError, EOFError) as error:
-        # What Spark says of a failed task comes out of a JVM that lives, or ends itself.
+        # A PySparkException comes from a JVM that lives or ends itself, so only another error waits for its end.
         dead = dead_jvm(0 if isinstance(error, PySparkException) else JVM_END_SECONDS)
         if dead is not None:
             raise dead from error
@@ -61,7 +61,7 @@ def dead_jvm(seconds: float) -> DispatcherError | None:
         status = process.wait(seconds)
     except subprocess.TimeoutExpired:
         return None
-    # A shell in between tells of a signal by a number above 128.
+    # A shell in between reports a signal as a status above 128.
     number = -status if status < 0 else status - 128
     if number == signal.SIGKILL:
         how = "signal=SIGKILL"
@@ -77,7 +77,7 @@ def dead_jvm(seconds: float) -> DispatcherError | None:
 
 
 def from_spark(error: Exception) -> ReputError:
-    """Return the error of reput's that *error* tells of, else one with the sentence in which something failed."""
+    """Return the reput error inside *error*, else a `DispatcherError` with the line that names the failure."""
     text = str(error)
     found = error_in(text)
     if found is not None:

@@ -1,7 +1,7 @@
-"""SparkSession for an export: a Spark in this machine unless the settings name another, quiet and without leftovers.
+"""SparkSession for an export: a local Spark unless the settings name another, quiet and without leftover files.
 
-In local mode Spark is the control plane alone - the bytes are decoded and written by Python workers - so its JVM gets
-the settings that start fastest. Everything it prints goes to a file, of which the last lines are shown if it fails.
+In local mode Spark is only the control plane (Python workers decode and write the bytes), so its JVM gets the settings
+that start fastest. Its output goes to a file; if Spark fails, the error shows the last lines of that file.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["spark_session"]
 
 LOOPBACK = "127.0.0.1"
 LOG_LINES_SHOWN = 12
-# Writing a class archive is the longest part of it.
+# Most of the time goes into writing a class archive.
 EXIT_SECONDS_MAX = 120
-# A control plane compiles little and keeps little: the simplest compiler and collector start soonest. Young objects get
-# little room, because each part of it that was once used stays in memory.
+# A control plane compiles little and keeps little, so the simplest compiler and collector start fastest. The young
+# generation is small because every page of it that was once used stays resident.
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Xmn64m"
 # Spark refuses less than 450 MiB.
 DRIVER_MEMORY = "512m"
-# Each thread would else get an arena of its own, which keeps what it once needed.
+# Otherwise each thread gets its own malloc arena, which never shrinks.
 MALLOC_ARENAS = "2"
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 LOG4J = """\
@@ -59,12 +59,13 @@ def spark_session(
     make_class_archive: bool = False,
     driver_memory: str = DRIVER_MEMORY,
 ) -> Iterator[SparkSession]:
-    """Lend a Spark session: the program's own if it has one, else one that is started here and stopped at the end.
+    """Yield a Spark session: the program's own if it has one, else a new one that is stopped at the end.
 
     Args:
         settings: ``spark.*`` settings; ``spark.remote`` points to Spark Connect, ``spark.master`` to a cluster.
-        driver_memory: heap of a JVM that is started here, unless the settings say.
-        make_class_archive: have the next start be faster, if there is no archive yet; ending takes some seconds then.
+        driver_memory: heap of a JVM that is started here, unless the settings set it.
+        make_class_archive: write a class archive if there is none, for a faster next start; stopping then takes some
+            seconds longer.
 
     Raises:
         DispatcherError: Java is missing, or Spark does not start.
@@ -104,9 +105,9 @@ def spark_session(
 
 
 def program_session() -> SparkSession | None:
-    """Return the one Spark session that the program has, made the session of this thread; None if it has none.
+    """Return the program's Spark session and make it active in this thread; None if there is none.
 
-    Spark finds what a session has registered only in threads that have a session of their own.
+    Spark finds what a session has registered only in threads that have an active session.
     """
     from pyspark.sql import SparkSession
 
@@ -118,7 +119,7 @@ def program_session() -> SparkSession | None:
 
 
 def local_settings(settings: Mapping[str, str], scratch: Path, java_options: str) -> dict[str, str]:
-    """Return *settings* over what an export in this machine wants; all scratch files go below *scratch*."""
+    """Return the defaults of a local export, overridden by *settings*; all scratch files go below *scratch*."""
     log4j = scratch / "log4j2.properties"
     log4j.write_text(LOG4J)
     wanted = {
@@ -128,8 +129,8 @@ def local_settings(settings: Mapping[str, str], scratch: Path, java_options: str
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        # Without the checksum files that Hadoop else writes beside each file of a checkpoint, and by the one of its two
-        # interfaces that starts no process (chmod, readlink) for each of them.
+        # Avoids the checksum file that Hadoop writes beside each checkpoint file, and uses the one of its two
+        # interfaces that starts no process (chmod, readlink) per file.
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
@@ -147,26 +148,26 @@ def local_settings(settings: Mapping[str, str], scratch: Path, java_options: str
 
 @contextlib.contextmanager
 def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterator[SparkSession]:
-    """Start a JVM whose output goes to a file, lend its session, and see it gone."""
+    """Start a JVM whose output goes to a file, yield its session, and wait for the JVM to end."""
     from pyspark import SparkConf, SparkContext
     from pyspark.find_spark_home import _find_spark_home
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    # It tells of each of its connections, which is of no use to anybody.
+    # py4j logs each connection, which helps no one.
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    # SparkContext puts a handler of its own in this place.
+    # SparkContext installs its own SIGINT handler.
     interrupted = signal.getsignal(signal.SIGINT)
     conf = SparkConf().setAppName(app_name).setAll(list(settings.items()))
     log_path = scratch / "spark.log"
     gateway = None
     try:
-        # PySpark asks the environment for the workers' Python and for its own address, not only its settings.
+        # PySpark reads the workers' Python and its own address from the environment as well as from its settings.
         variables = {
             "PYSPARK_PYTHON": settings["spark.pyspark.python"],
-            # Else its script starts a Python to find out.
+            # Otherwise Spark's script starts a Python to find it.
             "SPARK_HOME": _find_spark_home(),
-            # Of a first JVM, which only writes the command line of the second.
+            # For the launcher JVM, which only prints the command line of the real one.
             "SPARK_LAUNCHER_OPTS": f"{JVM_OPTIONS} {os.environ.get('SPARK_LAUNCHER_OPTS', '')}".strip(),
             "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", MALLOC_ARENAS),
         }
@@ -184,7 +185,7 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterat
         finally:
             stop_session(session, gateway)
     finally:
-        # PySpark keeps its JVM for the life of the program; this program may go on without Spark.
+        # PySpark keeps its JVM until the program ends; this program may continue without Spark.
         if gateway is not None:
             stop_jvm(gateway)
         SparkContext._gateway = SparkContext._jvm = None
@@ -193,7 +194,7 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterat
 
 
 def stop_session(session: SparkSession, gateway: Any) -> None:
-    """End the session; one whose JVM has died is only forgotten."""
+    """Stop the session. If its JVM has died, only clear this process's references to it."""
     if gateway.proc.poll() is None:
         session.stop()
         return
@@ -201,7 +202,7 @@ def stop_session(session: SparkSession, gateway: Any) -> None:
     from pyspark.sql import SparkSession
 
     context = session.sparkContext
-    # The first call gives up at the JVM, the second ends what this process has of it.
+    # The first call fails at the JVM, the second cleans up this process's side.
     for _ in range(2):
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
@@ -212,7 +213,7 @@ def stop_session(session: SparkSession, gateway: Any) -> None:
 
 @contextlib.contextmanager
 def without_tracebacks_of_py4j() -> Iterator[None]:
-    """Keep py4j from logging each call that a dead JVM does not answer: it raises, too."""
+    """Suppress py4j's log entry for each call that a dead JVM does not answer: the call raises anyway."""
     root = logging.getLogger()
 
     def is_not_py4js(record: logging.LogRecord) -> bool:
@@ -226,7 +227,7 @@ def without_tracebacks_of_py4j() -> Iterator[None]:
 
 
 def stop_jvm(gateway: Any) -> None:
-    """End the JVM and see it gone."""
+    """Shut the JVM down and wait for it to end; kill it if that takes too long."""
     if gateway.proc.poll() is None:
         gateway.shutdown()
     with contextlib.suppress(BrokenPipeError):
@@ -240,7 +241,7 @@ def stop_jvm(gateway: Any) -> None:
 
 @contextlib.contextmanager
 def environment(**variables: str) -> Iterator[None]:
-    """Set environment variables for what is started meanwhile."""
+    """Set environment variables for processes started inside the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -255,9 +256,9 @@ def environment(**variables: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unblocked_signals() -> Iterator[None]:
-    """Have what is started meanwhile begin without blocked signals.
+    """Unblock all signals for processes started inside the block.
 
-    A dispatcher's process blocks some, children inherit that, and Spark ends its workers by signals.
+    A dispatcher's process blocks some signals, children inherit the mask, and Spark stops its workers by signals.
     """
     blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:

@@ -1,11 +1,11 @@
-"""The store's own bulk work on Spark, for logs that one machine would take hours over.
+"""The store's bulk work on Spark, for logs that would take one machine hours.
 
-    check_store   executors verify ranges of the log; the driver judges, and compares the views. The same report as the
-                  local engine's
-    rebuild       executors read ranges of the log, and then each builds whole queues and whole index files. The same
-                  bytes
+    check_store   executors verify ranges of the log; the driver judges, and compares the views. The report is that of
+                  the local engine
+    rebuild       executors read ranges of the log, then each builds whole queues and whole index files. The bytes are
+                  those of the local engine
 
-Executors see the store, and the target, under the same paths as the driver. Importing this loads no pyspark.
+Executors must see the store and the target under the same paths as the driver. Importing this loads no pyspark.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""check_store on Spark: executors verify the log range by range, the driver walks over what they found.
+"""check_store on Spark: executors verify the log range by range, and the driver walks over their results.
 
-They send the records without their bodies, and the driver keeps no more of them than one wave of ranges; the next wave
-is verified while one is compared. What is not a plain record the driver reads itself, so the report is that of the
-local engine.
+Executors send the records without their bodies. The driver compares one wave of ranges while executors verify the
+next. It reads everything that is not a plain record itself, so the report is that of the local engine.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ def check_store(
     """Verify every record of the log and compare every view with it, as `reput.store.check.check.check_store` does.
 
     Args:
-        on_progress: is told now and then how many bytes of the log are done.
-        split_bytes: of the log, that one task verifies.
+        on_progress: called now and then with the number of log bytes done.
+        split_bytes: log bytes that one task verifies.
 
     Raises:
-        DispatcherError: Spark is not there, or could not do it.
-        StoreError: as of the local engine.
+        DispatcherError: Spark is not available, or failed.
+        StoreError: as with the local engine.
     """
     from reput_plugins.spark_export.engine.ranges import SPLIT_BYTES, engine_session
 
@@ -59,7 +58,7 @@ def check_store(
 def verified(
     session: SparkSession, store: Path, message_delay_level: str, split_bytes: int, begin: int, until: int
 ) -> Iterator[Extent]:
-    """Yield what executors found in [begin, until), in the order of the log."""
+    """Yield the executors' results for [begin, until), in log order."""
     from reput.table import LogTable
     from reput_plugins.spark_export.engine.ranges import errors_of, parallelism, range_frame
 

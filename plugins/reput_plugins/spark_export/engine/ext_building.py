@@ -1,6 +1,6 @@
-"""Ext files on Spark: filters are asked where the log is read, units are written where a queue comes together.
+"""Ext files on Spark: the tasks that read the log evaluate the filters, the tasks that own a queue write its units.
 
-The consumers' filters are those that the driver finds when it begins; a worker that finds others gives up.
+The driver reads the consumers' filters when it begins; a worker that finds other filters raises an error.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EXT_COLUMNS = f"{UNIT_COLUMNS}, bit_map binary"
 
 
 class ExtOfTask(msgspec.Struct, frozen=True):
-    """What one task wrote, as `ExtState` has it; how many records it was told of, and the last one of them."""
+    """What one task wrote, as an `ExtState`; how many records its rows count, and (offset, store time) of the last."""
 
     state: ExtState
     records: int
@@ -60,7 +60,7 @@ class ExtOfTask(msgspec.Struct, frozen=True):
 
 
 def build_ext(session: SparkSession, plan: RebuildPlan, end: Cursor) -> Built:
-    """Build every file below ``consumequeue_ext/`` of the target, and the addresses that lead to their units."""
+    """Build every file below ``consumequeue_ext/`` of the target, and the addresses of their units."""
     filters = read_filters(plan)
     digest = None if filters is None else filters.digest
     units = range_frame(
@@ -92,14 +92,14 @@ def build_ext(session: SparkSession, plan: RebuildPlan, end: Cursor) -> Built:
     folder.mkdir(parents=True, exist_ok=True)
     replace_durably(folder / "generation", os.urandom(16).hex().encode())
     if digest is not None and records:
-        # Every record was asked, so whoever registered one of these filters may count on all bits.
+        # The filters were evaluated for every record, so their consumers may rely on all bits.
         replace_durably(folder / FILTERS_IN_USE, seal(FiltersInUse(digest, 0)))
     cursor = msgspec.structs.replace(end, store_timestamp=store_timestamp)
     return Built(seal(ExtCursor(cursor, ExtState(table, ends))), records, [])
 
 
 def read_filters(plan: RebuildPlan) -> RegisteredFilters | None:
-    """Return the filters that are registered now; None where the settings say that no bits are calculated."""
+    """Return the filters that are registered now, None if the settings disable bit maps."""
     settings = plan.settings
     if not settings.enable_calc_filter_bit_map:
         return None
@@ -110,10 +110,10 @@ def read_filters(plan: RebuildPlan) -> RegisteredFilters | None:
 
 
 def units_of_ranges(plan: RebuildPlan, digest: str | None, batches: Batches) -> Batches:
-    """Yield the units of the ranges of one task, with their bits. Runs in a worker.
+    """Yield the units of one task's ranges, with their bit maps. Runs in a worker.
 
     Raises:
-        StoreError: the filters are not those of *digest* any more.
+        StoreError: the filters no longer match *digest*.
     """
     filters = None if digest is None else read_filters(plan)
     if filters is not None and filters.digest != digest:
@@ -150,7 +150,7 @@ def write_ext(plan: RebuildPlan, batches: Batches) -> Batches:
             for folder in (builder.directory, builder.addresses.directory):
                 remove_leftovers(builder.addresses, folder, requests.queues)
             bit_maps: Iterator[bytes | None] = iter(units["bit_map"].to_pylist())
-            # It asks once for each request, in their order.
+            # `put` calls this once for each request, in order.
             builder.put(requests, lambda request, bits=bit_maps: next(bits))  # type: ignore[misc]
         state = builder.force()
     finally:

@@ -1,7 +1,7 @@
-"""The key index on Spark: keys are hashed where the log is read, numbered, and each index file is written by one task.
+"""The key index on Spark: the tasks that read the log hash and number the keys, and one task writes each index file.
 
-A file is full before the next begins, so a key's number says which file it belongs to, and what a file takes over from
-the one before is the last key there. Two passes: the first counts the keys of each range, the second sends them.
+A file is full before the next begins, so a key's number determines its file, and all that a file takes over from the
+one before is its last key. Two passes: the first counts the keys of each range, the second sends them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def build_index(session: SparkSession, plan: RebuildPlan, end: Cursor) -> Built:
     headers: dict[int, IndexHeader] = {}
     if key_count:
         headers = write_files(session, plan, numbers_of(counts), names, capacity)
-    # The next record after the one that filled a file makes the next, whether it has keys or not.
+    # The record after the one that filled a file starts the next file, whether or not it has keys.
     for number in range(-(-key_count // capacity), len(names)):
         headers[number] = empty_file(plan, names[number], headers.get(number - 1))
     files = Files()
@@ -86,14 +86,14 @@ def build_index(session: SparkSession, plan: RebuildPlan, end: Cursor) -> Built:
 
 
 def file_count(key_count: int, capacity: int, record_count: int, record_follows: bool) -> int:
-    """Return how many files the index has; *record_follows*: there is a record behind the one with the last key."""
+    """Return how many files the index has; *record_follows*: a record follows the one with the last key."""
     if not record_count:
         return 0
     return max(-(-key_count // capacity) + (key_count % capacity == 0 and record_follows), 1)
 
 
 def file_names(directory: Path, count: int) -> list[str]:
-    """Return names for new files, behind those that are there."""
+    """Return names for new files, which sort after the existing ones."""
     names: list[str] = []
     last = max((path.name for path in index_paths(directory)), default="")
     for _ in range(count):
@@ -103,7 +103,7 @@ def file_names(directory: Path, count: int) -> list[str]:
 
 
 def numbers_of(counts: list[dict[str, int]]) -> dict[int, int]:
-    """Return for each range, by its begin, the number of its first key."""
+    """Return the number of each range's first key, by the range's begin."""
     numbers = {}
     at = 0
     for count in sorted(counts, key=lambda count: count["begin"]):
@@ -113,7 +113,7 @@ def numbers_of(counts: list[dict[str, int]]) -> dict[int, int]:
 
 
 def count_keys(session: SparkSession, plan: RebuildPlan) -> list[dict[str, int]]:
-    """Return what each range has, as rows of `COUNT_SCHEMA`."""
+    """Return the counts of each range, as rows of `COUNT_SCHEMA`."""
     work = functools.partial(count_keys_of_ranges, plan)
     frame = range_frame(session, plan.store, plan.begin, plan.until, work, COUNT_COLUMNS, split_bytes=plan.split_bytes)
     with errors_of("index"):
@@ -122,7 +122,7 @@ def count_keys(session: SparkSession, plan: RebuildPlan) -> list[dict[str, int]]
 
 
 def count_keys_of_ranges(plan: RebuildPlan, batches: Batches) -> Batches:
-    """Count the keys of the ranges of one task. Runs in a worker."""
+    """Count the keys of one task's ranges. Runs in a worker."""
     hashes = KeyHashes()
     for begin, until in ranges_in(batches):
         key_count = record_count = 0
@@ -150,7 +150,7 @@ def keys_of(plan: RebuildPlan, hashes: KeyHashes, rows: Array, columns: Dispatch
 def write_files(
     session: SparkSession, plan: RebuildPlan, numbers: dict[int, int], names: list[str], capacity: int
 ) -> dict[int, IndexHeader]:
-    """Have every file that has keys written; return their headers by number."""
+    """Write every file that has keys; return their headers by number."""
     work = functools.partial(keys_of_ranges, plan, numbers, capacity)
     keys = range_frame(session, plan.store, plan.begin, plan.until, work, KEY_COLUMNS, split_bytes=plan.split_bytes)
     with errors_of("index"):
@@ -168,7 +168,7 @@ def write_files(
 
 
 def keys_of_ranges(plan: RebuildPlan, numbers: dict[int, int], capacity: int, batches: Batches) -> Batches:
-    """Yield the keys of the ranges of one task, with their numbers. Runs in a worker."""
+    """Yield the keys of one task's ranges, with their numbers. Runs in a worker."""
     hashes = KeyHashes()
     for begin, until in ranges_in(batches):
         first = numbers[begin]
@@ -209,7 +209,7 @@ def write_keys(plan: RebuildPlan, names: list[str], before: dict[int, tuple[int,
 
 
 def new_file(plan: RebuildPlan, name: str) -> IndexMapping:
-    """Make one file of the index. What an attempt left that was lost on the way is written anew."""
+    """Make one file of the index. It replaces what a lost task attempt left."""
     settings, files = plan.settings, Files()
     path = Path(plan.target) / "index" / name
     if path.exists():
@@ -227,7 +227,7 @@ def finished(number: int, file: IndexMapping) -> pa.RecordBatch:
 
 
 def empty_file(plan: RebuildPlan, name: str, before: IndexHeader | None) -> IndexHeader:
-    """Make a file without keys, as it lies behind a full one, and return its header."""
+    """Make a file without keys, as it follows a full one, and return its header."""
     file = new_file(plan, name)
     if before is not None:
         file.begin_behind(before)

@@ -1,4 +1,4 @@
-"""The requests of one range of the log, as the workers of a rebuild read them: those of the dispatchers."""
+"""Read the dispatch requests of one range of the log, in the workers of a rebuild. Dispatchers get the same ones."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Array = np.ndarray[Any, Any]
 def read_requests(
     plan: RebuildPlan, begin: int, until: int, *, needs_properties: bool = False
 ) -> Iterator[tuple[Array, DispatchColumns]]:
-    """Yield (rows, columns) of the records that begin in [begin, until), damage that was accepted passed over.
+    """Yield (rows, columns) of the records that begin in [begin, until); skip accepted damage.
 
     Raises:
-        DamagedStore: there is no record somewhere, and nobody has accepted that.
+        DamagedStore: some bytes are not a record, and that damage was not accepted.
     """
     accepted = accepted_damage(Path(plan.store))
-    # A cut inside of such a range was made where something looked like a record. The range before goes on behind it.
+    # A split inside accepted damage lies at something that looked like a record; the range before reads past it.
     begin = accepted_end(accepted, begin) or begin
     scan = LogScan(
         Path(plan.store),

@@ -1,7 +1,7 @@
-"""Consume queues on Spark: units are made where the log is read, and whole queues are written where they come together.
+"""Consume queues on Spark: the tasks that read the log make the units, and one task writes each whole queue.
 
-A queue has one writer, which gets its units in the order of the log, so the rules of `ConsumeQueueBuilder` - a unit
-that comes twice, a gap, a queue that begins behind its first place - hold as for one dispatcher that writes all.
+A queue has one writer, which gets its units in log order. So the rules of `ConsumeQueueBuilder` (duplicate units, gaps,
+queues that begin after their first place) apply as if one dispatcher wrote everything.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ __all__ = [
 EXT_FOLDER = "consumequeue_ext"
 TASKS_OF_CORE = 2
 # *place* orders the units of one record: its own queue, then those of multi-dispatch, which have no store time because
-# no ext unit belongs to them. A row without a topic is no unit but counts: *record_size* records in a range, whose last
-# one begins at *commit_log_offset*.
+# they have no ext unit. A row without a topic is not a unit but a count: a range has *record_size* records, and the
+# last one begins at *commit_log_offset*.
 UNIT_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -79,9 +79,10 @@ Array = np.ndarray[Any, Any]
 
 
 class QueuesOfTask(msgspec.Struct, frozen=True):
-    """What one task wrote: how far each queue reaches, what it refused.
+    """What one task wrote: how far each queue reaches, and which records it refused.
 
-    One task also learns how many records there are, and where the last one begins, and its store time.
+    *records* and *last* sum up the count rows that the task received: the number of records, and where the last one
+    begins, with its store time.
     """
 
     table: QueueTable
@@ -122,7 +123,7 @@ def build_queues(session: SparkSession, plan: RebuildPlan, end: Cursor) -> Built
 
 
 def units_of_ranges(plan: RebuildPlan, batches: Batches) -> Batches:
-    """Yield the units of the ranges of one task. Runs in a worker."""
+    """Yield the units of one task's ranges. Runs in a worker."""
     for begin, until in ranges_in(batches):
         count, last, timestamp = 0, begin, 0
         for rows, columns in read_requests(plan, begin, until):
@@ -133,7 +134,7 @@ def units_of_ranges(plan: RebuildPlan, batches: Batches) -> Batches:
 
 
 def units_of(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> pa.RecordBatch:
-    """Return the units of some records, those of multi-dispatch included."""
+    """Return the units of some records, including those of multi-dispatch."""
     batch = pa.record_batch(unit_arrays(rows[have_units(plan, rows, columns)], columns), schema=UNIT_SCHEMA)
     further = [*further_units(plan, rows, columns)]
     if not further:
@@ -143,8 +144,8 @@ def units_of(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> pa.Rec
 
 
 def have_units(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> Array:
-    """Tell of each record whether it has a unit in its own queue."""
-    # Topics that were deleted later have no queues, whatever the log still has of them.
+    """Return for each record whether it has a unit in its own queue."""
+    # Topics that were deleted later have no queues, even if the log still has their records.
     gone = np.array(
         [max(plan.deletions.get(name[0], 0), plan.recreated_at.get(name, 0)) for name in columns.queues], np.int64
     )
@@ -167,7 +168,7 @@ def unit_arrays(own: Array, columns: DispatchColumns) -> list[pa.Array]:
 
 
 def further_units(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> Iterator[dict[str, Any]]:
-    """Yield the units in the further queues of records with multi-dispatch."""
+    """Yield the units of records with multi-dispatch in their further queues."""
     begins = np.cumsum(rows["texts_size"]) - rows["texts_size"]
     chosen = (rows["multi_dispatch_size"] >= 0) & ((rows["sys_flag"] & LEFT_OUT) == 0)
     for number in np.flatnonzero(chosen).tolist():
@@ -190,7 +191,7 @@ def further_units(plan: RebuildPlan, rows: Array, columns: DispatchColumns) -> I
 
 
 def write_queues(plan: RebuildPlan, batches: Batches) -> Batches:
-    """Write the queues of one task, and force them to disk. Runs in a worker."""
+    """Write one task's queues and force them to disk. Runs in a worker."""
     refused: list[tuple[int, str]] = []
     ext_directory = Path(plan.target) / EXT_FOLDER
     ext_file_size = shown_queue_file_size(ext_directory) or plan.settings.mapped_file_size_consume_queue_ext
@@ -200,7 +201,7 @@ def write_queues(plan: RebuildPlan, batches: Batches) -> Batches:
         plan.settings.mapped_file_size_consume_queue,
         has_batch_queue=BatchTopics(Path(plan.store)).has,
         refuse=lambda offset, reason: refused.append((offset, reason)),
-        # Those of the ext files of the target, if it has any.
+        # The addresses of the target's ext files, if it has any.
         addresses=addresses,
     )
     nowhere = Cursor("", 0, 0, 0)
@@ -221,14 +222,14 @@ def write_queues(plan: RebuildPlan, batches: Batches) -> Batches:
 
 
 def counted(batch: pa.RecordBatch) -> tuple[int, tuple[int, int]]:
-    """Return how many records the rows without a topic count, and (commit-log offset, store time) of the last one."""
+    """Return the sum of the count rows (no topic), and (commit-log offset, store time) of the last record."""
     counts = batch.filter(pc.is_null(batch["topic"])).to_pylist()
     last = max(((row["commit_log_offset"], row["store_timestamp"]) for row in counts), default=(-1, 0))
     return sum(row["record_size"] for row in counts), last
 
 
 def remove_leftovers(builder: ConsumeQueueBuilder, folder: Path, queues: list[tuple[str, int]]) -> None:
-    """Remove what an attempt that was lost on the way left below *folder* of queues that *builder* begins now."""
+    """Remove what a lost task attempt left below *folder* of the queues that *builder* is about to begin."""
     for topic, queue_id in queues:
         directory = folder / topic / str(queue_id)
         if (topic, queue_id) not in builder.queues and builder.refusal(topic) is None and directory.exists():
@@ -236,7 +237,7 @@ def remove_leftovers(builder: ConsumeQueueBuilder, folder: Path, queues: list[tu
 
 
 def as_requests(batch: pa.RecordBatch) -> DispatchColumns:
-    """Return units as the requests that a builder takes."""
+    """Return units as requests for a builder."""
     rows = np.zeros(batch.num_rows, ROW_DTYPE)
     for name in ("commit_log_offset", "record_size", "tags_code", "queue_offset", "store_timestamp"):
         rows[name] = batch[name].to_numpy()
@@ -249,5 +250,5 @@ def as_requests(batch: pa.RecordBatch) -> DispatchColumns:
 
 
 def ext_view(plan: RebuildPlan) -> Path:
-    """Return the folder that the view of the ext files has in the target."""
+    """Return the folder of the ext files' view in the target."""
     return Path(plan.target) / "reput" / "views" / "consume_queue_ext"

@@ -1,7 +1,7 @@
-"""Ranges of the log as a frame, one task each, and what workers make of them.
+"""Ranges of the log as a Spark frame, one task each, processed by a Python function.
 
-Spark sees begin and end of a range and what a function of ours yields for it; the bytes of the log are read by the
-Python workers.
+Spark sees only the begin and end of a range and the rows that the function yields for it; the Python workers read the
+bytes of the log.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Batches = Iterator[pa.RecordBatch]
 
 @contextmanager
 def engine_session(settings: Mapping[str, str], what: str) -> Iterator[SparkSession]:
-    """Lend a session for the bulk work *what*.
+    """Yield a session for the bulk work *what*.
 
     Raises:
-        DispatcherError: Spark is not there, or does not start.
+        DispatcherError: Spark is not available, or does not start.
     """
     require_packages("pandas")
-    # What the ranges hold comes to the driver through its JVM.
+    # More heap than an export's: the results of the ranges reach the driver through its JVM.
     with spark_session(settings, f"reput {what}", driver_memory="1g") as session:
         yield session
 
@@ -53,7 +53,7 @@ def range_frame(
     *,
     split_bytes: int = SPLIT_BYTES,
 ) -> DataFrame:
-    """Return the frame of what *work* yields for the ranges of [begin, until)."""
+    """Return the frame of the rows that *work* yields for the ranges of [begin, until)."""
     ranges = (
         session.read.format("reput")
         .option("schemaMode", "ranges")
@@ -61,7 +61,7 @@ def range_frame(
         .option("endingOffsets", until)
         .option("splitBytes", split_bytes)
         .option("minPartitions", parallelism(session))
-        # The caller has asked how far the log goes, and whoever appends meanwhile forces nothing for us.
+        # The caller has determined the log's end, and a running broker does not force it to disk for this job.
         .option("reads", "appended")
         .load(store)
     )
@@ -69,13 +69,13 @@ def range_frame(
 
 
 def noted(work: Callable[[Batches], Batches], batches: Batches) -> Batches:
-    """Yield what *work* yields; the advice of an error of ours goes with it. Runs in a worker."""
+    """Yield what *work* yields; put the advice of a reput error into its traceback. Runs in a worker."""
     with advice_noted():
         yield from work(batches)
 
 
 def ranges_in(batches: Batches) -> Iterator[tuple[int, int]]:
-    """Yield the ranges that a task was given."""
+    """Yield the ranges of a task."""
     for batch in batches:
         for row in batch.to_pylist():
             yield row["begin"], row["until"]
@@ -83,10 +83,10 @@ def ranges_in(batches: Batches) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def errors_of(what: str) -> Iterator[None]:
-    """Have what fails in Spark meanwhile come out as an error of ours.
+    """Raise Spark errors from inside the block as reput errors.
 
     Raises:
-        DispatcherError: Spark could not do it.
+        DispatcherError: Spark failed.
         ReputError: what a worker raised.
     """
     try:

@@ -1,4 +1,4 @@
-"""RebuildPlan: what each task of a rebuild on Spark is told; Built: what the builder of a view tells."""
+"""RebuildPlan: the input of each task of a rebuild on Spark. Built: the result of a view's builder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Built", "RebuildPlan"]
 
 
 class RebuildPlan(msgspec.Struct, frozen=True):
-    """What is built from the records in [begin, until) of the log, and where."""
+    """What to build from the records in [begin, until) of the log, and where."""
 
     store: str
     target: str
@@ -18,14 +18,14 @@ class RebuildPlan(msgspec.Struct, frozen=True):
     until: int
     settings: Settings
     split_bytes: int
-    # Topic to the commit-log offset of its last deletion: queues have no unit of its records below.
+    # Topic to the commit-log offset of its last deletion: queues have no units of its records below that.
     deletions: dict[str, int]
-    # The same of queues that RocketMQ deleted with their topic, by topic and queue id.
+    # The same for queues that RocketMQ deleted with their topic, by topic and queue id.
     recreated_at: dict[tuple[str, int], int] = {}
 
 
 class Built(msgspec.Struct, frozen=True):
-    """What the builder of a view tells: what stands in its cursor file, as bytes; see `BuiltView` for the rest."""
+    """The result of a view's builder: the bytes of its cursor file; see `BuiltView` for the rest."""
 
     sealed_state: bytes
     records: int

@@ -1,11 +1,11 @@
-"""rebuild on Spark: consume queues, their ext files and the key index built from the log by many executors.
+"""rebuild on Spark: many executors build consume queues, their ext files and the key index from the log.
 
     consume_queue_ext   ranges ──▶ units ──▶ shuffled by queue, sorted by place ──▶ ext files and addresses of queues
     consume_queue       ranges ──▶ units ──▶ shuffled by queue, sorted by place ──▶ whole queues, with those addresses
     index               ranges ──▶ keys  ──▶ numbered, shuffled by file          ──▶ whole index files
 
-The builders are those of the dispatchers, so the bytes are theirs, too. What was built is durable before a cursor is
-written beside it, as after a local rebuild.
+It uses the dispatchers' builders, so the bytes are the same. As in a local rebuild, a view is durable before its cursor
+is written.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = ["BuiltView", "rebuild"]
 
 
 class BuiltView(msgspec.Struct, frozen=True):
-    """One view that was built: *records* that it was given, *bytes* of the log.
+    """One built view: the number of *records* it was built from, and *bytes* of the log.
 
-    *refused*: (commit-log offset, reason) of the records that can have no unit.
+    *refused*: (commit-log offset, reason) of each record that can have no unit.
     """
 
     view: str
@@ -62,13 +62,13 @@ def rebuild(
     """Build *views* of a store into *target*, laid out as a store; yield each when it is durable.
 
     Args:
-        on_progress: is told view, bytes done and bytes in all.
-        split_bytes: of the log, that one task reads.
+        on_progress: called with the view, bytes done and total bytes.
+        split_bytes: log bytes that one task reads.
 
     Raises:
         ConfigError: a view is not one that Spark builds.
-        DispatcherError: Spark is not there or could not do it.
-        DamagedStore: the log is damaged, and nobody has accepted that.
+        DispatcherError: Spark is not available, or failed.
+        DamagedStore: the log is damaged, and the damage was not accepted.
         NotAStore: there is no log.
     """
     from reput_plugins.spark_export.engine.ext_building import build_ext
@@ -77,7 +77,7 @@ def rebuild(
     from reput_plugins.spark_export.engine.ranges import SPLIT_BYTES, engine_session
 
     builders: dict[str, Callable[[SparkSession, RebuildPlan, Cursor], Built]] = {
-        # First: the queues lead to its units.
+        # First, because the queues refer to its units.
         "consume_queue_ext": build_ext,
         "consume_queue": build_queues,
         "index": build_index,
