@@ -1,4 +1,4 @@
-"""Backoff: how long to wait before a dispatcher is started again, and when not to try any more."""
+"""Backoff: how long to wait before a dispatcher restarts, and when to give up."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from reput.settings import Settings
 
 __all__ = ["ESSENTIAL", "Backoff"]
 
-# Consumers read what it builds: it is tried again without limit.
+# Consumers read the views of these dispatchers, so they restart without limit.
 ESSENTIAL = frozenset({"consume_queue"})
-# The first restart comes within this time, whatever the settings say; that of an essential one at once.
+# The first restart comes within this time, whatever the settings say; an essential dispatcher restarts at once.
 FIRST_MAX_S = 0.1
 
 
 class Backoff:
-    """Exponential, with jitter. A failure counts together with those before it as long as no progress lies between."""
+    """Exponential backoff with jitter. Progress of the dispatcher resets the failure count."""
 
     def __init__(
         self, name: str, settings: Settings, uniform: Callable[[float, float], float] = random.uniform
@@ -30,14 +30,14 @@ class Backoff:
         self.progress_max = -1
 
     def failed(self, progress: int | None) -> float | None:
-        """Take up a failure at *progress*; return the seconds to wait, None: give up."""
+        """Record a failure at *progress*; return the seconds to wait, None: give up."""
         if progress is not None and progress > self.progress_max:
             self.failure_count = 0
             self.progress_max = progress
         self.failure_count += 1
         if self.failure_count > self.restart_count_max and not self.essential:
             return None
-        # Beyond 2**30 the bound below holds anyway.
+        # Beyond 2**30 the maximum applies anyway.
         pause: float = min(self.pause_min_s * 2.0 ** min(self.failure_count - 1, 30), self.pause_max_s)
         if self.failure_count == 1 and self.essential:
             return 0.0
@@ -45,5 +45,5 @@ class Backoff:
         return min(pause, FIRST_MAX_S) if self.failure_count == 1 else pause
 
     def forgive(self) -> None:
-        """Begin to count again: a person has started it."""
+        """Reset the failure count: an operator has started the dispatcher."""
         self.failure_count = 0

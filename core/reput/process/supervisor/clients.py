@@ -22,17 +22,17 @@ class Clients:
         self.connected: dict[int, JsonChannel] = {}
 
     def listen(self, control: ControlSocket) -> None:
-        """Take clients on *control*."""
+        """Accept clients on *control*."""
         self.control = control
         self.reactor.watch(control.fileno(), self.accept)
 
     def owner_says(self) -> None:
-        """Carry out what the owner asks for."""
+        """Handle the owner's requests."""
         for line in self.channel.receive():
             self.desk.handle(line, lambda reply: self.channel.send(Notice("reply", reply=reply)), None)
 
     def accept(self) -> None:
-        """Take up a client that has come."""
+        """Accept a new client."""
         assert self.control is not None
         client = self.control.accept()
         if client is not None:
@@ -41,21 +41,21 @@ class Clients:
             self.reactor.watch(descriptor, lambda: self.client_says(descriptor, client))
 
     def client_says(self, descriptor: int, client: JsonChannel) -> None:
-        """Carry out what a client asks for."""
+        """Handle a client's requests."""
         for line in client.receive():
             self.desk.handle(line, client.send, client)
         if client.closed:
             self.drop(descriptor, client)
 
     def drop(self, descriptor: int, client: JsonChannel) -> None:
-        """Let go of a client that is gone, and of the rebuild that it was waiting for."""
+        """Drop a client that is gone, and give up the rebuild that it was waiting for."""
         self.desk.on_gone(client)
         self.reactor.unwatch(descriptor)
         del self.connected[descriptor]
         client.close()
 
     def flush(self) -> None:
-        """Send on what a receiver did not take at once."""
+        """Send data that a receiver did not accept at once."""
         self.channel.flush()
         self.reactor.want_room(self.channel.fileno(), bool(self.channel.unsent))
         for descriptor, client in list(self.connected.items()):

@@ -1,6 +1,6 @@
 """DispatcherGroup: the dispatchers of one store and their processes: start, stop, deaths, time and memory limits.
 
-What decides over them stands above: `Membership` (coming and going), `Rebuilds`, `RequestDesk`, `Supervisor`.
+The decisions are made above: in `Membership` (joining and leaving), `Rebuilds`, `RequestDesk`, `Supervisor`.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from reput.ring.layout import NAME_SIZE_MAX
 
 __all__ = ["DispatcherGroup"]
 
-# How often to check the dispatchers' signs of life: a phase is ended at most so much later than its time limit.
+# Heartbeat checks per shortest time limit: a phase overruns its limit by one check interval at most.
 LOOKS_PER_TIME_LIMIT = 8
 
 
 class DispatcherGroup:
-    """The members of one group, by name, and what keeps their processes running.
+    """The members of one group, by name, and the control of their processes.
 
     Args:
         channel: to the owner.
@@ -67,7 +67,7 @@ class DispatcherGroup:
         self.reactor = reactor
         self.lock = lock
         self.pid = os.getpid()
-        # A rebuild into another directory reports its error by itself; standard error would repeat it.
+        # A rebuild into another directory reports its own error; stderr would repeat it.
         stderr = 2 if self.context.target is None else None
         log_directory = self.context.view_directory / "reput" / "log"
         self.merger = LogMerger(log_directory, settings.dispatcher_log_format, stderr)
@@ -85,12 +85,12 @@ class DispatcherGroup:
         self.finished = False
 
     def everyone(self) -> list[Member]:
-        """Return all that may have a process: the members, and the shadows that build views anew."""
+        """Return all that may have a process: the members, and the shadows that rebuild views."""
         shadows = [member.shadow for member in self.members.values() if member.shadow is not None]
         return [*self.members.values(), *shadows]
 
     def after(self) -> dict[str, tuple[str, ...]]:
-        """Return of each dispatcher the names that it declares to come after."""
+        """Return the ``after`` declaration of each dispatcher."""
         return {name: member.description.after if member.description else () for name, member in self.members.items()}
 
     def announce(self) -> None:
@@ -127,7 +127,7 @@ class DispatcherGroup:
         member.cell.clear(None)
 
     def take_cell(self, name: str) -> Cell:
-        """Return the cell of that name, or a free one that gets it.
+        """Return the cell of that name, or a free one, which gets the name.
 
         Raises:
             ConfigError: all slots are taken.
@@ -182,7 +182,7 @@ class DispatcherGroup:
         try:
             self.fork(member, predecessors)
         except OSError as error:
-            # No descriptors, no memory, no processes: the shortage may pass.
+            # Out of descriptors, memory or processes: the shortage may be temporary.
             self.fail(member, f"dispatcher cannot be started: dispatcher={member.name} error={error.strerror}")
 
     def predecessors(self, member: Member) -> list[Member]:
@@ -191,10 +191,10 @@ class DispatcherGroup:
         return found if member.root is None else [other.shadow or other for other in found]
 
     def fork(self, member: Member, predecessors: Sequence[Member]) -> None:
-        """Make the process.
+        """Fork the process.
 
         Raises:
-            OSError: the system lacks something; nothing was made.
+            OSError: a system resource is exhausted; no process was created.
         """
         log_reader, log_writer, print_reader, print_writer = descriptors = make_pipes(2)
         task = ProcessTask(
@@ -242,7 +242,7 @@ class DispatcherGroup:
             self.wake_all()
 
     def start_due(self, now: float) -> None:
-        """Start again the dispatchers whose pause after a death is over."""
+        """Restart the dispatchers whose pause after a death is over."""
         for member in self.everyone():
             due = member.state is State.BACKOFF and now >= member.start_at
             if due and not self.ending and not member.is_swapping:
@@ -254,14 +254,14 @@ class DispatcherGroup:
         return member.root is None and member.name in names_readers_wait_for(self.after())
 
     def seconds_to_next(self, now: float) -> list[float]:
-        """Return for how many seconds nothing is due, for each thing that will be due."""
+        """Return the seconds until each coming deadline."""
         now_ns = time.monotonic_ns()
         due: list[float] = []
         for member in self.everyone():
             if member.state is State.BACKOFF:
                 due.append(member.start_at - now)
             elif member.pid is not None and not member.killed_for:
-                # The phase may change meanwhile, and another one have less time.
+                # The phase may change meanwhile, and the next one may have a shorter limit.
                 due += [self.look_interval_s, (member.time_limit_ns() - now_ns) / 1e9 + 0.001]
         patience = self.memory_limit.patience
         return due if patience is None else [*due, patience]
@@ -269,7 +269,7 @@ class DispatcherGroup:
     # Ends of processes.
 
     def on_end(self, member: Member) -> None:
-        """The process of a dispatcher has ended."""
+        """Handle the end of a dispatcher's process."""
         assert member.pid is not None
         pid, status = os.waitpid(member.pid, 0)
         code = os.waitstatus_to_exitcode(status)
@@ -290,7 +290,7 @@ class DispatcherGroup:
             self.reactor.unwatch(descriptor)
 
     def on_stopped(self, member: Member, code: int) -> None:
-        """A process that was told to stop has ended."""
+        """Handle the end of a process that was told to stop."""
         if code != 0:
             self.merger.say("WARNING", f"dispatcher ended while stopping: {exit_text(code)}", dispatcher=member.title)
         if member.on_stopped_for_swap is not None:
@@ -305,7 +305,7 @@ class DispatcherGroup:
             member.set_state(member.following_state)
 
     def on_death(self, member: Member, pid: int, code: int) -> None:
-        """A process that was not told to stop has ended."""
+        """Handle the end of a process that was not told to stop."""
         reason = member.killed_for or member.stopped_for or exit_text(code)
         text = f"dispatcher died: dispatcher={member.title} pid={pid} {reason}"
         if code not in (EXCEPTION_STATUS, REFUSED_STATUS, BROKEN_STATUS) or member.cell.error is None:
@@ -335,13 +335,13 @@ class DispatcherGroup:
     # Limits.
 
     def enforce_time_limits(self) -> None:
-        """Kill processes that give no sign of life for longer than their phase may take."""
+        """Kill processes whose heartbeat is older than the time limit of their phase."""
         now_ns = time.monotonic_ns()
         for member in self.everyone():
             if member.pid is not None and not member.killed_for and now_ns > member.time_limit_ns():
                 member.killed_for = f"phase exceeded its time limit: phase={member.phase_name()}"
                 signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
-                # Now, because a process that waits for a disk does not even die before the disk answers.
+                # Set the error now: a process that waits for a disk does not die before the disk answers.
                 member.cell.set_error(
                     f"dispatcher was killed and has not ended yet: dispatcher={member.title} pid={member.pid} "
                     f"{member.killed_for}"
@@ -352,7 +352,7 @@ class DispatcherGroup:
                     self.wake_all()
 
     def enforce_memory_limit(self) -> None:
-        """Restart processes that take too much memory, as after a death; kill those that keep growing meanwhile."""
+        """Restart processes that use too much memory, as after a death; kill those that keep growing meanwhile."""
         if self.ending or not self.memory_limit.is_due():
             return
         for member in self.everyone():
@@ -380,11 +380,11 @@ class DispatcherGroup:
         if member.state is not State.STOPPING:
             member.set_state(State.STOPPING)
         signal.pidfd_send_signal(member.pidfd, number)
-        # A process that was stopped by SIGSTOP would only react at its time limit, and a close would wait for that.
+        # A process stopped by SIGSTOP would not react before its time limit, and a close would wait that long.
         signal.pidfd_send_signal(member.pidfd, signal.SIGCONT)
 
     def begin_ending(self) -> None:
-        """Drain from now on: a dispatcher that waits for its restart gets a last one, and no other starts."""
+        """Drain from now on: a dispatcher in BACKOFF gets one last start, and no other starts."""
         self.ending = True
         for member in self.members.values():
             if member.state is State.BACKOFF:
@@ -419,7 +419,7 @@ class DispatcherGroup:
             come_back()
 
     def restart_successors(self, name: str) -> None:
-        """Restart the dispatchers that come after *name*, which has come or gone."""
+        """Restart the dispatchers that come after *name*, which has joined or left."""
         for member in self.members.values():
             if member.description and name in member.description.after and member.pid is not None:
                 self.stop(member, State.STARTING)
@@ -432,7 +432,7 @@ class DispatcherGroup:
         for member in self.everyone():
             if member.pid is not None:
                 os.waitpid(member.pid, 0)
-                # Its pipes may be ready in the very round in which the owner was found gone.
+                # Its pipes may be ready in the same poll that reported the owner's death.
                 self.unwatch_process(member)
                 member.release_process()
                 member.show_state(State.STOPPED)
@@ -440,7 +440,7 @@ class DispatcherGroup:
 
 
 def shadow_name(name: str) -> str:
-    """Return the name of the cell in which the new view of *name* is built; no dispatcher can have that name."""
+    """Return the name of the cell of *name*'s shadow; no dispatcher can have that name."""
     return f"~{name}"[:NAME_SIZE_MAX]
 
 
@@ -448,7 +448,7 @@ def make_pipes(count: int) -> list[int]:
     """Return reading and writing ends of *count* pipes.
 
     Raises:
-        OSError: there are not enough descriptors; none is open.
+        OSError: there are not enough descriptors; none stays open.
     """
     descriptors: list[int] = []
     try:

@@ -1,18 +1,18 @@
-"""LiveRebuild: views rebuilt beside those that run, and swapped in; the supervisor drives it.
+"""LiveRebuild: rebuilds views beside the running ones and swaps them in; the supervisor drives it.
 
     BUILDING   a second process for each view reads the log from its beginning into the shadow and then follows the
-               ring; the running ones go on
-       │       all have come near to what they may read
-    STOPPING   the running ones flush and end; their readers have what lies below the progress that they published
+               ring; the running dispatchers continue
+       │       all shadows are close to the end of what they may read
+    STOPPING   the running dispatchers flush and end; readers still see everything below their published progress
        │
-    DRAINING   the new ones take in what there is, those that others come after first, flush and end
+    DRAINING   the shadows drain the log, predecessors first, flush and end
        │       each is durable at least as far as readers may read in the old one
-    swap       intent, folders exchanged, generation raised, intent gone (`ShadowFolders`)
+    swap       intent, folders exchanged, generation raised, intent removed (`ShadowFolders`)
        │
-    RESUMING   dispatchers start in the new views, where they were running; the old ones are removed
+    RESUMING   the dispatchers that were running start in the new views; the old views are removed
 
-What goes wrong before the swap ends the rebuild: the old views go on, the shadow is removed. A kill leaves that to the
-next start.
+A failure before the swap ends the rebuild: the old views stay in use, and the shadow is removed. After a kill the next
+start does that.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from reput.process.views.shadow_folders import ShadowFolders
 
 __all__ = ["LOOK_S", "Done", "LiveRebuild"]
 
-# Bytes of the log that a new view may lack when the running one is stopped: some ten milliseconds of work.
+# Bytes of the log that a new view may lag when the running dispatcher is stopped: some ten milliseconds of work.
 NEAR = 1 << 20
 LOOK_S = 0.02
 
@@ -55,15 +55,15 @@ class LiveRebuild:
     """One rebuild of one or more views.
 
     Args:
-        names: those that are asked for; whatever declares to be rebuilt with one of them is added.
-        force: send what is to be built elsewhere once more.
-        renews: those that do not run until they have a view in a new format; a group that ends waits for it.
-        done: called once, with what was built or with why not.
+        names: the requested views; views that declare to be rebuilt with one of them are added.
+        force: rebuild views that lie elsewhere too, which sends all their records again.
+        renews: dispatchers that do not run until they have a view in a new format; a group that ends waits for it.
+        done: called once, with the rebuilt views or with the error.
 
     Attributes:
-        members: the running dispatchers, by name.
-        shadows: those that build the new views, by the same names.
-        finished: `done` was called, and nothing of the shadow is left.
+        members: the dispatchers whose views are rebuilt, by name.
+        shadows: the members that build the new views, by the same names.
+        finished: `done` was called, and the shadow is removed.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class LiveRebuild:
         force: bool = False,
         renews: Sequence[str] = (),
     ) -> None:
-        """Begin.
+        """Prepare the shadow; `begin` starts its processes.
 
         Raises:
-            DispatcherError: one of them is not enabled or cannot be imported, or the shadow cannot be made.
-            ConfigError: the view of one lies elsewhere, and *force* is not set.
+            DispatcherError: a dispatcher is not enabled or cannot be imported, or the shadow cannot be created.
+            ConfigError: a view lies elsewhere, and *force* is not set.
         """
         self.group = group
         self.done = [done]
@@ -112,13 +112,13 @@ class LiveRebuild:
             raise
 
     def begin(self) -> None:
-        """Start the processes that build."""
+        """Start the processes that build the new views."""
         for shadow in self.shadows.values():
             self.group.start(shadow)
         self.group.announce()
 
     def select(self, names: Sequence[str]) -> dict[str, Member]:
-        """Return the dispatchers whose views are to be rebuilt.
+        """Return the dispatchers whose views must be rebuilt.
 
         Raises:
             DispatcherError: one is not enabled, or not described.
@@ -128,7 +128,7 @@ class LiveRebuild:
             if name not in enabled:
                 raise DispatcherError(f"dispatcher is not enabled: dispatcher={name} enabled={','.join(enabled)}")
         chosen = list(names)
-        # Each round may add one that others are rebuilt with.
+        # Each round may add a dispatcher that others are rebuilt with.
         for _ in enabled:
             for name, member in enabled.items():
                 if name not in chosen and member.description and set(member.description.rebuilt_with) & set(chosen):
@@ -142,7 +142,7 @@ class LiveRebuild:
         return {name: enabled[name] for name in chosen}
 
     def linked(self) -> dict[str, tuple[str, ...]]:
-        """Return the views that those to be built look into and that stay as they are."""
+        """Return the views that the new views read and that are not rebuilt themselves."""
         linked = {}
         for member in self.members.values():
             assert member.description is not None
@@ -152,10 +152,10 @@ class LiveRebuild:
                     linked[name] = other.description.store_folders
         return linked
 
-    # Going on.
+    # Progress.
 
     def look(self) -> None:
-        """Go on if what is waited for has come; called whenever something may have changed."""
+        """Advance to the next step if it is possible; called whenever something may have changed."""
         if self.finished or self.outcome is not None:
             return
         if self.step is Step.BUILDING:
@@ -166,9 +166,9 @@ class LiveRebuild:
             self.drain()
 
     def look_at_building(self) -> None:
-        """Stop the running dispatchers when the new views have come near."""
+        """Stop the running dispatchers when the new views have nearly caught up."""
         for name, shadow in self.shadows.items():
-            # A group that ends starts nobody again.
+            # A group that is ending restarts no dispatcher.
             given_up = shadow.state is State.BACKOFF and self.group.ending
             if (
                 given_up
@@ -189,7 +189,7 @@ class LiveRebuild:
                 self.group.stop(member, State.STARTING)
 
     def is_near(self, name: str) -> bool:
-        """Whether the new view of *name* has come to where it was to go, and little has been added since."""
+        """Whether the new view of *name* has reached its goal, and little has been appended since."""
         shadow = self.shadows[name]
         if shadow.state is not State.RUNNING:
             return False
@@ -202,7 +202,7 @@ class LiveRebuild:
         return near
 
     def reach(self, name: str) -> int | None:
-        """Return up to where the new view of *name* could have come; None: one that it comes after has yet to say."""
+        """Return how far the new view of *name* may read; None: a predecessor has not published its progress yet."""
         shadow = self.shadows[name]
         assert shadow.description is not None
         header = self.group.memory.header
@@ -216,7 +216,7 @@ class LiveRebuild:
         return reach
 
     def drain(self) -> None:
-        """Have the new views end whose predecessors have ended; swap when all have."""
+        """Stop the shadows whose predecessors have ended; swap when all have ended."""
         shadows = list(self.shadows.values())
         for shadow in shadows:
             waits = any(other.pid is not None for other in self.group.predecessors(shadow) if other in shadows)
@@ -226,9 +226,9 @@ class LiveRebuild:
             self.swap()
 
     def on_stopped(self, member: Member, code: int) -> None:
-        """A process of the rebuild that was told to stop has ended."""
+        """Handle the end of a process that the rebuild stopped."""
         if member in self.members.values():
-            # It counts as stopping until it starts again: who comes after it shall not pass over it meanwhile.
+            # It counts as stopping until it starts again, so that its successors do not pass over it meanwhile.
             pass
         elif code != 0:
             member.show_state(State.STOPPED)
@@ -238,12 +238,12 @@ class LiveRebuild:
         self.look()
 
     def swap(self) -> None:
-        """Put the new views into the places of the old ones, and start the dispatchers in them."""
+        """Replace the old views with the new ones, and start the dispatchers in them."""
         durable = {name: shadow.cell.durable_cursor for name, shadow in self.shadows.items()}
         for name, member in self.members.items():
             cursor, progress = durable[name], member.cell.progress
             if progress is not None and (cursor is None or cursor.commit_log_offset < progress):
-                # Readers have seen more than that.
+                # Readers have already seen more than the new view holds.
                 self.fail(
                     f"the new view did not come as far as the old one: view={name} progress={progress} "
                     f"durable={cursor and cursor.commit_log_offset} error={self.shadows[name].cell.error}"
@@ -260,12 +260,12 @@ class LiveRebuild:
             self.fail(str(error), error.advice)
             return
         self.stopped |= self.renews
-        # From here on the new views hold. What fails ends this process, and the next one goes on.
+        # From here on the new views are valid. A failure ends this process, and the next one completes the swap.
         self.folders.complete()
         for name, member in self.members.items():
             cursor = durable[name]
             if cursor is not None:
-                # Below it both views are the same for readers; from its start on the dispatcher says how far it is.
+                # Below this cursor readers see the same in both views. The dispatcher publishes progress once started.
                 member.cell.set_durable_cursor(cursor.commit_log_offset, cursor.epoch, cursor.store_timestamp)
             member.cell.raise_generation()
         self.folders.forget_intent()
@@ -284,7 +284,7 @@ class LiveRebuild:
         self.resume()
 
     def fail(self, text: str, advice: str = "") -> None:
-        """Give up: the old views go on."""
+        """Give up; the old views stay in use."""
         if self.outcome is not None:
             return
         self.outcome = DispatcherError(text, advice)
@@ -292,7 +292,7 @@ class LiveRebuild:
         self.resume()
 
     def resume(self) -> None:
-        """Have the dispatchers run that did, and the shadow removed."""
+        """Restart the dispatchers that were running, and remove the shadow."""
         self.step = Step.RESUMING
         self.forget_shadows()
         for name, member in self.members.items():
@@ -302,26 +302,26 @@ class LiveRebuild:
                 if member.pid is None:
                     self.group.start(member)
                 else:
-                    # It has not ended yet, and starts when it has.
+                    # It has not ended yet; it restarts when it has.
                     member.following_state = State.STARTING
         self.group.wake_all()
         self.group.announce()
         self.remove_shadow()
 
     def cancel(self, why: str) -> None:
-        """Give up, unless the new views hold already."""
+        """Give up, unless the outcome is already decided."""
         if self.outcome is None:
             self.fail(why)
 
     def forget_shadows(self) -> None:
-        """Kill the processes that still build, and free their slots."""
+        """Kill the shadows' remaining processes, and free their slots."""
         for member in self.members.values():
             self.group.forget_shadow(member)
 
-    # The removing of what is not needed any more: gigabytes of files take their time.
+    # Removing the shadow: gigabytes of files take time.
 
     def remove_shadow(self) -> None:
-        """Have a child remove the shadow, so that the group is served meanwhile."""
+        """Remove the shadow in a child process, so that the supervisor can serve the group meanwhile."""
         supervisor = os.getpid()
         self.removal = os.fork()
         if self.removal == 0:
@@ -336,7 +336,7 @@ class LiveRebuild:
         self.group.reactor.watch(pidfd, lambda: self.on_removed(pidfd))
 
     def on_removed(self, pidfd: int) -> None:
-        """The child has ended; what it could not remove, the next start does."""
+        """Handle the end of the child; the next start removes what the child could not."""
         assert self.removal is not None
         self.group.reactor.unwatch(pidfd)
         os.close(pidfd)

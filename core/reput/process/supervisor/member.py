@@ -22,23 +22,23 @@ __all__ = ["Member"]
 
 
 class Member:
-    """One dispatcher: what is known of it, its process if there is one, and what comes next.
+    """One dispatcher: its description, its process if there is one, and its next state.
 
     Attributes:
-        options: as they were given to it.
+        options: the options it was given.
         description: None: it was not described yet, or could not be.
         following_state: its state after STOPPING; BACKOFF, or FATAL: it was killed for taking too long.
         start_at: monotonic seconds, when the next process starts.
         killed_for: why the supervisor killed the process.
-        stopped_for: why the supervisor asked the process to end; it counts as a death all the same.
+        stopped_for: why the supervisor asked the process to end; its end still counts as a death.
         first_batch: bound of the next process's first batch; None: no process was killed in the middle of one.
-        awaited: the beginning of the group waits for its description.
-        late: the group has begun without its description.
-        joining: its plugin is asked what it declares; it was not started yet.
+        awaited: the group's start waits for its description.
+        late: the group started without its description.
+        joining: its plugin is being described; it was not started yet.
         leaving: it leaves the group when it has stopped.
         when_left: called when it has left.
-        root: below which it builds its view; None: the group's. A member with a root is the shadow of another.
-        shadow: builds the view of this one anew; None: no rebuild is under way.
+        root: the directory below which it builds its view; None: the group's. A member with a root is a shadow.
+        shadow: rebuilds the view of this member; None: no rebuild is under way.
         on_stopped_for_swap: called with the exit code when the process, which was stopped for a swap of views, has
             ended; the rebuild starts the next one. None: no swap is under way.
     """
@@ -59,7 +59,7 @@ class Member:
         self.on_stopped_for_swap: Callable[[Member, int], None] | None = None
         self.cell = cell
         self.settings = settings
-        # By its title a shadow is never essential: each rebuild has a restart limit.
+        # The title of a shadow is in no list of essential dispatchers, so each rebuild has a restart limit.
         self.backoff = Backoff(self.title, settings)
         self.description: PluginDescription | None = None
         self.state = State.STOPPED
@@ -80,33 +80,33 @@ class Member:
 
     @property
     def question(self) -> Question:
-        """Return the question to its plugin."""
+        """Return the question for its plugin."""
         return Question(self.entry, self.options)
 
     @property
     def info(self) -> MemberInfo:
-        """Return what other processes are told of it."""
+        """Return what other processes learn about it."""
         shadow_slot = None if self.shadow is None else self.shadow.cell.slot
         return MemberInfo(self.entry, self.cell.slot, self.description, shadow_slot, self.options)
 
     @property
     def in_rebuild(self) -> bool:
-        """Whether its view is being rebuilt, or it is the one that builds."""
+        """Whether its view is being rebuilt, or it is the shadow that rebuilds one."""
         return self.shadow is not None or self.root is not None
 
     @property
     def is_swapping(self) -> bool:
-        """Whether it was stopped for a swap of views, after which the rebuild starts it again."""
+        """Whether it is stopped for a swap of views; the rebuild starts it again afterwards."""
         return self.on_stopped_for_swap is not None
 
     @property
     def rebuild_progress(self) -> int | None:
-        """Return how far the new view is that is being built beside this one, None if none is."""
+        """Return the progress of the view that is being rebuilt beside this one, or None without a rebuild."""
         return None if self.shadow is None else self.shadow.cell.progress
 
     @property
     def title(self) -> str:
-        """Return its name in the group's log."""
+        """Its name in the group's log."""
         return self.name if self.root is None else f"{self.name}(rebuild)"
 
     def set_state(self, state: State) -> None:
@@ -120,11 +120,11 @@ class Member:
         self.cell.set_state(state, time.time_ns() // 1_000_000)
 
     def time_limit_ns(self) -> int:
-        """Return when the present phase has lasted too long, monotonic nanoseconds."""
+        """Return the end of the current phase's time limit, monotonic nanoseconds."""
         settings = self.settings
         heartbeat = self.cell.heartbeat_ns
         if heartbeat is None or heartbeat < self.spawned_ns:
-            # The process has not given a sign of life yet; the heartbeat in the cell is its predecessor's.
+            # The process has not sent a heartbeat yet; the one in the cell is its predecessor's.
             return self.spawned_ns + settings.dispatcher_start_time_max * 1_000_000
         limit_ms = {
             Phase.START: settings.dispatcher_start_time_max,
@@ -134,7 +134,7 @@ class Member:
         return heartbeat + limit_ms * 1_000_000
 
     def learn_from_end(self, code: int) -> None:
-        """Let the next process begin with a smaller batch, if a signal ended this one within a batch."""
+        """Start the next process with a smaller batch if a signal ended this one within a batch."""
         in_batch = code < 0 and self.phase_name() == Phase.DISPATCH.name
         killed = BatchSize(self.cell.batch_record_count, self.cell.batch_size)
         self.first_batch = smaller_batch(killed) if in_batch else None
@@ -147,7 +147,7 @@ class Member:
         return Phase(self.cell.phase or 0).name
 
     def release_process(self) -> None:
-        """Read the last lines of a process that has ended, and close what belonged to it."""
+        """Read the last lines of a process that has ended, and close its descriptors."""
         if self.lines is not None:
             self.lines.close()
         if self.rubbish is not None:

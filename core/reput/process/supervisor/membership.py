@@ -1,4 +1,4 @@
-"""Membership: dispatchers that join the group, leave it, or go on with a changed plugin or other options."""
+"""Membership: dispatchers that join the group, leave it, or continue with a changed plugin or other options."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Membership"]
 
 
 class Membership:
-    """Who is in a group, and with which description."""
+    """The members of a group and their descriptions."""
 
     def __init__(self, group: DispatcherGroup, questions: Questions) -> None:
         self.group = group
         self.questions = questions
 
     def member(self, name: str) -> Member:
-        """Return one dispatcher that can take a request now.
+        """Return one dispatcher that can accept a request now.
 
         Raises:
             DispatcherError: it is not in the group, is joining or leaving, or the group is ending.
@@ -45,7 +45,7 @@ class Membership:
         return members[name]
 
     def refuse_when_ending(self) -> None:
-        """Refuse what needs a group that goes on.
+        """Refuse requests that a group cannot serve while it ends.
 
         Raises:
             DispatcherError: the group is ending.
@@ -56,7 +56,7 @@ class Membership:
     # Descriptions.
 
     def take_description(self, member: Member, answer: Answer) -> None:
-        """Keep what a plugin declared; without that the dispatcher is BROKEN."""
+        """Keep the plugin's declarations; without them the dispatcher is BROKEN."""
         member.description = answer.description
         if answer.description is None:
             text = answer.broken or answer.refused or ""
@@ -66,7 +66,7 @@ class Membership:
             self.group.merger.say("ERROR", f"dispatcher is broken: {text}", dispatcher=member.name)
 
     def checked_for_circles(self, member: Member, answer: Answer) -> Answer:
-        """Return *answer*, or a refusal if by its ``after`` dispatchers would wait for each other in a circle."""
+        """Return *answer*, or a refusal if its ``after`` would create a cycle of waiting dispatchers."""
         if answer.description is not None:
             after = self.group.after() | {member.name: answer.description.after}
             try:
@@ -76,7 +76,7 @@ class Membership:
         return answer
 
     def describe_again(self, member: Member, question: Question, what: str) -> None:
-        """Ask a changed plugin, or a plugin with other options, and go on with its answer; *what* names the change."""
+        """Describe a changed plugin, or one with other options, and adopt its answer; *what* names the change."""
         self.questions.ask(question, partial(self.on_described_again, member, question, what))
 
     def on_described_again(self, member: Member, question: Question, what: str, answer: Answer) -> None:
@@ -86,7 +86,7 @@ class Membership:
         if answer.description is None:
             text = answer.broken or answer.refused or ""
             self.group.merger.say("ERROR", f"{what} not used: {text}", dispatcher=member.name)
-            # A running process has the old plugin in its memory and goes on with it.
+            # A running process has the old plugin in memory and continues with it.
             if member.pid is None:
                 member.cell.set_error(text)
                 member.entry = question.entry
@@ -102,7 +102,7 @@ class Membership:
             self.group.start(member)
 
     def rescan_installed(self) -> None:
-        """Look at the installed plugins again: restart what has changed, and try again what was broken."""
+        """Scan the installed plugins again: restart changed dispatchers, and retry broken ones."""
         importlib.invalidate_caches()
         installed = installed_dispatchers()
         for member in list(self.group.members.values()):
@@ -129,7 +129,7 @@ class Membership:
         options: dict[str, object],
         done: Callable[[ReputError | None], None],
     ) -> None:
-        """Add a dispatcher as it is installed now; calls *done* with None, or with why it could not join.
+        """Add a dispatcher as currently installed; calls *done* with None, or with the error.
 
         Raises:
             ConfigError: it is not installed, or all slots are taken.
@@ -172,7 +172,7 @@ class Membership:
                 self.group.forget_member(member)
                 done(error)
                 return
-            # The owner first: its frames must carry what the newcomer needs.
+            # Tell the owner first: its frames must carry what the new dispatcher needs.
             self.group.announce()
             self.group.start(member)
             self.group.restart_successors(member.name)
@@ -212,14 +212,14 @@ class Membership:
         for name, options in change.options.items():
             member = self.group.members.get(name)
             if member is not None and member.options != options:
-                # An upgrade may bring a new plugin and other options at once; the new plugin judges them.
+                # An upgrade may change plugin and options together; the new plugin checks the new options.
                 installed = installed_dispatchers().get(member.entry.plugin, member.entry)
                 self.describe_again(member, Question(installed.named(name), options), "the changed options are")
         if change.waiting:
             say("WARNING", f"changed settings hold when the store is opened next: settings={','.join(change.waiting)}")
 
     def say_attached(self, name: str, error: ReputError | None) -> None:
-        """Log whether a dispatcher that is enabled now has joined."""
+        """Log whether a newly enabled dispatcher has joined."""
         if error is None:
             self.group.merger.say("INFO", "the dispatcher was attached", dispatcher=name)
         else:

@@ -1,4 +1,4 @@
-"""Questions: a process of its own asks each plugin what it declares, and has a time limit for the answer."""
+"""Questions: asks each plugin for its declarations, in a separate process with a time limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Done = Callable[[Answer], None]
 
 
 class Questions:
-    """The questions of one supervisor that have no answer yet.
+    """The unanswered questions of one supervisor.
 
     Args:
         path: further entries of `sys.path` for the processes that import plugins.
@@ -30,7 +30,7 @@ class Questions:
         self.asked: dict[int, tuple[DescribeProcess, Done, float]] = {}
 
     def ask(self, question: Question, done: Done) -> None:
-        """Ask a plugin what it declares, and whether it takes the options.
+        """Ask a plugin for its declarations, and whether it accepts the options.
 
         Calls *done* with the answer, possibly at once; the dispatcher may have changed in between.
         """
@@ -42,9 +42,9 @@ class Questions:
         self.reactor.watch(process.descriptor, partial(self.on_readable, process.descriptor))
 
     def on_readable(self, descriptor: int, reason: str = "") -> None:
-        """Read an answer; *reason*: end the process instead, and say why in its answer."""
+        """Read an answer; with *reason*, end the process instead, and give *reason* as its answer."""
         if descriptor not in self.asked:
-            # Handling another answer has ended the group.
+            # Handling an earlier answer has ended the group.
             return
         process, done, _ = self.asked[descriptor]
         if reason:
@@ -57,7 +57,7 @@ class Questions:
             done(process.answer)
 
     def deadlines(self) -> list[float]:
-        """Return when the time limits of the questions end, monotonic seconds."""
+        """Return the ends of the questions' time limits, monotonic seconds."""
         return [deadline for _, _, deadline in self.asked.values()]
 
     def end_overdue(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Rebuilds: the one rebuild that is under way, and the stale views that wait for theirs."""
+"""Rebuilds: the current rebuild, and the stale views that wait for one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Rebuilds:
     """The rebuilds of one group, one at a time.
 
     Attributes:
-        current: the rebuild that is under way, until nothing of its shadow is left.
+        current: the rebuild that is under way, until its shadow is removed.
     """
 
     def __init__(self, group: DispatcherGroup) -> None:
@@ -30,7 +30,7 @@ class Rebuilds:
         return self.current is not None or bool(self.group.stale.waiting)
 
     def request(self, names: Sequence[str], done: Done, *, force: bool) -> None:
-        """Begin a rebuild that was asked for; calls *done* with the views that were rebuilt, or why not.
+        """Begin a requested rebuild; calls *done* with the rebuilt views, or with the error.
 
         Raises:
             DispatcherError: another rebuild is under way, or a view cannot be rebuilt.
@@ -47,7 +47,7 @@ class Rebuilds:
             raise DispatcherError(f"another rebuild is under way: views={views}", "Wait for its end.")
 
     def look(self) -> None:
-        """Advance the current rebuild, let go of one that is over, and begin the next."""
+        """Advance the current rebuild, forget it if it is over, and begin the next."""
         if self.current is not None:
             self.current.look()
             if self.current.finished:
@@ -72,7 +72,7 @@ class Rebuilds:
         self.current.begin()
 
     def on_renewed(self, names: Sequence[str], outcome: list[RebuiltView] | ReputError) -> None:
-        """A rebuild of stale views is over. If it failed, the old views stay, and their dispatchers cannot run."""
+        """Handle the end of a rebuild of stale views. After a failure the old views stay, without dispatchers."""
         if not isinstance(outcome, ReputError) or self.group.ending:
             return
         for name in names:

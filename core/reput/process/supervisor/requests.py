@@ -1,4 +1,4 @@
-"""RequestDesk: carries out what the owner and the clients of the control socket ask the supervisor for."""
+"""RequestDesk: carries out the requests of the owner and of the control socket's clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RequestDesk:
         drain, hurry: end the group; see `Supervisor`.
 
     Attributes:
-        writer_state: state and reason, as the owner last said.
+        writer_state: state and reason, as last reported by the owner.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class RequestDesk:
         self.rebuilds = rebuilds
         self.drain = drain
         self.hurry = hurry
-        # Requests that the owner will answer, by what was asked for.
+        # Requests that the owner will answer, by verb.
         self.asked_owner: dict[Verb, list[tuple[Request, Reporter]]] = {"clean": [], "statistics": []}
         self.writer_state: tuple[str, str | None] = ("RUNNING", None)
         self.rebuild_client: JsonChannel | None = None
 
     def handle(self, line: bytes, report: Reporter, client: JsonChannel | None) -> None:
-        """Do what *line* asks for; calls *report* with the outcome, now or later."""
+        """Carry out the request in *line*; calls *report* with the outcome, now or later."""
         request_id = 0
         try:
             request = msgspec.json.decode(line, type=Request)
@@ -71,10 +71,10 @@ class RequestDesk:
             report(Reply.refusal(request_id, error))
 
     def carry_out(self, request: Request, report: Reporter, client: JsonChannel | None) -> None:
-        """Do one request.
+        """Carry out one request.
 
         Raises:
-            DispatcherError: it cannot be done now.
+            DispatcherError: it cannot be carried out now.
             ConfigError: the dispatcher's name or options are wrong.
         """
         match request.verb:
@@ -95,7 +95,7 @@ class RequestDesk:
                 waiting = self.asked_owner[request.verb]
                 waiting.append((request, report))
                 if len(waiting) == 1:
-                    # All clients get the same answer: one question to the owner is under way.
+                    # All waiting clients get the same answer, so one question to the owner is enough.
                     self.group.channel.send(Notice(request.verb))
             case "cleaned":
                 self.pass_on("clean", request)
@@ -134,7 +134,7 @@ class RequestDesk:
         """Hand a client the descriptors of ring and cells.
 
         Raises:
-            DispatcherError: it asked for something else before, and has not taken that.
+            DispatcherError: the client has not read the reply to an earlier request, or it is the owner.
         """
         if client is None or client.unsent:
             raise DispatcherError("descriptors are handed over on a connection of their own")
@@ -186,7 +186,7 @@ class RequestDesk:
         self.group.wake_all()
 
     def resume(self, member: Member, request: Request, report: Reporter) -> None:
-        """Start a dispatcher that does not run, for whatever reason; describe it again if it was broken."""
+        """Start a dispatcher that does not run, whatever the reason; describe it again if it was broken."""
         if member.pid is not None:
             if member.state is State.STOPPING:
                 member.following_state = State.STARTING
@@ -218,7 +218,7 @@ class RequestDesk:
         self.questions.ask(member.question, described)
 
     def restart(self, member: Member, request: Request, report: Reporter) -> None:
-        """End the process, if there is one, and start another."""
+        """Stop the process, if there is one, and start another."""
         if member.pid is None:
             self.resume(member, request, report)
             return
@@ -226,7 +226,7 @@ class RequestDesk:
         report(result(request, None))
 
     def rebuild(self, request: Request, report: Reporter, client: JsonChannel | None) -> None:
-        """Rebuild views beside those that run; the reply comes when they are swapped in.
+        """Rebuild views beside the running ones; the reply comes when they are swapped in.
 
         Raises:
             DispatcherError: another rebuild is under way, or a view cannot be built.
@@ -246,17 +246,17 @@ class RequestDesk:
             self.rebuild_client = client
 
     def on_gone(self, client: JsonChannel) -> None:
-        """Give up the rebuild that *client* asked for, since it does not wait any more."""
+        """Give up the rebuild that *client* asked for: it no longer waits for it."""
         if client is self.rebuild_client:
             self.rebuild_client = None
             self.rebuilds.cancel("the client that asked for it has gone")
 
 
 def outcome(request: Request, error: ReputError | None) -> Reply:
-    """Return the reply that *request* was done, or why not."""
+    """Return the reply that *request* succeeded, or the error."""
     return result(request, None) if error is None else Reply.refusal(request.id, error)
 
 
 def result(request: Request, value: object) -> Reply:
-    """Return the reply that *request* was done."""
+    """Return the reply that *request* succeeded, with *value* as its result."""
     return Reply(request.id, result=msgspec.Raw(msgspec.json.encode(value)))

@@ -1,9 +1,9 @@
-"""StaleViews: views in another format than their plugin's, which are rebuilt before their dispatcher starts.
+"""StaleViews: views whose format differs from their plugin's; they are rebuilt before their dispatcher starts.
 
-A plugin declares the format of its view as ``view_version``, and the host records in the view's folder in which version
-it was written. If they differ, the dispatcher does not start: its view is rebuilt in the shadow, and readers have the
-old one until then. A group that ends waits for such a rebuild as for a drain. Where no shadow can be made, the
-dispatcher starts all the same, and its loop empties the view.
+A plugin declares the format of its view as ``view_version``, and the host records the version of each view in its
+folder. If they differ, the dispatcher does not start: its view is rebuilt in the shadow, and readers use the old one
+until then. A group that ends waits for such a rebuild as for a drain. If no shadow can be created, the dispatcher
+starts anyway, and its loop empties the view.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class StaleViews:
 
     Attributes:
         waiting: names of the dispatchers that wait for their views to be rebuilt.
-        in_place: names of those that start all the same.
+        in_place: names of those that start anyway, without a shadow.
     """
 
     def __init__(self, view_directory: Path, merger: LogMerger) -> None:

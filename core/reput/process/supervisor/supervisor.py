@@ -1,8 +1,8 @@
 """Supervisor: starts, watches, restarts and stops the dispatchers of one store.
 
-A fresh process of one thread and a session of its own, started by exec: it inherits nothing of the program that opened
-the store, and a Ctrl-C in that program's terminal does not reach it. It imports neither a plugin nor numpy: each
-dispatcher is forked from it and would have them in memory, too. It waits in one place, a poll over
+The supervisor is started by exec, with one thread and in its own session: it inherits no state of the program that
+opened the store, and a Ctrl-C in that program's terminal does not reach it. It imports neither a plugin nor numpy:
+each dispatcher is forked from it and would have them in memory, too. It waits in one place, a poll over
 
     the owner's pidfd       → the owner is dead: the group ends at once
     the owner's channel     → requests of the owner
@@ -12,8 +12,8 @@ dispatcher is forked from it and would have them in memory, too. It waits in one
     describe processes      → what a plugin declares
     the signal descriptor   → SIGTERM: drain and end; SIGHUP: look for new and changed plugins
 
-and its timeout is the next thing that is due: a restart, or the end of a phase's time limit. `DispatcherGroup` does the
-work on dispatchers; `Membership`, `Rebuilds` and `RequestDesk` decide over it; this module begins and ends the group.
+and its timeout is the next deadline: a restart, or the end of a phase's time limit. `DispatcherGroup` manages the
+dispatchers; `Membership`, `Rebuilds` and `RequestDesk` direct it; this module begins and ends the group.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class Supervisor:
         self.signals: list[int] = []
         # All dispatchers were described and started, or need a person's attention.
         self.begun = False
-        # When the group begins without dispatchers whose plugin is still being imported; None: it waits for all.
+        # When the group begins without the dispatchers whose plugin is still being imported; None: it waits for all.
         self.begin_by: float | None = None
-        # Until when a drain waits for late dispatchers; None: none has begun.
+        # When a drain stops waiting for late dispatchers; None: no drain waits for them.
         self.late_until: float | None = None
         self.drain_when_begun = False
 
@@ -113,7 +113,7 @@ class Supervisor:
             self.do_work()
 
     def do_work(self) -> int:
-        """Wait for the next thing that is ready or due, and do it; return the number of things that were ready."""
+        """Wait for the next event or deadline, and handle it; return the number of descriptors that were ready."""
         ready_count = self.reactor.wait(self.seconds_to_next())
         self.take_signals()
         now = time.monotonic()
@@ -128,7 +128,7 @@ class Supervisor:
         return ready_count
 
     def seconds_to_next(self) -> float:
-        """Return for how many seconds nothing is due."""
+        """Return the seconds until the next deadline."""
         now = time.monotonic()
         due = [LOOK_S if self.rebuilds.is_busy else POLL_S_MAX, *self.group.seconds_to_next(now)]
         due += [deadline - now for deadline in self.questions.deadlines()]
@@ -147,7 +147,7 @@ class Supervisor:
         signal.signal(signal.SIGHUP, self.on_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        # The owner held back the signals that came since the process was made.
+        # The owner blocked these signals while it created this process.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS_HELD_AT_START)
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
@@ -161,7 +161,7 @@ class Supervisor:
                 self.rescan()
 
     def take_lock(self) -> bool:
-        """Take the group's lock, which a killed group gives up in a moment; False: the owner is gone, too."""
+        """Take the group's lock, which a killed group soon gives up; return False if the group cannot start."""
         deadline = time.monotonic() + self.setup.lock_timeout
         while not self.lock.try_take():
             if self.group.finished:
@@ -181,10 +181,10 @@ class Supervisor:
     # The beginning.
 
     def begin(self) -> None:
-        """Ask all enabled dispatchers what they declare; `ready` follows when all have answered.
+        """Ask all enabled dispatchers for their declarations; `ready` follows when all have answered.
 
         Raises:
-            OSError, DamagedStore: what a killed rebuild has left cannot be cleared away.
+            OSError, DamagedStore: the remains of a killed rebuild cannot be removed.
         """
         swapped = ShadowFolders(self.context.view_directory).settle()
         for cell_slot in range(self.memory.slot_count):
@@ -208,7 +208,7 @@ class Supervisor:
             self.ready()
 
     def on_described(self, member: Member, answer: Answer) -> None:
-        """One of the answers has come that the beginning waits for."""
+        """Handle an answer that the group's start waits for."""
         if self.group.finished:
             return
         if self.begun:
@@ -218,7 +218,7 @@ class Supervisor:
             self.refuse(ConfigError(answer.refused, answer.advice))
             return
         member.awaited = False
-        # A request to resume it may have asked, too, and have started it.
+        # A request to resume it may have described and started it meanwhile.
         if member.pid is None and self.group.members.get(member.name) is member:
             self.membership.take_description(member, answer)
         self.be_patient()
@@ -226,7 +226,7 @@ class Supervisor:
             self.ready()
 
     def be_patient(self) -> None:
-        """Wait a while for the next plugin to be imported. A rebuild elsewhere is useless without them, and waits."""
+        """Wait a while for the next plugin to be imported. A rebuild elsewhere needs all plugins and waits for them."""
         if self.context.target is None:
             self.begin_by = time.monotonic() + DESCRIBE_PATIENCE_S
 
@@ -249,13 +249,13 @@ class Supervisor:
         return any(member.late for member in self.group.members.values())
 
     def on_described_late(self, member: Member, answer: Answer) -> None:
-        """Take a dispatcher into the group that has begun without it."""
+        """Add a late dispatcher to the running group."""
         member.late = False
         if self.group.ending or self.group.members.get(member.name) is not member:
             return
         if member.pid is None:
             self.membership.take_description(member, self.membership.checked_for_circles(member, answer))
-        # The owner first: its frames must carry what the newcomer needs.
+        # Tell the owner first: its frames must carry what the new dispatcher needs.
         self.group.announce()
         if member.description is not None:
             member.cell.set_error(None)
@@ -264,7 +264,7 @@ class Supervisor:
         self.group.wake_all()
 
     def ready(self) -> None:
-        """Start all dispatchers, and tell the owner who they are."""
+        """Start all dispatchers, and announce them to the owner."""
         try:
             in_order(self.group.after())
         except ConfigError as error:
@@ -285,7 +285,7 @@ class Supervisor:
         self.kill_all()
 
     def end_patience(self, now: float) -> None:
-        """Begin, or drain, without dispatchers that were waited for long enough."""
+        """Begin, or drain, without late dispatchers once their time is over."""
         if self.begin_by is not None and now > self.begin_by and not self.begun and not self.group.finished:
             self.begin_without_the_late()
         if self.late_until is not None and not self.group.ending and (not self.has_late or now > self.late_until):
@@ -293,16 +293,16 @@ class Supervisor:
             self.drain()
 
     def forget_late(self) -> None:
-        """Wait no longer for dispatchers without which the group has begun."""
+        """Stop waiting for late dispatchers."""
         for member in self.group.members.values():
             member.late = False
 
     # The end.
 
     def drain(self) -> None:
-        """Let all dispatchers take in what there is, predecessors first, and end the group."""
+        """Make all dispatchers drain the log, predecessors first, and end the group."""
         if not self.begun:
-            # No dispatcher has started yet. Two requests to end drain the group once.
+            # No dispatcher has started yet. A second request to drain changes nothing.
             self.drain_when_begun = True
             return
         if self.has_late and not self.group.ending:
@@ -315,12 +315,12 @@ class Supervisor:
         self.go_on_draining()
 
     def go_on_draining(self) -> None:
-        """Drain the dispatchers whose turn it is, once a rebuild has cleared away what it leaves."""
+        """Drain the dispatchers whose turn it is, once no rebuild is under way."""
         if self.group.ending and not self.group.finished and not self.rebuilds.is_busy:
             self.group.go_on_draining()
 
     def hurry(self) -> None:
-        """Let all dispatchers flush what they have and end, whether they have caught up or not."""
+        """Make all dispatchers flush and end, whether they have caught up or not."""
         if not self.begun:
             # There is nothing to flush yet; the owner ends the group by itself.
             return
@@ -334,22 +334,22 @@ class Supervisor:
     def on_owner_says(self) -> None:
         self.clients.owner_says()
         if self.channel.closed:
-            # Its pidfd says whether the owner is dead; without a channel it cannot be served either way.
+            # Whether or not the owner is dead, it cannot be served without a channel.
             self.on_owner_death()
 
     def on_owner_death(self) -> None:
-        """Nothing appends any more, and another writer may come: end at once."""
+        """End at once: the log has no writer any more, and another may come."""
         if not self.group.finished:
             self.group.merger.say("WARNING", f"the owner is gone, the group ends: owner_pid={self.setup.owner_pid}")
             self.kill_all()
 
     def kill_all(self) -> None:
-        """End every process of the group without asking."""
+        """Kill every process of the group."""
         self.group.kill_all()
         self.questions.end_all()
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Close the clients and release the lock."""
         self.clients.close()
         self.lock.release()
 
@@ -372,7 +372,7 @@ def decode_path(kind: type, value: object) -> object:
 
 
 def receive_setup(channel: JsonChannel) -> Setup | None:
-    """Wait for the owner's first line; None if the owner is gone before."""
+    """Wait for the owner's first line; return None if the owner is gone first."""
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     while not channel.closed:
@@ -400,10 +400,10 @@ def main(arguments: Sequence[str]) -> None:
         # The owner died meanwhile.
         return
     if os.getppid() != setup.owner_pid:
-        # The owner died, and another process has its id now.
+        # The owner died, and another process now has its id.
         return
     supervisor = Supervisor(channel, setup, owner_pidfd)
-    # What was loaded so far is shared by all dispatchers as long as nobody writes to it.
+    # All dispatchers share the memory loaded so far, as long as no process writes to it.
     gc.collect()
     gc.freeze()
     try:
