@@ -1,13 +1,13 @@
-"""Checking the fields that no CRC covers: whether each record says of itself what its neighbours let expect.
+"""Checking the fields that no CRC covers: whether each record is consistent with its neighbours.
 
     queue offset     one more than that of the record before it in its queue
-    store time       not an hour and more before, or after, both the record before it and the one behind
+    store time       not an hour or more before, or after, both the record before it and the one behind
     texts            topic and properties are UTF-8, and the topic has no character that RocketMQ refuses
     hosts            the ports are ports
 
-A record is named only where the others contradict it: a queue that was made anew begins with 0 again, the first queue
-offset of a log whose head is gone may be any, and a clock that was set back stays back. The record's own offset and its
-sizes are looked at by the walk, for every reader.
+A record is reported only if others contradict it: a recreated queue begins with 0 again, the first queue offset of a
+log whose head is gone may be any, and a clock that was set back stays back. The walk checks the record's own offset and
+its sizes, for every reader.
 
 Source: RocketMQ store, CommitLog.DefaultAppendMessageCallback, which gives a queue consecutive offsets.
 """
@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """A record that broke the sequence of its queue; the next one of the queue tells which is right."""
+    """A record that broke the sequence of its queue; the queue's next record tells which number is right."""
 
     expected: int
     place: Place
@@ -75,9 +75,9 @@ class FieldsCheck:
     """Takes the records of a log in its order and keeps the ranges of those that contradict the others.
 
     Attributes:
-        damage: what was found, in no order.
-        restarts: where records lie with which a queue that had some begins with 0 again, and nothing contradicts that;
-            and whether the next record of the queue goes on from it.
+        damage: the bad ranges found, in no order.
+        restarts: commit-log offset of each record with which a queue begins with 0 again, uncontradicted → whether the
+            queue's next record continues from it.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class FieldsCheck:
     ) -> None:
         """
         Args:
-            log_begin: where the log begins, or the part of it that is looked at.
+            log_begin: where the log, or the checked part of it, begins.
             now_ms: the present, by a clock that may not be the writer's.
             next_offsets: topic → queue id → queue offset of the next record, where that is known already.
         """
@@ -99,13 +99,13 @@ class FieldsCheck:
             for queue_id, queue_offset in queues.items()
         }
         self.doubts: dict[Queue, Doubt] = {}
-        # Of each queue, its record that was met last; what lies before damage is no witness of what lies behind.
+        # The last record met of each queue. Records before damage prove nothing about records behind it.
         self.met_at: dict[Queue, int] = {}
         self.damaged_at = -1
         # Queue offsets that begin or leave out what none should, until it is known which belong together.
         self.strays: list[tuple[Queue, Doubt]] = []
         self.holes: list[tuple[Queue, Doubt]] = []
-        # Queue offsets of records whose topic is none.
+        # Queue offsets of records whose topic is invalid.
         self.nameless: set[int] = set()
         # The last record so far, and the store time of the one before it.
         self.held: Place | None = None
@@ -113,7 +113,7 @@ class FieldsCheck:
         self.known_texts: set[bytes] = set()
 
     def pass_damage(self, commit_log_offset: int) -> None:
-        """Take in that what lies before this byte is no record."""
+        """Note that the bytes before *commit_log_offset* are no record."""
         self.damaged_at = commit_log_offset
 
     def take(self, columns: RecordColumns) -> None:
@@ -125,13 +125,13 @@ class FieldsCheck:
             self.take_ports(columns)
 
     def finish(self) -> list[BadRange]:
-        """Judge what nothing followed, and return all that was found, in the order of the log."""
+        """Judge the records that nothing followed, and return all bad ranges, in the order of the log."""
         for queue, doubt in self.doubts.items():
             self.judge(queue, doubt, goes_on=False)
         self.doubts.clear()
         elsewhere = self.nameless | {doubt.place.queue_offset for _, doubt in self.strays}
         for queue, doubt in self.holes:
-            # What is missing there stands elsewhere, under another topic or queue id.
+            # The missing record is elsewhere, under another topic or queue id.
             one_missing = doubt.place.queue_offset == doubt.expected + 1
             if not (one_missing and doubt.expected in elsewhere):
                 self.add_offset(queue, doubt)
@@ -179,7 +179,7 @@ class FieldsCheck:
             if batch[begin]:
                 count = max(int_or(columns.properties(first).get(INNER_NUM), 1), 1)
             if last > begin:
-                # The second of a run stands for it: what follows continues it.
+                # The second record of a run represents it: the following records continue it.
                 self.meet(queue, self.place(columns, int(order[begin + 1])))
                 self.expected[queue] = int(offsets[last]) + 1
             elif queue not in self.doubts:
@@ -207,7 +207,7 @@ class FieldsCheck:
         self.expected[queue] = place.queue_offset + 1
 
     def judge(self, queue: Queue, doubt: Doubt, *, goes_on: bool) -> None:
-        """Judge a record that broke the sequence of its queue, which goes on from it or does not go on."""
+        """Judge a record that broke the sequence of its queue. *goes_on*: the queue's next record continues from it."""
         if doubt.expected == 0 and not goes_on:
             self.strays.append((queue, doubt))
         elif doubt.place.queue_offset != 0:
@@ -225,7 +225,7 @@ class FieldsCheck:
     # Store times.
 
     def take_timestamps(self, columns: RecordColumns) -> None:
-        """Look for store times that neither neighbour bears out. The last record waits for the one behind it."""
+        """Look for store times that neither neighbour confirms. The last record waits for the one behind it."""
         times = columns.store_timestamp.astype(np.int64)
         held = self.held
         if held is not None:
@@ -236,7 +236,7 @@ class FieldsCheck:
         wrong = (times < np.minimum(former, latter) - JUMP_MS) | (times > np.maximum(former, latter) + JUMP_MS)
         wrong |= (times <= 0) | (times > TIMESTAMP_MAX)
         if self.held is None and len(times) > 1:
-            # The log's first record has but one neighbour, as its last one has; the present stands for the other.
+            # The log's first and last records have only one neighbour; the present time replaces the other.
             wrong[0] |= times[0] > self.present >= times[1]
         wrong[-1] = False
         for number in np.flatnonzero(wrong).tolist():
@@ -266,7 +266,7 @@ class FieldsCheck:
                 for record in np.flatnonzero(queue_index == number).tolist():
                     self.nameless.add(int(columns.header["queue_offset"][record]))
                     self.add_text(columns, record, f"the topic {fault}: topic={topic!r}")
-        # Mostly all of it is ASCII: one copy and one look at all properties, without an object per record.
+        # Usually all properties are ASCII: one copy and one look at them, without an object per record.
         buffer = np.frombuffer(columns.data, np.uint8)
         joined, _ = join_runs(buffer, columns.properties_at, columns.properties_size)
         if not (joined[WORD_SIZE:] & NOT_ASCII).any():
@@ -297,13 +297,13 @@ class FieldsCheck:
                 self.add_text(columns, number, f"no port: {name} port={port} port_max={PORT_MAX}")
 
     def add_text(self, columns: RecordColumns, number: int, reason: str) -> None:
-        """Note what is wrong with one record by itself."""
+        """Note a fault of one record by itself."""
         place = self.place(columns, number)
         self.damage.append(BadRange(place.begin, place.end, reason))
 
     @staticmethod
     def place(columns: RecordColumns, number: int) -> Place:
-        """Return where one record lies, and what it says."""
+        """Return where one record lies, with its queue offset and store time."""
         header = columns.header
         begin = int(header["commit_log_offset"][number])
         return Place(
@@ -324,7 +324,7 @@ def out_of_sequence(begin: int, end: int, topic: str, queue_id: int, queue_offse
 
 
 def fault_of_topic(topic: bytes) -> str | None:
-    """Return what is wrong with a topic, None if nothing is."""
+    """Return why a topic is invalid, None if it is valid."""
     try:
         topic.decode()
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""CheckReport: what `check` found of a store, in the fields that scripts rely on. Findings: of one view so far.
+"""CheckReport: the results of `check`, in the fields that scripts rely on. Findings: those of one view so far.
 
-A view is *equal* to the log, *behind* it (a correct prefix, in the order of the log), *different* or *absent*. What it
-has of records that the log has no more is not a difference: units and entries below the log's begin are expired, those
-behind its end are stale.
+A view is *equal* to the log, *behind* it (a correct prefix, in the order of the log), *different* or *absent*. Units
+and entries of records that the log no longer has are no difference: below the log's begin they are expired, behind its
+end stale.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class ViewReport(msgspec.Struct, frozen=True):
         differences: the first ten, as text.
         expired_count: pre-blank units, and units and entries below the log's begin.
         stale_count: units behind the queue's end, entries behind the log's.
-        unverified_count: what nothing is left to compare with: bits of filters that are not known any more, units whose
-            ext files are gone, whatever points into damage.
+        unverified_count: items without anything to compare with: bits of filters no longer known, units whose ext files
+            are gone, anything that points into damage.
     """
 
     state: Literal["equal", "behind", "different", "absent"]
@@ -44,16 +44,16 @@ class ViewReport(msgspec.Struct, frozen=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """What a check found.
+    """The results of a check.
 
     Attributes:
         ok: no damage, and no view is different.
         segments, records, bytes: of the log.
         clean_shutdown: the last writer closed the store.
-        damage: bytes that are not what was written, those included that a person has accepted.
-        stale: bytes behind the log's end that are left of an older history, or of a crash.
+        damage: bytes that differ from what was written, including those that an operator has accepted.
+        stale: bytes behind the log's end that are left over from an older history, or from a crash.
         views: by name.
-        notes: what else is worth knowing, a sentence each.
+        notes: further facts, a sentence each.
     """
 
     ok: bool
@@ -72,7 +72,7 @@ class Findings:
     """What was found of one view so far, its records taken in the order of the log."""
 
     def __init__(self, *, live: bool = False) -> None:
-        """*live*: the view is being built meanwhile, so that what is missing may just not have been there yet."""
+        """*live*: the view is being built meanwhile, so a missing part may just not be built yet."""
         self.live = live
         self.difference_count = 0
         self.differences: list[str] = []
@@ -84,7 +84,7 @@ class Findings:
         self.missing_texts: list[str] = []
 
     def differ(self, text: str, count: int = 1) -> None:
-        """Note *count* differences, of which *text* tells one."""
+        """Note *count* differences; *text* describes one of them."""
         self.difference_count += count
         if len(self.differences) < DIFFERENCES_SHOWN:
             self.differences.append(text)
@@ -96,9 +96,9 @@ class Findings:
             self.differences.append(describe(number))
 
     def take(self, offsets: Array, present: Array, describe: Callable[[int], str]) -> None:
-        """Take in whether the view has its part of each record; ascending *offsets*, as of the calls before.
+        """Take in whether the view has its part of each record. *offsets* ascend, also from call to call.
 
-        What is missing is a difference once something behind it is present; until then the view is behind.
+        A missing part is a difference once a part behind it is present; until then the view is behind.
         """
         found = np.flatnonzero(present)
         at = 0

@@ -1,10 +1,10 @@
-"""How far the queues of a store reach that a RocketMQ closed cleanly, so that reput may go on behind them.
+"""How far the queues reach in a store that RocketMQ closed cleanly, so that reput may continue behind them.
 
-RocketMQ cuts a queue without zeroing, so behind its end may lie old units that look like good ones. The end is
-therefore the last unit whose record in the log says the same: topic, queue, queue offset, size and tag.
+RocketMQ cuts a queue without zeroing, so old units that look good may lie behind its end. The end is therefore the last
+unit that agrees with its record in the log: topic, queue, queue offset, size and tag.
 
-Files may have gone since: a queue's newest or oldest, or all of it. What the log had of each queue when reput found the
-store tells that; see `queue_spans`. RocketMQ would serve such a queue as an empty or a shorter one.
+Files may be missing since then: a queue's newest, its oldest, or all. The span of each queue in the log, recorded when
+reput found the store, reveals that; see `queue_spans`. RocketMQ would serve such a queue as empty or shorter.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = ["adopt_queues"]
 def adopt_queues(directory: Path, store_directory: Path, file_size: int) -> tuple[QueueTable, int]:
     """Return how far each queue below *directory* reaches, and up to where no record lacks its unit; 0: unknown.
 
-    RocketMQ dispatches in the order of the log, so whatever lies before the last unit of all queues has its unit, too.
-    Only where a queue has units that disagree with the log, or lacks its last ones, is it asked to go on from that
-    queue's own end.
+    RocketMQ dispatches in the order of the log, so every record before the last unit of all queues has its unit, too.
+    If a queue has units that disagree with the log, or lacks its last ones, the second value is at most that queue's
+    own end.
 
-    Nothing is changed. Queues without a unit are left out.
+    Changes nothing. Queues without a unit are left out.
 
     Raises:
-        DamagedStore: a queue is missing, or a file of it other than the last ones.
+        DamagedStore: a queue is missing, or one of its files other than the last ones.
     """
     segments = Segments(store_directory / "commitlog")
     table: QueueTable = {}
@@ -71,17 +71,17 @@ def adopt_queues(directory: Path, store_directory: Path, file_size: int) -> tupl
 
 
 def spans_with_units(store_directory: Path, table: QueueTable) -> Iterator[tuple[str, int, QueueSpan]]:
-    """Yield (topic, queue id, span) of the queues that the log had, and of which RocketMQ had units therefore.
+    """Yield (topic, queue id, span) of the queues that had records in the log, and so had units in RocketMQ's files.
 
-    One that was deleted with its topic has none: neither has *table* a queue of that topic, nor does the stored
-    configuration know it any more. The records stay in the log, unused.
+    A queue that was deleted with its topic is left out: *table* has no queue of that topic, and the stored
+    configuration no longer lists the topic. Its records stay in the log, unused.
     """
     found = read_found_queues(store_directory)
     if not found:
         return
     has_batch_queue = BatchTopics(store_directory).has
     topics = TopicConfigManager(store_directory)
-    # Where it cannot be read, whatever was deleted comes again, which is better than to lose what was not.
+    # If it cannot be read, deleted queues come back. That is better than to lose queues that were not deleted.
     with suppress(DamagedStore):
         topics.load()
     described = set(topics.entries)
@@ -111,7 +111,7 @@ def has_unit(directory: Path, topic: str, queue_id: int, queue_offset: int, file
 
 
 class QueueLog:
-    """What the commit log says of one queue."""
+    """What the commit log says about one queue."""
 
     def __init__(self, segments: Segments, topic: str, queue_id: int) -> None:
         self.segments = segments
@@ -119,7 +119,7 @@ class QueueLog:
         self.queue_id = queue_id
 
     def agrees(self, queue_offset: int, commit_log_offset: int, record_size: int, tags_code: int) -> bool:
-        """Tell whether the log has this unit's record, or has it no more."""
+        """Tell whether the log has this unit's record, or had it and has removed it."""
         if record_size == PRE_BLANK_SIZE or commit_log_offset < self.segments.offset_min:
             return True
         try:

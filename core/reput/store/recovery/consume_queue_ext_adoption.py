@@ -1,6 +1,6 @@
-"""How far the ext files of a store reach that a RocketMQ closed cleanly, and which unit belongs to which record.
+"""How far the ext files reach in a store that RocketMQ closed cleanly, and which unit belongs to which record.
 
-The latter stands in the consume queues, whose third field is the address, and is copied from there.
+The latter is copied from the consume queues, whose third field is the address.
 """
 
 from __future__ import annotations

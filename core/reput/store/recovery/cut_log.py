@@ -1,11 +1,11 @@
-"""Cutting the end off a log, and losing no byte of it.
+"""Cutting the end off a log without losing a byte.
 
-Everything behind the new end is copied to ``reput/cut/`` before it goes: the rest of the segment as
-``OFFSET-SIZE``, later segments with anything in them as they are, under their own names. Segments without a byte were
-made ahead and are removed. Then there are zeros behind the end, which are no record.
+Everything behind the new end goes to ``reput/cut/``: the rest of the segment is copied there as ``OFFSET-SIZE``, later
+segments with any content are moved there under their own names. Empty segments were made ahead and are removed. Zeros,
+which are no record, then follow the end.
 
-The order survives a kill at any step: what lies furthest back goes first, so that what is left is always the log, then
-bytes that begin as before. Doing it again finishes it.
+The order survives a kill at any step: the bytes furthest back go first, so that the rest is always the log followed by
+the beginning of the bytes to cut. A second run finishes the cut.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ CHUNK_SIZE = 1 << 20
 
 
 def cut_behind(store_directory: Path, segments: Segments, end: int, files: Files) -> list[Path]:
-    """Have nothing behind *end* in the log; return where what was there is kept.
+    """Cut the log at *end*; return the files that keep the bytes cut off.
 
-    The writer's lock must be held. The segment that *end* lies in gets its full size, if it was cut short.
+    The caller must hold the writer's lock. The segment that *end* lies in gets its full size, if it was cut short.
 
     Raises:
         OSError: something was not cut; nothing is lost.

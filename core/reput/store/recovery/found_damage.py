@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 
 class FoundDamage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The record at *commit_log_offset* was read at *timestamp* (ms since 1970 UTC), and is none for this *reason*.
+    """The record at *commit_log_offset* was read at *timestamp* (ms since 1970 UTC), and is invalid for this *reason*.
 
-    *record_size*: as a view knows it; None: unknown.
+    *record_size*: according to a view; None: unknown.
     """
 
     timestamp: int
@@ -89,10 +89,10 @@ class FoundDamages:
 
 
 def known_damage(store_directory: Path, log_end: int | None) -> list[DamageRow]:
-    """Return what is known to be damaged of a store's log up to *log_end*, in its order. Reads the found places again.
+    """Return the known damage of a store's log up to *log_end*, in its order. Reads the found places again.
 
     Raises:
-        DamagedStore: reput's own files that say so cannot be read.
+        DamagedStore: reput's own files that record the damage cannot be read.
     """
     known = read_damage(store_directory).ranges
     rows = [DamageRow(part.begin, part.end, part.reason, part.accepted, None) for part in known]

@@ -167,12 +167,12 @@ def skim(segments: Segments, begin: int) -> int:
 
 
 def force_log(segments: Segments, begin: int, until: int) -> None:
-    """Force the bytes from *begin* to *until* to disk, so that no power cut takes back what a reader goes on to show.
+    """Force the bytes from *begin* to *until* to disk, so that no power cut takes back what a reader then shows.
 
-    A reader may do so, for it changes nothing.
+    A reader may do this, because it changes nothing.
 
     Raises:
-        StoreError: the disk refuses; what is beyond *begin* must not be relied upon.
+        StoreError: the disk refuses; do not rely on bytes beyond *begin*.
     """
     for segment in segments.list:
         if segment.begin >= until or segment.end <= begin:
@@ -181,7 +181,7 @@ def force_log(segments: Segments, begin: int, until: int) -> None:
             with segments.open(segment) as file:
                 os.fdatasync(file.descriptor)
         except OffsetOutOfRange:
-            # Retention took it, and only takes what is on disk.
+            # Retention removed it, and removes only segments that are on disk.
             continue
         except OSError as error:
             raise StoreError(

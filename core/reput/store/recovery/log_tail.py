@@ -19,7 +19,7 @@ that lost some of the pages which were not yet forced. Two facts tell them apart
               cut, and the kernel has every byte that was written: an unreadable range is damage
 
 A range is therefore a torn tail only behind the last mark and after another boot; the records that follow it were never
-confirmed as durable. It is put away, not deleted. If RocketMQ wrote the store last, neither fact is known and the range
+confirmed as durable. It is saved, not deleted. If RocketMQ wrote the store last, neither fact is known and the range
 counts as damage.
 
 Source: RocketMQ store, CommitLog.recoverNormally and StoreCheckpoint.
@@ -64,11 +64,11 @@ def known_durable(epochs: Epochs) -> int:
 
 
 def judge_tail(store_directory: Path, walk: LogWalk, tail: Extent | None) -> Extent | None:
-    """Return what lies behind the end of the log as an extent of the kind "damage" or "stale", None if nothing does.
+    """Return the bytes behind the end of the log as an extent of the kind "damage" or "stale", None if there are none.
 
     Args:
         walk: over that log, at its end.
-        tail: what it found there; None if there are but zeros.
+        tail: the extent it found there; None if there are only zeros.
     """
     log_end = walk.log_end
     lost_until = end_of_what_was_lost(store_directory, walk, tail)
@@ -83,7 +83,7 @@ def end_of_what_was_lost(store_directory: Path, walk: LogWalk, tail: Extent | No
     log_end = walk.log_end
     epochs = read_sealed(store_directory / "reput" / "epochs", Epochs)
     if epochs is not None:
-        # Marks are made of what is on disk, so they hold after a crash too.
+        # Marks cover only bytes that are on disk, so they hold after a crash too.
         durable = max([epochs.clean_end or 0, *(mark.offset for mark in epochs.marks)])
         if durable > log_end:
             return durable
@@ -101,13 +101,13 @@ def end_of_what_was_lost(store_directory: Path, walk: LogWalk, tail: Extent | No
         return None
     if dispatched and torn_timestamp(walk.segments, log_end) != dispatched:
         return None
-    # Nothing is known, or the torn record has the time of the last one that was dispatched, as the one before has.
+    # Nothing is known, or the torn record and the one before it have the store time of the last dispatched record.
     furthest = furthest_unit_end(store_directory, log_end)
     return furthest if furthest > log_end else None
 
 
 def torn_timestamp(segments: Segments, log_end: int) -> int | None:
-    """Return the store time of the record that begins at *log_end* and is not whole; None if its head is not there."""
+    """Return the store time of the torn record that begins at *log_end*; None if its head is missing."""
     try:
         return store_timestamp_of(segments.read(log_end, STORE_TIMESTAMP_END_MAX))
     except OffsetOutOfRange:

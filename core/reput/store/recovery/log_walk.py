@@ -1,8 +1,8 @@
 """LogWalk: a commit log from one byte to its last, every byte accounted for.
 
-The walk yields extents one behind the other: records, blanks, damage, stale bytes. It never stops at a byte it cannot
-read: it looks for the next record that passes every check - magic, sizes, CRC, its own offset - and then decides
-whether the log goes on there:
+The walk yields consecutive extents: records, blanks, damage, stale bytes. It never stops at a byte it cannot read: it
+looks for the next record that passes every check - magic, sizes, CRC, its own offset - and then decides whether the log
+continues there:
 
     queue offsets and store times continue  → the unreadable range is *damage*, and the log goes on behind it
     they do not                             → the log ends before the range, and what follows is *stale*: RocketMQ cuts
@@ -70,14 +70,14 @@ class Extent(msgspec.Struct, frozen=True):
 
 
 class LogWalk(SegmentReader):
-    """Walks the log of *segments* and keeps what it learns of the queues on the way.
+    """Walks the log of *segments* and tracks the state of the queues.
 
     Attributes:
         log_end: where the log ends so far: the next record goes there.
         record_count: records met.
         last_record_offset: where the last one begins, None before the first.
         queue_offsets, store_timestamp: as of `log_end`.
-        restarts: the records with which queues began with 0 again. What follows counts as the queue's new life.
+        restarts: the records with which queues began with 0 again. Later records belong to the recreated queue.
     """
 
     def __init__(
@@ -96,18 +96,17 @@ class LogWalk(SegmentReader):
     ) -> None:
         """
         Args:
-            queue_offsets, store_timestamp, record_count: what is known of the log before the offset where the walk
-                will begin.
+            queue_offsets, store_timestamp, record_count: the state of the log at the offset where the walk will begin.
             verify: compare every body with its CRC, and the whole record where it carries one.
             unclean: the last writer did not close the log, so that its last record may be torn in its topic (if it has
                 no properties) or in its properties. Lengths and body CRC of such a record fit, so RocketMQ keeps it,
                 with zeros in it.
             deletions: behind that offset, in their order; queue offsets begin anew there.
-            unforced_from: the power was cut, and what lies from this commit-log offset on is not known to have been on
-                disk; see `log_tail.find_unforced`. None: nothing is.
-            demand_crc: a record that does not carry the CRC of the whole of it is none.
-            finds_restarts: queues may begin anew where no deletion is known of, for a RocketMQ may have written the
-                log; see `recreated_queues`.
+            unforced_from: the power was cut, and bytes from this commit-log offset on may never have been on disk; see
+                `log_tail.find_unforced`. None: there are no such bytes.
+            demand_crc: a record that does not carry a CRC of the whole record is invalid.
+            finds_restarts: queues may begin anew without a known deletion, because RocketMQ may have written the log;
+                see `recreated_queues`.
         """
         super().__init__(segments)
         self.queue_offsets = queue_offsets or QueueOffsets()
@@ -141,14 +140,14 @@ class LogWalk(SegmentReader):
             self.close()
 
     def walk_what_is_left(self, begin: int, until: int | None, trimmed: Callable[[int, int], None]) -> Iterator[Extent]:
-        """Yield the extents from *begin* on, beside retention: what that takes before it was read is left out.
+        """Yield the extents from *begin* on, beside retention; bytes that it removes before they are read are left out.
 
         Args:
-            until: the caller does not go on from there or behind; None: the log's end.
-            trimmed: is told from where to where something was left out.
+            until: the caller needs no bytes from there on; None: the log's end.
+            trimmed: called with the begin and the end of each range left out.
 
         Raises:
-            OffsetOutOfRange: a segment cannot be opened, and is there.
+            OffsetOutOfRange: a segment exists but cannot be opened.
         """
         at = begin
         while until is None or at < until:
@@ -169,7 +168,7 @@ class LogWalk(SegmentReader):
                 at = self.segments.offset_min
 
     def with_crcs(self, extent: Extent) -> Extent:
-        """Return the part of *extent* whose records carry a CRC of their own, or the damage of those that do not."""
+        """Return the part of *extent* whose records carry their own CRC, or the damage of the records that do not."""
         begin = end = extent.begin
         while extent.columns is not None:
             lacks = extent.columns.without_crc()
@@ -226,10 +225,10 @@ class LogWalk(SegmentReader):
         return self.unreadable(at, found) if isinstance(found, str) else found
 
     def readable_extent(self, at: int) -> Extent | str:
-        """Return the records or the blank at *at*, or why there is neither.
+        """Return the records or the blank at *at*, or the reason why there is neither.
 
         Raises:
-            OffsetOutOfRange: the log does not begin so early any more.
+            OffsetOutOfRange: *at* is before the log's begin by now.
         """
         segment = self.segments.find(at)
         if segment is None:

@@ -1,8 +1,8 @@
 """The ends of the queue files, which show how far a log once went.
 
 They give the next offset of a queue without records in the log, and the units that point behind the log. Units are read
-as they lie, 20 bytes each: commit-log offset, record size, tags code. A pre-blank unit, which stands where the log has
-no record, has the size 0x7FFFFFFF and points nowhere.
+as they are, 20 bytes each: commit-log offset, record size, tags code. A pre-blank unit, for which the log has no
+record, has the size 0x7FFFFFFF and points nowhere.
 
 Source: RocketMQ store, ConsumeQueue.getMaxPhysicOffset and recover.
 """
@@ -42,10 +42,10 @@ def is_real(units: Array) -> Array:
 
 
 def next_offset_of_files(directory: Path, gone: list[tuple[int, int]]) -> int:
-    """Return the queue offset behind the last unit of a queue that points at what is *gone*; 0 if none does.
+    """Return the queue offset behind the last unit of a queue that points into *gone*; 0 if none does.
 
     Args:
-        gone: ranges of the log, begin and end, that cannot be read any more.
+        gone: ranges of the log, begin and end, that can no longer be read.
     """
     for first, units in units_from_the_end(directory):
         offset = units["commit_log_offset"]
@@ -59,9 +59,9 @@ def next_offset_of_files(directory: Path, gone: list[tuple[int, int]]) -> int:
 
 
 def furthest_unit_end(store_directory: Path, log_end: int) -> int:
-    """Return where the last record ends that any queue knows of; *log_end* if none knows of one behind it.
+    """Return the end of the last record that a unit of any queue points at; *log_end* if none points behind it.
 
-    Reads of each queue the last file that points below *log_end*, and those behind it.
+    Of each queue, it reads the last file that begins with a unit below *log_end*, and the later files.
     """
     furthest = log_end
     for _, _, directory in queue_directories(store_directory / "consumequeue"):

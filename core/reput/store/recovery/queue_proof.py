@@ -1,4 +1,4 @@
-"""QueueProof: whether a consume queue goes on behind the last of its units that the log agrees with.
+"""QueueProof: whether a consume queue continues behind its last unit that agrees with the log.
 
 A damaged unit at the end of a queue looks like the queue's end. The queue's files alone cannot tell the two apart, but
 these can:

@@ -1,15 +1,15 @@
-"""Recovery: what a store's log holds, before its writer continues it.
+"""Recovery: finds the state of a store's log, before its writer continues it.
 
 closed by us and untouched since   → it ends where we left it; nothing is scanned, and numpy is not loaded
 closed by us, then written by RocketMQ → a new epoch begins where its bytes differ from ours, or at the log's minimum
-                                     where retention took all that would tell; all behind is scanned
+                                     if retention removed all evidence; everything behind is scanned
 not closed                         → every record behind the last snapshot is checked as a whole; the log ends at
-                                     the first that fails, unless it goes on behind (see `log_walk`, and `log_tail`
+                                     the first that fails, unless it continues behind (see `log_walk`, and `log_tail`
                                      for what a power cut leaves), and a new epoch begins there, because views may
-                                     have seen what is gone
-never written by us                → scanned whole; the queues' files say where queues without records go on
+                                     have seen the lost records
+never written by us                → scanned whole; the queues' files say where queues without records continue
 
-Where RocketMQ wrote, a queue that begins with 0 again was deleted in between, see `recreated_queues`.
+If RocketMQ wrote, a queue that begins with 0 again was deleted in between, see `recreated_queues`.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class RecoveredLog(msgspec.Struct):
     """What `recover` found. All bytes behind *end* are stale or torn.
 
     Attributes:
-        common_end: up to where the log is the one that reput wrote last.
-        known_durable: up to here the log is known to be on disk; what lies between and *end* is only readable.
+        common_end: up to here the log is as reput last wrote it.
+        known_durable: up to here the log is known to be on disk; the bytes from here to *end* are only readable.
         lost: why the log ends before the last byte that is not zero; None: it does not.
-        garbled: records whose fields those around them contradict. They can be read, and the log goes on behind them.
-        found_queues: what the log has of each queue, of a store that reput never wrote.
-        recreated_queues: where queues begin anew for which no deletion is known.
+        garbled: records with fields that their neighbours contradict. They are readable, and the log continues.
+        found_queues: the span of each queue in the log of a store that reput never wrote.
+        recreated_queues: where queues begin anew without a known deletion.
     """
 
     end: int
@@ -90,15 +90,15 @@ def recover(
 
     Args:
         boot_id: of the machine's present boot.
-        demand_crc: a record that does not carry the CRC of the whole of it is none.
+        demand_crc: a record that does not carry a CRC of the whole record is invalid.
 
     Raises:
-        DamagedStore: bytes before the end are no records, and no operator has accepted that.
+        DamagedStore: bytes before the end are no records, and no operator has accepted the damage.
     """
     epochs = read_epochs(store_directory, store_id)
     accepted = accepted_damage(store_directory)
     lacks_files = any((accepted_end(accepted, low) or low) < high for low, high in segments.missing())
-    # Where a segment is gone, or was cut short, the log is read whole: that is damage, wherever the log ends.
+    # If a segment is missing or was cut short, the whole log is read: that is damage, wherever the log ends.
     snapshot = None if lacks_files else read_queue_offsets(store_directory)
     untouched = as_it_was_closed(store_directory, segments, epochs, snapshot)
     if untouched is not None:
@@ -112,8 +112,8 @@ def recover(
     ours_before = (store_directory / "reput" / "epochs").exists()
     aborted = (store_directory / "abort").exists()
     begin: int | None = None
-    # Where another program wrote, deletions behind what both have in common would fall upon its records. Where none
-    # has, bytes that are others now are damaged ones, and what was deleted stays so.
+    # If another program wrote, deletions behind the common part would affect its records. If none did, changed bytes
+    # are damage, and deletions stay in force.
     held = [mark.offset for mark in epochs.marks if mark_holds(segments, mark)]
     claimed = is_claimed(store_directory)
     common = None if claimed else max(held, default=segments.offset_min)
@@ -127,7 +127,7 @@ def recover(
     in_order: list[TopicDeletion | RecreatedQueue] = [*deletions, *recreated]
     in_order.sort(key=attrgetter("commit_log_offset"))
     unforced_from = find_unforced(store_directory, boot_id)
-    # What reput deletes it writes down; a RocketMQ does not.
+    # reput records its deletions; RocketMQ does not.
     walk = LogWalk(
         segments,
         unclean=aborted,
@@ -218,13 +218,13 @@ def recover(
 def recreated_by_walk(
     store_directory: Path, walk: LogWalk, fields: FieldsCheck, known: list[RecreatedQueue], garbled: list[BadRange]
 ) -> list[RecreatedQueue]:
-    """Return the queues that were *known* and those that *walk* came upon, the last one of each queue.
+    """Return the *known* recreated queues and those that *walk* found, the last recreation of each queue.
 
-    A restart that is none is added to what is *garbled*, and its queue goes on where it was to go on.
+    A refuted restart is added to *garbled*, and its queue continues at the next queue offset it had before.
     """
     from reput.store.recovery.check_fields import out_of_sequence
 
-    # Others break the sequence of their queue alone, and are named as garbled already.
+    # The other restarts only break the sequence of their queue, and are in *garbled* already.
     restarts = [
         restart._replace(goes_on=fields.restarts[restart.commit_log_offset])
         for restart in walk.restarts
@@ -255,7 +255,7 @@ def recreated_by_walk(
 def present_recreated_queues(store_directory: Path, segments: Segments, store_id: str) -> list[RecreatedQueue]:
     """Return the recreated queues of a store, for building its queues without opening it. Reads only.
 
-    They are known, unless a RocketMQ has written since, or reput never did: then the log is read for them.
+    They are recorded, unless RocketMQ has written since, or reput never did: then the log is read for them.
     """
     if is_claimed(store_directory):
         return read_recreated_queues(store_directory)
@@ -263,17 +263,17 @@ def present_recreated_queues(store_directory: Path, segments: Segments, store_id
     try:
         return recover(store_directory, segments, store_id, clock.now_ms(), clock.boot_id()).recreated_queues
     except DamagedStore:
-        # Building the queues comes to the damage, too, and reports it.
+        # Building the queues meets the damage, too, and reports it.
         return read_recreated_queues(store_directory)
 
 
 def as_it_was_closed(
     store_directory: Path, segments: Segments, epochs: Epochs, snapshot: QueueOffsetsSnapshot | None
 ) -> RecoveredLog | None:
-    """Return the log as the last writer left it, None if anything has to be found out.
+    """Return the log as the last writer left it, None if the log must be read.
 
-    It was closed by us, ends where that was, has the bytes there that it had, and nothing but zeros behind; no damage
-    is known, and no topic was deleted that late.
+    Conditions: reput closed it, its end and the bytes before its end are the same as then, only zeros follow, no damage
+    is known, and no topic was deleted at or behind the end.
     """
     if snapshot is None or snapshot.epoch != epochs.epoch or (store_directory / "abort").exists():
         return None
@@ -323,11 +323,11 @@ def refuse_unaccepted(damage: list[DamagedRange], log_end: int, store_directory:
 def raise_from_queue_files(
     store_directory: Path, queue_offsets: QueueOffsets, gone: list[tuple[int, int]], deleted: Collection[str]
 ) -> None:
-    """Let queues of which the log has no record go on where their files end; the log may have been trimmed.
+    """Continue queues without a record in the log where their files end; the log may have been trimmed.
 
-    Only units of records that are *gone* say so. Others would point at records of the queue, and the log has none:
-    they are of a history that was cut, whose dispatcher has not come to take them back. Not those of topics that were
-    *deleted* since the log's beginning: their files may just not be gone yet.
+    Only units of records that are *gone* count. Other units would point at records of the queue, and the log has none:
+    they belong to a history that was cut, and their dispatcher has not removed them yet. Topics that were *deleted*
+    since the log's beginning are left out: their files may just not be removed yet.
     """
     from reput.store.recovery.queue_file_ends import next_offset_of_files
 

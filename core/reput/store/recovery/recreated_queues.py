@@ -136,7 +136,7 @@ def find_recreated_queues(
     unless it still has files: then its topic was not deleted.
 
     Args:
-        restarts: in the order of the log; nothing contradicts those that go on.
+        restarts: in the order of the log; nothing contradicts those with *goes_on*.
         next_offsets: topic → queue id → next queue offset, of all queues.
         last_records: (topic, queue id) → commit-log offset of the last record; without an entry if that record is
             before the part of the log that was read.

@@ -42,16 +42,16 @@ class LostQueue(msgspec.Struct):
 
 
 class CutPlan(msgspec.Struct):
-    """What a cut takes away.
+    """What a cut removes.
 
     Attributes:
         cut_at: where the log ends then; the next record goes there.
-        until: where the bytes behind it end.
-        records: whole records among them, which were readable so far.
-        damage: ranges among them that are not.
+        until: where the removed bytes end.
+        records: whole, readable records among them.
+        damage: unreadable ranges among them.
         store_timestamp_min, store_timestamp_max: of these records, ms; None without any.
-        queues: that they belong to, by name.
-        kept: files that hold what was cut; none until it is.
+        queues: names of the queues that the records belong to.
+        kept: files that hold the bytes cut off; empty until the cut is made.
     """
 
     cut_at: int
@@ -106,16 +106,16 @@ class AcceptPlan(msgspec.Struct, frozen=True):
 def plan_cut(
     store_directory: Path, cut_at: int, progress: Progress | None = None, *, demand_crc: bool = False
 ) -> CutPlan:
-    """Return what would be lost if the log ended at *cut_at*. Changes nothing.
+    """Return what a cut at *cut_at* would remove. Changes nothing.
 
     Args:
         cut_at: commit-log offset at which a record, a blank or a damaged range begins, or the log ends.
-        progress: is told now and then how many bytes of the log were looked at.
-        demand_crc: a record that does not carry the CRC of the whole of it is none.
+        progress: called now and then with how many bytes of the log were read.
+        demand_crc: a record that does not carry a CRC of the whole record is invalid.
 
     Raises:
         NotAStore: the directory holds no commit log.
-        ConfigError: a record goes on at *cut_at*, or the log does not reach it.
+        ConfigError: *cut_at* is inside a record, blank or damaged range, or outside the log.
     """
     require_store(store_directory)
     segments = Segments(store_directory / "commitlog")
@@ -201,7 +201,7 @@ def plan_accept(
 
     Raises:
         NotAStore: the directory holds no commit log.
-        ConfigError: that is no damaged range, or none that the log goes on behind.
+        ConfigError: it is not a damaged range, or the log does not continue behind it.
     """
     require_store(store_directory)
     found: list[Extent] = []

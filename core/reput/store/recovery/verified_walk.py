@@ -24,9 +24,9 @@ __all__ = ["VerifiedWalk", "verify_range"]
 
 
 def verify_range(store_directory: Path, message_delay_level: str, begin: int, until: int) -> Iterator[Extent]:
-    """Verify the records that begin in [begin, until), each as a whole, and yield them up to the first that is none.
+    """Verify the records that begin in [begin, until), each as a whole, and yield them up to the first invalid one.
 
-    *begin* is where a record or a blank begins. Reads, and needs nothing but the store's files. What is yielded has no
+    *begin* is where a record or a blank begins. Reads only, and needs only the store's files. The extents have no
     bodies, and can be pickled.
     """
     walk = LogWalk(Segments(store_directory / "commitlog"))
