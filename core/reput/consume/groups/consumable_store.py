@@ -21,10 +21,10 @@ class ConsumableStore(ReadingStore, GrowingStore, ConsumedLog, Protocol):
 
     @property
     def directory(self) -> Path:
-        """Where it lies."""
+        """The store's directory."""
 
     def require_open(self) -> None:
-        """Refuse a store that was closed."""
+        """Raise if the store was closed."""
 
     @property
     def loops_wait_for_progress(self) -> bool:
@@ -37,18 +37,18 @@ class ConsumableStore(ReadingStore, GrowingStore, ConsumedLog, Protocol):
         """Delete a topic with its queues."""
 
     def topic_changed(self, topic: str) -> None:
-        """Spread what is put over the queues that a topic is described with now."""
+        """Spread later puts over the queues that the topic's description names now."""
 
     def put_nums(self, topic: str) -> int | None:
         """Return how many messages were put to a topic since the store was opened, None if there is no such topic."""
 
     @property
     def services(self) -> RetryServices:
-        """What sending back needs of the services."""
+        """The services that sending back uses."""
 
     @property
     def forked_from(self) -> int | None:
-        """The process that has it open, in a forked child; None: this one."""
+        """In a forked child, the process that has the store open; None: this process has."""
 
     @property
     def threads(self) -> Threads:

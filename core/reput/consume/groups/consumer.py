@@ -45,7 +45,7 @@ class Consumer:
     counts as closed: Python warns with a ResourceWarning, and the others get its queues at the next
     ``flush_consumer_offset_interval``.
 
-    A broadcasting consumer is given every message and shares with no other. Nothing is sent back for it.
+    A broadcasting consumer receives every message and shares with no other. Nothing is sent back for it.
 
     A method that may wait has a twin for tasks with the prefix ``a``: `receive` and `areceive`, `close` and `aclose`.
     """
@@ -69,7 +69,7 @@ class Consumer:
 
     @property
     def in_flight_max(self) -> int:
-        """With so many messages in flight the consumer gives no more before one is acknowledged."""
+        """The limit of messages in flight; at the limit, the consumer gives no more until one is acknowledged."""
         return self._member.in_flight_max
 
     @property
@@ -86,8 +86,8 @@ class Consumer:
             StoreClosed: the consumer or the store is closed, also while this waits; or this is a forked child of the
                 store's process.
             RequestRefused: the group or a topic may not be read.
-            DamagedStore: a record is not what the queue says of it.
-            StoreError: a thread that brings messages has died.
+            DamagedStore: a record contradicts the queue.
+            StoreError: a thread that announces messages has died.
         """
         if timeout is not None:
             require_seconds("timeout", timeout)
@@ -175,7 +175,7 @@ class Consumer:
     # Done, or not.
 
     def ack(self, record: Record) -> None:
-        """Acknowledge a message: it is done. A queue is committed up to its first message that is not.
+        """Acknowledge a message: it is done. A queue's committed offset is its first message that is not done.
 
         This changes memory only, so tasks call it, too.
 
@@ -185,7 +185,7 @@ class Consumer:
             ConfigError: *record* is no message.
         """
         if not isinstance(record, Record):
-            # Called only then: a call costs more than the look.
+            # Checked here, because the call costs more than the check.
             require_record(record)
         shared = self._shared
         with shared.lock:
@@ -202,10 +202,10 @@ class Consumer:
 
         Args:
             delay_level: by RocketMQ's table; 0: longer each time, from 10 s on; below 0: a dead letter at once.
-            max_reconsume_times: after so many retries it is a dead letter; None: as the group's configuration says.
+            max_reconsume_times: number of retries before it is a dead letter; None: as the group's configuration says.
 
         Returns:
-            Where the copy lies that comes again; None if the group has no retries or broadcasts: the message is done.
+            Where the copy is stored; None: the group has no retries or broadcasts, so the message is done.
 
         Raises:
             RequestRefused: the message is not in flight here, or the group may not send back.
@@ -226,7 +226,7 @@ class Consumer:
         try:
             result = self._send_back(record, delay_level, max_reconsume_times)
             with shared.lock:
-                # A rewind or a close may have taken it away meanwhile: then it comes twice, and there is nothing to
+                # If a rewind or a close took it away meanwhile, it is delivered twice, and there is nothing to
                 # acknowledge.
                 if member.delivered.get(at) is place:
                     self.ack(record)
@@ -250,7 +250,7 @@ class Consumer:
 
         Raises:
             StoreClosed: the store was closed, which has committed everything; or this is a forked child of its process.
-            OSError: the file holds what it held before.
+            OSError: the file could not be written, and is unchanged.
         """
         self._shared.services.require_open()
         self._shared.commit()
@@ -261,10 +261,10 @@ class Consumer:
         await asyncio.to_thread(self.commit)
 
     def rewind(self, to: Beginning = "earliest", topic: str | None = None) -> None:
-        """Move the whole group to the first message, behind the last, or to a store time in ms since 1970.
+        """Move the whole group to the first message, past the last, or to a store time in ms since 1970.
 
-        What is in flight is forgotten, and given again if it lies behind that place. A broadcasting consumer moves
-        alone, here and with `seek`.
+        Messages in flight are forgotten, and given again if they lie at or after that place. A broadcasting consumer
+        moves alone, here and with `seek`.
 
         Args:
             topic: this one alone; None: all that the consumer has subscribed to, except the retry topic.
@@ -272,7 +272,7 @@ class Consumer:
         Raises:
             ConfigError: *to* is no such place, or the consumer has not subscribed to *topic*.
             StoreClosed: the consumer or the store is closed.
-            DispatcherError: no dispatcher builds the queues that say where the last message is.
+            DispatcherError: no dispatcher builds the queues, so the place cannot be found.
         """
         check_beginning("to", to)
         self._require_open()
@@ -321,7 +321,7 @@ class Consumer:
         """Leave the group. What is acknowledged is committed; everything else is given again.
 
         Raises:
-            OSError: the file of a broadcasting consumer holds what it held before.
+            OSError: the offset file of a broadcasting consumer could not be written, and is unchanged.
         """
         self._shared.close_member(self._member)
 
@@ -347,7 +347,7 @@ class Consumer:
         await self.aclose()
 
     def __del__(self) -> None:
-        # Any thread may get here at any moment, so nothing is locked: the group's keeper does the rest.
+        # Any thread may run this at any moment, so it takes no lock; the offset keeper does the rest.
         member = getattr(self, "_member", None)
         if member is not None and not member.closed:
             warnings.warn(
@@ -358,9 +358,9 @@ class Consumer:
             )
 
     def _send_back(self, record: Record, delay_level: int, max_reconsume_times: int | None) -> PutMessageResult | None:
-        """Store the copy of a message that comes again later; return None if none ever does."""
+        """Store the copy of a message for redelivery; return None if there is none."""
         if self._shared.broadcasts:
-            # The other consumers of the group have their own copy. RocketMQ's client drops it, too.
+            # The other consumers of the group receive the message anyway. RocketMQ's client drops it, too.
             logger.warning(
                 "a broadcast message that failed is dropped: group=%s topic=%s queue_id=%d queue_offset=%d",
                 self.group,
@@ -381,7 +381,7 @@ class Consumer:
             )
 
     def _require_open(self) -> None:
-        """Refuse what only a consumer of an open store can do.
+        """Refuse calls on a closed consumer or store.
 
         Raises:
             StoreClosed: the consumer or the store is closed; or this is a forked child of the store's process.

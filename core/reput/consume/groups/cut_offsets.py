@@ -1,11 +1,11 @@
-"""bring_back_offsets: committed offsets that are ahead of a log which has lost its end.
+"""bring_back_offsets: correct committed offsets that are ahead of a log which has lost its end.
 
-    queue             0 1 2 3 4 5 │ 6 7 8 9        what lay behind │ was not on disk yet when the power went
+    queue             0 1 2 3 4 5 │ 6 7 8 9        messages after │ were not on disk yet when the power failed
     committed                             ▲
     after the cut     0 1 2 3 4 5   the next message gets 6 again, which the group has never seen
 
-RocketMQ leaves such an offset where it is, and the group misses the messages up to there. A queue of which the log has
-lost all begins with 0 again, and so does whoever had consumed it.
+RocketMQ leaves such an offset unchanged, and the group misses the messages up to it. A queue that the log has lost
+entirely begins with 0 again, and so do its consumers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ logger = logging.getLogger("reput.consume")
 def bring_back_offsets(
     offsets: ConsumerOffsetManager, queue_offsets: QueueOffsets, is_foreign: Callable[[str], bool]
 ) -> int:
-    """Set every offset that lies behind its queue's end back to that, and return how many there were.
+    """Move every offset past its queue's end back to that end; return the number of moved offsets.
 
     Args:
-        queue_offsets: what the next message of each queue gets; 0 in a queue that is not in there.
+        queue_offsets: the next queue offset of each queue; 0 for a missing queue.
         is_foreign: whether the writer puts nothing to a topic, and does not know where its queues end.
     """
     count = 0
@@ -46,7 +46,7 @@ def bring_back_offsets(
 
 
 def tell_lost(group: str, topic: str, queue_id: int, committed: int, end: int) -> None:
-    """Say that a group goes on at the *end* of what the log has left of what it had consumed."""
+    """Log that the log has lost consumed messages, so that a group continues at *end*."""
     logger.warning(
         "the log has lost messages that a group had consumed: group=%s topic=%s queue_id=%d committed=%d "
         "queue_offset_max=%d",

@@ -1,10 +1,11 @@
-"""GroupMember: one consumer as its group knows it.
+"""GroupMember: the group's record of one consumer.
 
     queues ──▶ `take` ──▶ in flight ──▶ `acknowledge` ──▶ done
                               │
                               └─ `forget`: given again
 
-The group keeps its members, and a member keeps no consumer alive. A consumer that is garbage is found by that.
+The group keeps its members, and a member holds only a weak reference to its consumer, so that the group notices when
+the consumer was garbage collected.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ logger = logging.getLogger(__name__)
 
 
 class GroupMember:
-    """What one consumer wants, which queues it owns, and what it has in flight. All of it is under the group's lock.
+    """One consumer's subscriptions, queues and messages in flight. The group's lock guards everything.
 
     Attributes:
-        consumer: the consumer itself, while the program refers to it.
-        client_id: what the store knows the consumer by.
+        consumer: weak reference to the consumer.
+        client_id: the consumer's id in the store.
         begins: by topic, where the group begins in queues that it never consumed.
-        queues: those that belong to the consumer; `turn` is the index of the last one that gave a message.
+        queues: the consumer's queues; `turn` is the index of the last one that gave a message.
         current: the queue that gives messages now.
-        delivered: by commit-log offset, what is in flight: its queue and queue offset there.
-        delivered_again: further places of messages that multi-dispatch has put into several of the queues.
+        delivered: by commit-log offset, the queue and queue offset of each message in flight.
+        delivered_again: further places of messages that multi-dispatch put into several of the queues.
         sending_back: commit-log offsets of messages whose copies are being stored.
         changed: notified when a thread should look for a message again.
-        tasks: those that wait for a message.
-        closed: it has not joined its group yet, or has left it.
+        tasks: the tasks that wait for a message.
+        closed: the member has not joined its group yet, or has left it.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class GroupMember:
             queue.position, queue.fetched = queue.next_position, None
 
     def next_queue(self) -> SharedQueue | None:
-        """Return the next of the queues, in turn, that has a message; None if no queue has."""
+        """Return the next queue, in turn, that has a message; None if none has."""
         queues = self.queues
         for _ in range(len(queues)):
             self.turn = (self.turn + 1) % len(queues)
@@ -126,10 +127,10 @@ class GroupMember:
     # Done, or not.
 
     def acknowledge(self, record: Record) -> SharedQueue:
-        """Take a message as done, and return its queue.
+        """Mark a message as done, and return its queue.
 
         Raises:
-            RequestRefused: it is not in flight here.
+            RequestRefused: the message is not in flight here.
         """
         delivered = self.delivered
         was_full = len(delivered) >= self.in_flight_max
@@ -145,7 +146,7 @@ class GroupMember:
         return queue
 
     def deliver_again(self, commit_log_offset: int) -> None:
-        """Put the next place of a message in flight that was given from several queues."""
+        """Put the next place of a message given from several queues in flight."""
         places = self.delivered_again.get(commit_log_offset)
         if places:
             self.delivered[commit_log_offset] = places.pop(0)
@@ -153,7 +154,7 @@ class GroupMember:
                 del self.delivered_again[commit_log_offset]
 
     def not_in_flight(self, record: Record) -> RequestRefused:
-        """Return what to raise for a message that is done, is being sent back, or was never given here."""
+        """Return the error for a message that is done, is being sent back, or was never given here."""
         return RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"the message is not in flight here: group={self.group!r} topic={record.topic!r} "
@@ -162,7 +163,7 @@ class GroupMember:
         )
 
     def forget(self, queue: SharedQueue) -> None:
-        """Have nothing of *queue* in flight any more."""
+        """Forget the messages of *queue* in flight."""
         for offset in list(self.delivered_again):
             places = [place for place in self.delivered_again.pop(offset) if place[0] is not queue]
             if places:
@@ -172,7 +173,7 @@ class GroupMember:
             self.deliver_again(offset)
 
     def forget_all(self) -> None:
-        """Have nothing in flight and no queue, and let nothing wait."""
+        """Forget all queues and messages in flight, and end all waits."""
         self.delivered.clear()
         self.delivered_again.clear()
         self.queues = []
@@ -191,17 +192,17 @@ class GroupMember:
             if loop is current:
                 resolve(future)
             else:
-                # No task waits in a loop that was closed.
+                # The loop was closed, so no task waits in it.
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(resolve, future)
 
     def forget_task(self, waiter: WaitingTask) -> None:
-        """A task waits no more."""
+        """Remove a task that no longer waits."""
         if waiter in self.tasks:
             self.tasks.remove(waiter)
 
     def end_in_child(self, lock: threading.RLock) -> None:
-        """Close: this is a forked child of the writer."""
+        """Close the member in a forked child of the writer."""
         self.closed = True
         self.changed = threading.Condition(lock)
         self.tasks = []
@@ -209,6 +210,6 @@ class GroupMember:
 
 
 def resolve(future: asyncio.Future[None]) -> None:
-    """Let the task go on that waits for *future*."""
+    """Resume the task that waits for *future*."""
     if not future.done():
         future.set_result(None)

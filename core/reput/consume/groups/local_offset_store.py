@@ -1,8 +1,8 @@
-"""LocalFileOffsetStore: up to where one broadcasting consumer has come, in a file of its program's, or in memory.
+"""LocalFileOffsetStore: the offsets of one broadcasting consumer, in a file of its program or in memory.
 
-A group that broadcasts has no offset in the store: each of its consumers is given every message, so each has its own.
-The file looks like ``consumerOffset.json``, is replaced as a whole, and has a backup, ``NAME.bak``. It also has where
-the log ended when an offset was committed last, and in which history: by that it is known what of it a power cut took.
+A broadcasting group has no offsets in the store: each of its consumers receives every message, so each has its own
+offsets. The file has the format of ``consumerOffset.json``, is replaced as a whole, and has a backup, ``NAME.bak``. It
+also records the log's end and epoch at the last commit, which show how much of the log a power cut took.
 
     {"offsetTable":{"orders@caches":{0:5}},"logEnd":{"storeId":"…","epoch":3,"commitLogOffset":1024}}
 
@@ -27,23 +27,23 @@ LOG_END = "logEnd"
 
 
 class ConsumedLog(Protocol):
-    """What offsets are told of the log."""
+    """The part of the store that offsets use."""
 
     def log_cursor(self) -> Cursor:
-        """Return the end of the log, in its history."""
+        """Return the end of the log, with store id and epoch."""
 
     def parted_from(self, cursor: Cursor) -> int | None:
-        """Return from where on the log is another one than when it ended at *cursor*."""
+        """Return the commit-log offset from which the log differs from the one ending at *cursor*; None: nowhere."""
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue gets."""
 
     def queue_offset_from(self, topic: str, queue_id: int, commit_log_offset: int) -> int:
-        """Return the queue offset of the first message at or behind *commit_log_offset*."""
+        """Return the queue offset of the first message at or after *commit_log_offset*."""
 
 
 class LogEnd(msgspec.Struct, frozen=True, rename="camel"):
-    """Where the log ended."""
+    """The end of the log at the last commit."""
 
     store_id: str
     epoch: int
@@ -51,10 +51,10 @@ class LogEnd(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LocalFileOffsetStore(ConsumerOffsetManager):
-    """The offsets of one consumer; *path* None: for as long as it lives."""
+    """The offsets of one consumer; *path* None: in memory only."""
 
     def __init__(self, path: Path | None, log: ConsumedLog) -> None:
-        """Read what was kept.
+        """Read the saved offsets.
 
         Raises:
             DamagedStore: there is a file or a backup, but neither can be read.
@@ -63,7 +63,7 @@ class LocalFileOffsetStore(ConsumerOffsetManager):
         self.log = log
         self.log_end: LogEnd | None = None
         self.kept_at = path
-        # Up to there the log is the one that the offsets were kept of; None: it has all of it.
+        # The log agrees up to here with the one that the offsets were saved for; None: it has all of that one.
         self.parted_from: int | None = None
         if path is not None:
             self.path = path
@@ -73,21 +73,21 @@ class LocalFileOffsetStore(ConsumerOffsetManager):
                 self.parted_from = log.parted_from(Cursor(end.store_id, end.epoch, end.commit_log_offset, 0))
 
     def commit_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Set the queue offset that the consumer goes on at."""
+        """Set the queue offset at which the consumer continues."""
         with self.lock:
             super().commit_offset(group, topic, queue_id, queue_offset)
             end = self.log.log_cursor()
             self.log_end = LogEnd(end.store_id, end.epoch, end.commit_log_offset)
 
     def bring_back(self) -> None:
-        """Have the consumer go on at the end of what the log has left of each queue, if it had come further.
+        """Move offsets that lie past the remaining end of their queue back to that end.
 
-        Of all queues at once, also of those that are not there any more: what is committed from then on is of the log
-        as it is now, and the file does not tell any more where it parted.
+        This covers all queues at once, including those that no longer exist: later commits refer to the log as it is
+        now, so the file then no longer shows where the logs differ.
 
         Raises:
-            DispatcherError: nobody builds the queues that say where that is.
-            DamagedStore: a queue cannot say it.
+            DispatcherError: no dispatcher builds the queues, so their ends are unknown.
+            DamagedStore: a queue cannot be read.
         """
         ends: list[tuple[str, str, int, int]] = []
         for group, committed in self.by_group().items():
@@ -98,17 +98,17 @@ class LocalFileOffsetStore(ConsumerOffsetManager):
                         tell_lost(group, topic, queue_id, queue_offset, end)
                         ends.append((group, topic, queue_id, end))
         with self.lock:
-            # None is kept without the others.
+            # Under one lock, so that no offset is saved without the others.
             for place in ends:
                 self.commit_offset(*place)
 
     def end_of(self, topic: str, queue_id: int, committed: int) -> int:
-        """Return the end of what the log has left of a queue, or *committed*, if nothing before that is lost."""
+        """Return the end of the remaining part of a queue, or *committed* if nothing before it is lost."""
         if self.parted_from is not None:
             return self.log.queue_offset_from(topic, queue_id, self.parted_from)
         if committed <= self.log.next_queue_offset(topic, queue_id):
             return committed
-        # Of a file that does not say where the log ended.
+        # The file does not record the log's end.
         return self.log.queue_offset_from(topic, queue_id, OFFSET_MAX)
 
     def read_fields(self, fields: dict[str, Any]) -> None:
@@ -122,10 +122,10 @@ class LocalFileOffsetStore(ConsumerOffsetManager):
         return fields if self.log_end is None else fields | {LOG_END: msgspec.to_builtins(self.log_end)}
 
     def persist(self) -> None:
-        """Write the offsets, durably, if the file says anything else.
+        """Write the offsets durably, if they differ from the file.
 
         Raises:
-            OSError: the file holds what it held before.
+            OSError: the file is unchanged.
         """
         if self.kept_at is not None:
             super().persist()

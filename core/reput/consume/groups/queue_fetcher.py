@@ -2,7 +2,7 @@
 
 SharedQueue.position ──▶ GroupReader ──▶ status ─┬─ FOUND: the batch lies in `SharedQueue.fetched`
                                                  ├─ the end: the queue has no more until it grows
-                                                 └─ elsewhere: go on at the offset that the result names
+                                                 └─ out of range: go on at the offset that the result names
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reput_hooks import Record
 
 __all__ = ["QueueFetcher"]
 
-# Messages that are read at once, and bytes of their records if the next ones are as large as the last.
+# Messages read at once, and bytes of their records if the next ones are as large as the last.
 BATCH = 128
 BATCH_SIZE = 1 << 20
 
@@ -35,7 +35,7 @@ class QueueFetcher:
     """Reads ahead for one group. Everything here happens under the group's lock.
 
     Args:
-        drop: called with a queue that its topic does not have any more.
+        drop: called with a queue that its topic no longer has.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class QueueFetcher:
         self.drop = drop
 
     def fetch(self, queue: SharedQueue, subscription: Subscription) -> bool:
-        """Read on in a queue until there is something to give; return False at its end, or if the queue is gone.
+        """Read on in a queue until there is a message to give; return False at its end, or if the queue is gone.
 
         Raises:
-            RequestRefused: the group or the topic may not be read any more.
-            DamagedStore: the next record is not what the queue says of it; those before it were given.
+            RequestRefused: the group or the topic may no longer be read.
+            DamagedStore: the next record contradicts the queue; the records before it were given.
         """
         match self.reader.access(self.group, queue.topic, queue.queue_id):
             case QueueAccess.NO_TOPIC:
-                # It was deleted. A later put to a topic of that name is an arrival of its own.
+                # The topic was deleted. A later put to a topic of that name is a new arrival.
                 queue.has_more = False
                 return False
             case QueueAccess.NO_QUEUE:
@@ -76,10 +76,10 @@ class QueueFetcher:
             return self.read_on(queue, subscription)
 
     def read_on(self, queue: SharedQueue, subscription: Subscription) -> bool:
-        """Do what `fetch` promises with as many records as the queue's batch says."""
+        """Implement `fetch`, reading as many records at once as the queue's batch says."""
         compiled = subscription.compiled
         message_filter = self.reader.message_filter(self.group, queue.topic, compiled)
-        # A record says which place it has in its own queue, not in a light one.
+        # A record holds its offset in its own queue, not in a light one.
         light = queue.topic.startswith(LMQ_PREFIX)
         while queue.has_more:
             at = queue.position
@@ -119,10 +119,10 @@ class QueueFetcher:
 def wanted(
     records: Records, compiled: TagFilter | SqlFilter, done: set[int], light: int | None
 ) -> Iterator[tuple[int, Record]]:
-    """Yield records with their queue offsets; not those that are done, or share only the hash of a wanted tag.
+    """Yield records with their queue offsets, without done ones and those that only share a wanted tag's hash.
 
     Args:
-        light: the queue offset of the only record, if that cannot tell it itself.
+        light: the queue offset of the only record, if the record does not hold it.
     """
     tags = compiled.tags if isinstance(compiled, TagFilter) else None
     if light is None and not done and not tags:
@@ -133,7 +133,7 @@ def wanted(
 def wanted_of(
     records: Records, tags: frozenset[str] | None, done: set[int], light: int | None
 ) -> Iterator[tuple[int, Record]]:
-    """Do what `wanted` promises, looking at each record."""
+    """Implement `wanted`, checking each record."""
     for record in records:
         queue_offset = record.queue_offset if light is None else light
         if queue_offset in done or (tags and record.properties.get("TAGS") not in tags):
@@ -142,7 +142,7 @@ def wanted_of(
 
 
 def as_sent_first(records: Iterator[tuple[int, Record]]) -> Iterator[tuple[int, Record]]:
-    """Yield records of a retry topic with the topic that they were sent to first, as RocketMQ's consumers see them."""
+    """Yield records of a retry topic with their first topic, as RocketMQ's consumers see them."""
     for queue_offset, record in records:
         topic = record.properties.get("RETRY_TOPIC", record.topic)
         yield queue_offset, replace(record, topic=topic)

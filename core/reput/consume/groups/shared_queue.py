@@ -1,11 +1,11 @@
-"""SharedQueue: how far the consumers of one group in this program have come with one queue.
+"""SharedQueue: the progress of one group's consumers in this program on one queue.
 
     committed        first in flight         position
         │  all before is done  │  given, not done  │  not given yet
     ────┴──────────────────────┴───────────────────┴──────────────▶ queue offset
 
-One consumer owns it at a time. Another gets it when nothing is in flight any more, so that its messages are not worked
-on by two at once, nor out of their order; or when the owner goes, whose unfinished messages are then given again.
+One consumer owns the queue at a time. Another takes it over when nothing is in flight, so that two consumers never
+handle its messages at once or out of order; or when the owner leaves, whose unfinished messages are then given again.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from reput_hooks import Record
 
 __all__ = ["QueueOwner", "SharedQueue"]
 
-# Messages that are read at once while nobody knows how large they are.
+# Messages read at once while their size is unknown.
 FIRST_BATCH = 16
 
 
 class QueueOwner(Protocol):
-    """A consumer to which queues belong."""
+    """A consumer that owns queues."""
 
     def forget(self, queue: SharedQueue) -> None:
-        """Have nothing of *queue* in flight any more."""
+        """Forget the messages of *queue* in flight."""
 
     def notify(self) -> None:
         """Look for a message again."""
@@ -36,16 +36,16 @@ class SharedQueue:
     """One queue of one group. Everything here happens under the group's lock.
 
     Attributes:
-        position: queue offset of the first message that was not given yet.
-        fetched: messages that were read and not given; None: read again from `position`.
-        next_position: where to read on behind `fetched`.
-        in_flight: queue offsets that were given and are not done, ascending; the values mean nothing.
-        done: queue offsets behind the first in flight that are done.
-        batch: messages that are read at once.
-        committed: what the group's committed offset is, as far as this program knows.
-        has_more: whether reading on may find something.
-        looked_again_at: the log's end when it was asked to be told again of a message that could not be read.
-        owner, heir: the consumer it belongs to, and the one that gets it when nothing is in flight.
+        position: queue offset of the first message not given yet.
+        fetched: messages read but not given yet; None: read again from `position`.
+        next_position: queue offset at which to read on after `fetched`.
+        in_flight: queue offsets given but not done, ascending; the values are unused.
+        done: done queue offsets after the first one in flight.
+        batch: number of messages to read at once.
+        committed: the group's committed offset, as far as this program knows.
+        has_more: whether reading on may find a message.
+        looked_again_at: the log's end at the last `ArrivalService.look_again` for this queue; -1: never.
+        owner, heir: the owning consumer, and the one that takes over when nothing is in flight.
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class SharedQueue:
         self.heir: QueueOwner | None = None
 
     def acknowledge(self, queue_offset: int) -> None:
-        """Take a message that is in flight as done."""
+        """Mark a message in flight as done."""
         in_flight = self.in_flight
         for first in in_flight:
             if first != queue_offset:
@@ -93,14 +93,14 @@ class SharedQueue:
         del in_flight[queue_offset]
 
     def give_to(self, owner: QueueOwner | None) -> None:
-        """Have it belong to a consumer; what was read ahead is forgotten."""
+        """Set the owner, and forget the messages read ahead."""
         assert not self.in_flight
         self.owner, self.heir = owner, None
         self.fetched = None
         self.has_more = True
 
     def give_back(self) -> None:
-        """Have the messages in flight given again, because their consumer is gone."""
+        """Give the messages in flight again, because their consumer has left."""
         if self.in_flight:
             self.position = min(self.position, next(iter(self.in_flight)))
             self.in_flight.clear()
@@ -108,7 +108,7 @@ class SharedQueue:
         self.has_more = True
 
     def move(self, queue_offset: int) -> None:
-        """Go on from *queue_offset*, whatever was given or done before."""
+        """Continue from *queue_offset*, regardless of messages given or done before."""
         self.position = queue_offset
         self.in_flight.clear()
         self.done.clear()
