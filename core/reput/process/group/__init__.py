@@ -1,1 +1,1 @@
-"""What identifies a group: its store and settings, its lock, and where it can be found."""
+"""What identifies a group: its store and settings, its lock, and its address."""

@@ -1,4 +1,4 @@
-"""GroupContext: what every process of a group is told about its store."""
+"""GroupContext: what every process of a group knows about its store."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class GroupContext(msgspec.Struct, frozen=True):
         store_directory: the store's root, whose log is read.
         store_id: as in every cursor of this store.
         settings: `dispatchers` are enabled, in this order, with `dispatcher_options`.
-        target: views are built from the log's beginning under this root, laid out as a store; the store itself is only
-            read. None: the store's own views.
+        target: views are built from the log's beginning under this root, laid out as a store; the store itself is
+            read-only then. None: the store's own views.
     """
 
     store_directory: Path
@@ -33,5 +33,5 @@ class GroupContext(msgspec.Struct, frozen=True):
         return self.store_directory if self.target is None else self.target
 
     def options(self, name: str) -> dict[str, object]:
-        """Return the options of one dispatcher, as they were given."""
+        """Return the options of one dispatcher, as configured."""
         return self.settings.dispatcher_options.get(name, {})

@@ -1,8 +1,8 @@
 """GroupLock: one process group at a time works on a store's views.
 
-The writer's lock does not do for that: after a `kill -9` a dispatcher may live on for a moment, and must not write into
-files that a new one has opened already. This lock, on ``reput/group.lock``, belongs to the open file, which the
-supervisor and its dispatchers share by fork; it is free when the last of them is gone.
+The writer's lock is not enough: after a `kill -9` a dispatcher may live on for a moment, and must not write to files
+that a new one has already opened. This lock, on ``reput/group.lock``, belongs to the open file, which the supervisor
+and its dispatchers share by fork; it is free when the last of them is gone.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 
 __all__ = ["LOCK_TIMEOUT_S", "GroupLock"]
 
-# How long a group waits for one whose owner is gone: a killed dispatcher ends only when the disk has answered it.
+# How long a group waits for one whose owner is gone: a killed dispatcher ends only when its disk request completes.
 LOCK_TIMEOUT_S = 60.0
 
 withheld: weakref.WeakSet[GroupLock] = weakref.WeakSet()
 
 
 class GroupLock:
-    """The lock of one store's group. Nothing is held before `try_take` says so."""
+    """The lock of one store's group. It is not held before `try_take` returns True."""
 
     def __init__(self, store_directory: Path) -> None:
         self.path = store_directory / "reput" / "group.lock"
@@ -39,11 +39,11 @@ class GroupLock:
         return True
 
     def withhold(self) -> None:
-        """From now on, children that this process forks give up the lock: a plugin's are no part of the group."""
+        """Make children forked from now on give up the lock: a plugin's children are not part of the group."""
         withheld.add(self)
 
     def release(self) -> None:
-        """Give it up in this process."""
+        """Give up the lock in this process."""
         withheld.discard(self)
         if self.descriptor is not None:
             os.close(self.descriptor)

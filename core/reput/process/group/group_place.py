@@ -5,8 +5,8 @@ through the store's directory alone: `TMPDIR`, `XDG_RUNTIME_DIR`, a private ``/t
 a read-only mount make no difference, and a killed group leaves no socket behind. The name is random, so no other user
 can take it first. Only processes of the same network namespace reach it.
 
-The supervisor writes the file once it listens, and removes it when the group ends. A file that a killed group left
-names a socket that does not exist any more.
+The supervisor writes the file once it listens, and removes it when the group ends. After a kill the file stays, and
+names a socket that no longer exists.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def new_socket_name() -> str:
 
 
 def place_path(store_directory: Path) -> Path:
-    """Return where a `GroupPlace` is kept."""
+    """Return the path of the `GroupPlace` file."""
     return store_directory / "reput" / "group.json"
 
 
@@ -54,7 +54,7 @@ def lock_identity(store_directory: Path) -> tuple[int, int]:
 
 
 def write_place(store_directory: Path, socket_name: str) -> None:
-    """Say that the group, whose lock this process holds, listens at *socket_name*.
+    """Record that the group, whose lock this process holds, listens at *socket_name*.
 
     Raises:
         OSError: the file cannot be written.
@@ -62,16 +62,16 @@ def write_place(store_directory: Path, socket_name: str) -> None:
     place = GroupPlace(socket_name, os.getpid(), lock_identity(store_directory))
     path = place_path(store_directory)
     draft = path.with_name(f"{path.name}.draft")
-    # After a power cut no group runs, so nothing is forced to disk.
+    # After a power cut no group runs, so nothing needs a sync to disk.
     draft.write_bytes(msgspec.json.encode(place))
     draft.replace(path)
 
 
 def read_place(store_directory: Path) -> GroupPlace | None:
-    """Return where the group of this store listens, or listened last; None: there is nothing to connect to.
+    """Return where the group of this store listens, or last listened; None: there is nothing to connect to.
 
     Raises:
-        PermissionError: this user may not look.
+        PermissionError: this user may not read the file.
     """
     try:
         place = msgspec.json.decode(place_path(store_directory).read_bytes(), type=GroupPlace)
@@ -83,15 +83,15 @@ def read_place(store_directory: Path) -> GroupPlace | None:
 
 
 def remove_place(store_directory: Path) -> None:
-    """Say that no group listens any more. Only the holder of the group's lock may do so."""
+    """Remove the record of where the group listens. Only the holder of the group's lock may do so."""
     with contextlib.suppress(FileNotFoundError):
         place_path(store_directory).unlink()
 
 
 def why_silent(store_directory: Path) -> str | None:
-    """Return why a group that may be running does not listen here; None: no group of reput's runs.
+    """Return why a group that may be running cannot be reached; None: no reput group runs.
 
-    RocketMQ, and a `reput` verb that changes a store nobody has open, hold the store's lock and run no dispatchers.
+    RocketMQ, and a `reput` command that changes a closed store, hold the store's lock and run no dispatchers.
     """
     lock = StoreLock.look(store_directory)
     if lock.held is None:

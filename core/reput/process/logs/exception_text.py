@@ -8,9 +8,9 @@ FRAME = "  "
 
 
 def exception_line(text: str) -> str:
-    """Return the line of a traceback with the exception; the last line of another text.
+    """Return the line of a traceback that names the exception; for any other text, its last line.
 
-    The line follows the last frame. Notes follow it, such as the advice of our errors.
+    The line follows the last frame. Notes, such as the advice of our errors, come after it.
     """
     lines = text.strip().splitlines() or [""]
     last_frame = max((number for number, line in enumerate(lines) if line.startswith(FRAME)), default=None)
@@ -20,7 +20,7 @@ def exception_line(text: str) -> str:
 
 
 def exception_message(error: str | None) -> str:
-    """Return the message of the exception in *error*, a traceback of a cell; for our errors without the class."""
+    """Return the message of the exception in *error*, a traceback from a cell; our own errors without the class."""
     last = exception_line(error or "unknown")
     kind, separator, text = last.partition(": ")
     return text if separator and kind.startswith("reput.") else last

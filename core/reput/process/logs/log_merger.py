@@ -1,7 +1,7 @@
-"""LogMerger: the lines of all processes of the group as one stream, in the supervisor.
+"""LogMerger: merges the log lines of all processes of the group into one stream, in the supervisor.
 
-Everything goes into ``reput/log/group.log``, which is turned over when it is large; warnings and worse also to the
-supervisor's stderr, which is the owner's. Nothing here waits: a stderr that takes nothing loses lines, and they are
+All lines go to ``reput/log/group.log``, which is rotated when it is large. Warnings and errors also go to the
+supervisor's stderr, which is the owner's. Nothing here blocks: if stderr accepts no data, lines are dropped and
 counted. Nothing is ever unpickled.
 """
 
@@ -27,7 +27,7 @@ STDERR_LEVEL = 30
 READ_SIZE = 1 << 16
 READS_AT_CLOSE = 4
 LINE_SIZE_MAX = 256 << 10
-# What a plugin prints is no log; so much of it is kept per second and dispatcher.
+# Lines of a plugin's printed output that are kept per second and dispatcher.
 RUBBISH_LINES_MAX = 100
 RUBBISH_LINE_SIZE_MAX = 1000
 
@@ -35,7 +35,7 @@ decode_line = msgspec.json.Decoder(LogLine).decode
 
 
 class LogMerger:
-    """Writes lines as *form* says, to *directory* and to *stderr*, a descriptor; None: to *directory* alone."""
+    """Writes lines in the format *form* to *directory* and to the descriptor *stderr*; None: to *directory* only."""
 
     def __init__(self, directory: Path, form: Literal["text", "json"], stderr: int | None = 2) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class LogMerger:
         self.size = os.fstat(self.descriptor).st_size
 
     def say(self, level: str, message: str, *, dispatcher: str = "", process: int | None = None) -> None:
-        """Add a line of the supervisor's own."""
+        """Add a line from the supervisor itself."""
         now = time.time_ns() // 1_000_000
         self.write(LogLine(now, level, process or os.getpid(), dispatcher, message, logger="reput.process"))
 
@@ -68,7 +68,7 @@ class LogMerger:
     def put(self, line: LogLine) -> None:
         data = msgspec.json.encode(line) + b"\n" if self.form == "json" else as_text(line)
         with contextlib.suppress(OSError):
-            # A full disk costs log lines; the disk's other users say so more loudly.
+            # A full disk loses log lines; other users of the disk report it more loudly.
             self.size += os.write(self.descriptor, data)
             if self.size >= FILE_SIZE_MAX:
                 self.turn_over()
@@ -76,7 +76,7 @@ class LogMerger:
             self.show(data if self.form == "json" else as_text(in_short(line)))
 
     def turn_over(self) -> None:
-        """Begin a new file; where that cannot be made, the old one goes on under its other name."""
+        """Rotate the log; if no new file can be created, the old one stays in use under its new name."""
         former = self.descriptor
         with contextlib.suppress(FileNotFoundError):
             os.replace(self.path, self.path.with_suffix(".log.1"))
@@ -84,14 +84,14 @@ class LogMerger:
         os.close(former)
 
     def show(self, data: bytes) -> None:
-        """Write to stderr as much as it takes at once."""
+        """Write as much to stderr as it accepts without blocking."""
         if self.stderr is None:
             return
         if self.lost_on_stderr:
             data = f"(lines lost here: {self.lost_on_stderr})\n".encode() + data
         view = memoryview(data)
         while view:
-            # A pipe that can be written takes so many bytes without waiting.
+            # A writable pipe accepts PIPE_BUF bytes without blocking.
             events = self.poll.poll(0)
             if not events or not events[0][1] & select.POLLOUT:
                 self.lost_on_stderr += 1
@@ -105,7 +105,7 @@ class LogMerger:
 
 
 def in_short(line: LogLine) -> LogLine:
-    """Return *line* with no more of its traceback than the exception itself; all of it stands in the file."""
+    """Return *line* with its traceback cut to the exception itself; the file has all of it."""
     if not line.exception:
         return line
     return msgspec.structs.replace(line, message=f"{line.message}: {line.exception.splitlines()[-1]}", exception=None)
@@ -114,8 +114,8 @@ def in_short(line: LogLine) -> LogLine:
 def as_text(line: LogLine) -> bytes:
     """Return *line* for people: time, level, dispatcher, process, commit-log offset, message.
 
-    Further lines of a message are indented as those of a traceback are, so that what a plugin says passes for no line
-    of somebody else's, and what a terminal would obey is spelled out.
+    Further lines of a message are indented like those of a traceback, so that a plugin's text cannot pass for another
+    log line. Control characters are escaped.
     """
     clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(line.time / 1000))
     who = line.dispatcher or "supervisor"
@@ -158,7 +158,7 @@ class LinePipe:
         return len(data) or None
 
     def take(self, line: bytes) -> None:
-        """Add one line. What is none was written by somebody else into the dispatcher's descriptor."""
+        """Add one line. An invalid line was written into the dispatcher's descriptor by other code."""
         try:
             decoded = decode_line(line)
         except msgspec.MsgspecError:
@@ -171,7 +171,7 @@ class LinePipe:
 
     def close(self) -> None:
         """Read what is left and close."""
-        # A pipe holds 64 KiB; whoever still writes was forked by the plugin and must not keep the supervisor.
+        # A pipe holds 64 KiB. Processes that the plugin forked may still write; they must not hold up the supervisor.
         for _ in range(READS_AT_CLOSE):
             if not self.read():
                 break
@@ -201,7 +201,7 @@ class RubbishPipe:
         *lines, self.received = (self.received + data).split(b"\n")
         for number, line in enumerate(lines, 1):
             if not self.take(line):
-                # Whoever shouts has the supervisor count, and no more.
+                # Over the limit the supervisor only counts lines.
                 self.lost += len(lines) - number
                 break
         if len(self.received) > RUBBISH_LINE_SIZE_MAX or (not data and self.received):

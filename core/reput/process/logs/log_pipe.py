@@ -1,8 +1,9 @@
-"""Logs of a dispatcher's process: JSON lines into a pipe of its own, which never holds it up.
+"""Logging in a dispatcher's process: JSON lines into a pipe, which never blocks the dispatcher.
 
-A line that the pipe does not take is dropped and counted; the next line that goes through says how many. Processes that
-the plugin forks send their records to the dispatcher's (`multiprocessing_logging`, from the first fork on); its own
-records do not take that way, so that a forked process that dies in the middle of it silences at most its siblings.
+If the pipe does not accept a line, the line is dropped and counted; the next line that goes through reports the count.
+Processes that the plugin forks send their records to the dispatcher's process (`multiprocessing_logging`, from the
+first fork on). Its own records bypass that queue, so a forked process that dies while it writes to the queue silences
+at most its siblings.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class LogLine(msgspec.Struct, frozen=True, omit_defaults=True):
         time: ms since 1970 UTC.
         process: process id.
         dispatcher: name, "" for the supervisor itself.
-        commit_log_offset: where the dispatcher stood.
-        dropped: lines before this one that were lost.
-        event: "running" is no line for people: `start` has returned.
+        commit_log_offset: the dispatcher's position.
+        dropped: number of lines lost before this one.
+        event: "running": `start` has returned. Such a line is not written to the log.
     """
 
     time: int
@@ -44,7 +45,7 @@ class LogLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PipeHandler(logging.Handler):
-    """Writes lines to the non-blocking *descriptor*. *position* says where the dispatcher stands."""
+    """Writes lines to the non-blocking *descriptor*. *position* returns the dispatcher's position."""
 
     def __init__(self, descriptor: int, dispatcher: str, position: Callable[[], int | None]) -> None:
         super().__init__()
@@ -53,7 +54,7 @@ class PipeHandler(logging.Handler):
         self.position = position
         self.process = os.getpid()
         self.dropped = 0
-        # The rest of a line that the pipe took in part.
+        # The rest of a line that the pipe accepted in part.
         self.rest = b""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -74,7 +75,7 @@ class PipeHandler(logging.Handler):
                 dropped=self.dropped,
             )
         except Exception:
-            # A plugin's wrong format string is the plugin's business; logging reports it on stderr.
+            # A wrong format string is the plugin's error; logging reports it on stderr.
             self.handleError(record)
             return
         self.write(line)
@@ -94,16 +95,16 @@ class PipeHandler(logging.Handler):
             self.dropped += 1
 
     def push(self, data: bytes) -> bytes:
-        """Write what the pipe takes of *data*, and return what is left."""
+        """Write as much of *data* as the pipe accepts, and return the rest."""
         try:
             return data[os.write(self.descriptor, data) :] if data else data
         except OSError:
-            # The pipe is full, or the supervisor is gone, and this process soon will be.
+            # The pipe is full, or the supervisor is gone and this process will soon end too.
             return data
 
 
 def encode_line(line: LogLine) -> bytes:
-    """Return *line* as JSON; texts that are none, such as names of files in another encoding, are shown escaped."""
+    """Return *line* as JSON; invalid Unicode, such as file names in another encoding, is escaped."""
     try:
         return msgspec.json.encode(line)
     except UnicodeEncodeError:
@@ -113,12 +114,12 @@ def encode_line(line: LogLine) -> bytes:
 
 
 def as_utf8(text: str) -> str:
-    """Return *text* with what UTF-8 cannot say, half a character, in its escaped form."""
+    """Return *text* with lone surrogates, which UTF-8 cannot encode, escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def install(descriptor: int, dispatcher: str, position: Callable[[], int | None]) -> PipeHandler:
-    """Have all loggers of this process write to *descriptor*."""
+    """Make all loggers of this process write to *descriptor*."""
     os.set_blocking(descriptor, False)
     handler = PipeHandler(descriptor, dispatcher, position)
     root = logging.getLogger()
@@ -130,14 +131,14 @@ def install(descriptor: int, dispatcher: str, position: Callable[[], int | None]
 
 
 def merge_children(handler: PipeHandler) -> None:
-    """From the first fork on, take the records of forked processes through a queue into the pipe."""
+    """From the first fork on, route the records of forked processes through a queue into the pipe."""
     root = logging.getLogger()
     if os.getpid() != handler.process or len(root.handlers) > 1:
         return
     from multiprocessing_logging import MultiProcessingHandler
 
     merged = MultiProcessingHandler(f"reput-log-{handler.dispatcher}", sub_handler=handler)
-    # A list of its own: by itself it shares the filters of the handler it wraps.
+    # Give it its own list: by default it shares the filters of the handler it wraps.
     merged.filters = [lambda _: os.getpid() != handler.process]
     handler.addFilter(lambda _: os.getpid() == handler.process)
     root.addHandler(merged)

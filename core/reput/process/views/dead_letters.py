@@ -1,14 +1,15 @@
 """DeadLetters: the records that a dispatcher refused, with their bytes, in ``reput/dead_letters/NAME.jsonl``.
 
-They can be replayed: an operator writes the wish ``NAME.replay``, and the dispatcher gets them again at its next start.
+An operator can replay them: `reput` writes the request ``NAME.replay``, and the dispatcher gets the letters again at
+its next start.
 
-    NAME.replay      which letters are to come again
-    NAME.replaying   they have been handed out; who finds it at a start knows that the attempt before ended in a crash
+    NAME.replay      the letters to replay
+    NAME.replaying   they have been handed out; if a start finds this file, the previous attempt ended in a crash
 
-A wish is tried once, or a record that kills its dispatcher would do so at every start. What was taken in leaves the
-file after the view was flushed: after a crash in between it may come twice, if it is asked for again.
+A replay is tried once; otherwise a record that kills its dispatcher would do so at every start. Accepted letters leave
+the file after the view was flushed: after a crash in between, another replay may deliver them twice.
 
-A line that is no letter, because a disk or a person has changed it, stops nobody: it is told of, and stays where it is.
+A line that is no letter, because a disk or a person has changed it, is reported and kept; it stops no dispatcher.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Identity = tuple[int, int]
 
 
 class DeadLetter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One refused record. *record* is all of it as it lies in the log, base64 in the file; *timestamp* is in ms."""
+    """One refused record. *record* is the whole record as stored in the log, base64 in the file; *timestamp* is ms."""
 
     timestamp: int
     epoch: int
@@ -45,20 +46,20 @@ class DeadLetter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def identity(self) -> Identity:
-        """Offset and CRC-32, because a cut log uses offsets again."""
+        """Offset and CRC-32, because a truncated log reuses offsets."""
         return self.commit_log_offset, crc32(self.record)
 
 
 class ReplayWish(msgspec.Struct, frozen=True):
-    """The letters that are to come again."""
+    """The letters to replay."""
 
     letters: list[Identity]
 
 
 class DeadLetters:
-    """The dead-letter file of one dispatcher. A record that comes again after a crash is not added a second time.
+    """The dead-letter file of one dispatcher. A record rejected again after a crash is not added a second time.
 
-    One process adds and replays, the dispatcher's; any may read, and wish for a replay.
+    Only the dispatcher's process adds and replays; any process may read, and request a replay.
     """
 
     def __init__(self, store_directory: Path, name: str) -> None:
@@ -68,7 +69,7 @@ class DeadLetters:
         self.wish = folder / f"{name}.replay"
         self.attempt = folder / f"{name}.replaying"
         self.known: set[Identity] | None = None
-        # Letters that were rejected once more, while they are replayed.
+        # Letters that were rejected again during a replay.
         self.rejected_again: dict[Identity, DeadLetter] = {}
 
     def __len__(self) -> int:
@@ -81,11 +82,11 @@ class DeadLetters:
         return self.known
 
     def read(self) -> Iterator[DeadLetter]:
-        """Yield the letters that can be read, in the order in which they came."""
+        """Yield the readable letters, in the order in which they were added."""
         return (line for line in self.lines.read_lines() if isinstance(line, DeadLetter))
 
     def require_whole(self) -> None:
-        """Raise DamagedStore, which names the line, if one is no letter."""
+        """Raise DamagedStore, which names the line, if a line is no letter."""
         for _ in self.lines.read():
             pass
 
@@ -107,21 +108,21 @@ class DeadLetters:
     # Replaying.
 
     def wish_replay(self) -> list[DeadLetter]:
-        """Have all letters that are there come again at the dispatcher's next start; return them."""
+        """Request a replay of all present letters at the dispatcher's next start; return them."""
         letters = list(self.read())
         if letters:
             replace_durably(self.wish, msgspec.json.encode(ReplayWish([letter.identity for letter in letters])))
         return letters
 
     def replay_is_due(self) -> bool:
-        """Whether a wish waits, or an attempt has not come to its end."""
+        """Whether a replay is requested, or an attempt has not finished."""
         return self.wish.exists() or self.attempt.exists()
 
     def begin_replay(self) -> list[DeadLetter]:
-        """Return the letters that are wished for, and remember that they were handed out.
+        """Return the requested letters, and record that they were handed out.
 
         Raises:
-            DamagedStore: the wish is not what was written. It is forgotten; no letter is.
+            DamagedStore: the request is not what was written. It is dropped; no letter is lost.
         """
         try:
             wish = msgspec.json.decode(self.wish.read_bytes(), type=ReplayWish)
@@ -138,7 +139,7 @@ class DeadLetters:
         return [letter for letter in self.read() if letter.identity in wanted]
 
     def finish_replay(self, taken: Iterable[DeadLetter]) -> None:
-        """Forget those of *taken* that were not rejected again; of the others the newer reason holds."""
+        """Remove the letters of *taken* that were not rejected again; the others get the newer reason."""
         gone = {letter.identity for letter in taken} - self.rejected_again.keys()
         kept = []
         for line in self.lines.read_lines():
@@ -151,7 +152,7 @@ class DeadLetters:
         self.give_up_replay()
 
     def postpone_replay(self) -> None:
-        """Have the same letters come again later: nothing was changed by handing them out."""
+        """Request the same letters again for later."""
         os.rename(self.attempt, self.wish)
 
     def give_up_replay(self) -> bool:

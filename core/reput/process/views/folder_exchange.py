@@ -1,4 +1,4 @@
-"""exchange_paths: two names change places in one step; there is no moment at which either is absent."""
+"""exchange_paths: exchange two names in one step, so that neither is ever absent."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def exchange_paths(left: Path, right: Path) -> None:
-    """Have *left* name what *right* named, and the other way round. Both exist, on one file system.
+    """Exchange the names *left* and *right* atomically. Both exist, on one file system.
 
     Raises:
-        DispatcherError: the file system cannot do that.
-        OSError: one of them is absent, or the disk refused; nothing was changed.
+        DispatcherError: the file system cannot exchange names.
+        OSError: a path is absent, or the disk refused; nothing was changed.
     """
     if libc.renameat2(AT_FDCWD, os.fsencode(left), AT_FDCWD, os.fsencode(right), RENAME_EXCHANGE) == 0:
         return

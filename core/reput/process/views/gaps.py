@@ -1,6 +1,6 @@
-"""Gaps: ranges of the log that retention took before a dispatcher had them, in ``reput/gaps/NAME.jsonl``, for ever.
+"""Gaps: log ranges that retention removed before a dispatcher had them, kept for ever in ``reput/gaps/NAME.jsonl``.
 
-A line that is no gap, because a disk or a person has changed it, stops nobody: it is told of, and stays in its place.
+A line that is no gap, because a disk or a person has changed it, is reported and kept; it stops no dispatcher.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Gap", "Gaps"]
 
 
 class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The view knows nothing of the bytes [begin, end) of the log. *timestamp*: when that was found out, ms."""
+    """The view lacks the bytes [begin, end) of the log. *timestamp*: when the gap was detected, ms."""
 
     timestamp: int
     begin: int
@@ -26,8 +26,8 @@ class Gaps:
     """The gaps of one dispatcher's view.
 
     Attributes:
-        known: those that can be read.
-        damaged_lines: what else there is.
+        known: the readable gaps.
+        damaged_lines: all other lines.
     """
 
     def __init__(self, store_directory: Path, name: str) -> None:
@@ -42,7 +42,7 @@ class Gaps:
 
     @property
     def size(self) -> int:
-        """Bytes of all gaps together; those that overlap, because a crash had a start repeated, count once."""
+        """Total bytes of all gaps. Gaps that overlap, after a crash during a start, count once."""
         total = end = 0
         for gap in sorted(self.known, key=lambda gap: gap.begin):
             total += max(0, gap.end - max(gap.begin, end))

@@ -1,19 +1,19 @@
-"""ShadowFolders: where views are built anew beside those that run, and how they take their places.
+"""ShadowFolders: where views are rebuilt beside the running ones, and how the new views replace them.
 
     reput/shadow/         laid out as a store: reput/views/NAME and the store folders of each view that is rebuilt;
-                          symbolic links to the views that they lead into and that are not rebuilt with them
-    reput/shadow.swap     the intent: from here on the new views hold
+                          symbolic links to the views that they read and that are not rebuilt with them
+    reput/shadow.swap     the intent: from here on the new views are valid
 
-A view is several folders (its own, with the cursor, and those in the store's root), and several views may be swapped
-together. No system call exchanges them all, so the intent is written first. It names of each pair of folders which is
-which by inode, so that whoever comes after a crash exchanges those that were not exchanged yet, and none twice:
+A view has several folders (its own, with the cursor, and those in the store's root), and several views may be swapped
+together. No system call exchanges them all, so the intent is written first. It identifies the folders of each pair by
+inode, so that after a crash the next start exchanges the remaining pairs, and none twice:
 
-    no intent   what is in reput/shadow is half a view, or an old one: it is removed
-    an intent   the exchange is completed, and then there is none
+    no intent   reput/shadow holds an incomplete view, or an old one: it is removed
+    an intent   the exchange is completed, then the intent is removed
 
-So a kill at any point leaves all of the old views or all of the new ones to the next start.
+So after a kill at any point the next start has either all the old views or all the new ones.
 
-One process at a time, with the group's lock.
+One process at a time uses it, with the group's lock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FolderPair(msgspec.Struct, frozen=True):
 
 
 class Swap(msgspec.Struct, frozen=True):
-    """The intent: which folders take each other's places, by view."""
+    """The intent: the folder pairs to exchange, by view."""
 
     views: dict[str, list[FolderPair]]
 
@@ -60,7 +60,7 @@ class ShadowFolders:
         self.intent = store_directory / "reput" / "shadow.swap"
 
     def settle(self) -> tuple[str, ...]:
-        """Leave what a killed rebuild left in one of two states, and nothing of the other; return what was swapped.
+        """Complete or undo what a killed rebuild left, and remove the shadow; return the swapped views.
 
         Raises:
             DamagedStore: the intent is not what was written.
@@ -70,19 +70,19 @@ class ShadowFolders:
         if self.intent.exists():
             swapped = self.complete()
             self.forget_intent()
-        # Of an intent whose writing was killed; nobody would write it again.
+        # The draft of an intent whose writing was killed; nothing else would remove it.
         self.intent.with_name(self.intent.name + ".draft").unlink(missing_ok=True)
         self.remove()
         return swapped
 
     def prepare(self, linked: Mapping[str, tuple[str, ...]]) -> None:
-        """Have an empty shadow.
+        """Create an empty shadow.
 
         Args:
-            linked: views that are only looked into, each with its folders in the store's root.
+            linked: views that are only read, each with its folders in the store's root.
 
         Raises:
-            DispatcherError: the file system cannot exchange folders, which is found out here and not at the end.
+            DispatcherError: the file system cannot exchange folders; tested here, not first at the swap.
             OSError: the disk refused.
         """
         views = self.root / "reput" / "views"
@@ -99,10 +99,10 @@ class ShadowFolders:
                 (self.root / folder).symlink_to(Path("../..") / folder)
 
     def check(self, views: Sequence[str]) -> None:
-        """Refuse views that lack what the old ones may have.
+        """Refuse views that lack records which the old ones may have.
 
         Raises:
-            DispatcherError: retention took a part of the log before it was read.
+            DispatcherError: retention removed a part of the log before it was read.
         """
         for view in views:
             size = Gaps(self.root, view).size
@@ -113,10 +113,10 @@ class ShadowFolders:
                 )
 
     def begin_swap(self, views: Mapping[str, tuple[str, ...]]) -> None:
-        """Write the intent for *views*, each with its folders in the store's root; `complete` does it.
+        """Write the intent for *views*, each with its folders in the store's root; `complete` carries it out.
 
         Raises:
-            OSError: the disk refused; the old views hold.
+            OSError: the disk refused; the old views stay valid.
         """
         swap = Swap({name: [self.pair(place) for place in places(name, views[name])] for name in views})
         for view in views:
@@ -127,19 +127,19 @@ class ShadowFolders:
         replace_durably(self.intent, seal(swap))
 
     def pair(self, place: str) -> FolderPair:
-        """Return one pair; a folder that the view has not made yet is made, empty."""
+        """Return one pair; create a folder, empty, if the view does not have it yet."""
         for root in (self.store, self.root):
             (root / place).mkdir(parents=True, exist_ok=True)
         return FolderPair(place, inode(self.store / place), inode(self.root / place))
 
     def keep_dead_letters(self, view: str) -> None:
-        """Add to the view's dead letters what the rebuild rejected and the old view had not."""
+        """Add the records that only the rebuild rejected to the view's dead letters."""
         kept = DeadLetters(self.store, view)
         for letter in DeadLetters(self.root, view).lines.read():
             kept.add(letter)
 
     def complete(self) -> tuple[str, ...]:
-        """Exchange what the intent names and is not exchanged yet; return the views.
+        """Exchange the folder pairs of the intent that are not exchanged yet; return the views.
 
         Raises:
             OSError: the disk refused; the next start tries again.
@@ -150,11 +150,11 @@ class ShadowFolders:
             folders = ViewFolders(self.store, view, ())
             waiting = [pair for pair in pairs if inode(self.store / pair.place) != pair.new]
             if not all(self.can_be_exchanged(pair) for pair in waiting):
-                # The store was copied, or a folder deleted, in the middle of it: what belongs together is not known.
+                # The store was copied, or a folder deleted, during the swap: empty the view, which may be a mixture.
                 folders.views.mkdir(parents=True, exist_ok=True)
                 replace_durably(folders.intent, b"")
                 continue
-            # An emptying of the old view must not go on in the new one.
+            # An interrupted emptying of the old view must not continue in the new one.
             folders.intent.unlink(missing_ok=True)
             for pair in waiting:
                 exchange_paths(self.store / pair.place, self.root / pair.place)
@@ -163,27 +163,27 @@ class ShadowFolders:
         return tuple(swap.views)
 
     def can_be_exchanged(self, pair: FolderPair) -> bool:
-        """Tell whether both folders are there, in the places that they had when the intent was written."""
+        """Tell whether both folders are still where they were when the intent was written."""
         return inode(self.store / pair.place) == pair.old and inode(self.root / pair.place) == pair.new
 
     def forget_intent(self) -> None:
-        """The swap is done, and nobody needs to be told of it."""
+        """Remove the intent: the swap is done."""
         self.intent.unlink(missing_ok=True)
         force_directory(self.intent.parent)
 
     def remove(self) -> None:
-        """Remove the shadow with all that is in it."""
+        """Remove the shadow with all its contents."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.root)
 
 
 def places(view: str, store_folders: tuple[str, ...]) -> list[str]:
-    """Return where a view's folders lie below a root."""
+    """Return the paths of a view's folders below a root."""
     return [*store_folders, f"reput/views/{view}"]
 
 
 def inode(path: Path) -> int:
-    """Return the inode of a folder, 0 where there is none."""
+    """Return the inode of a folder, 0 if it does not exist."""
     try:
         return os.stat(path).st_ino
     except FileNotFoundError:

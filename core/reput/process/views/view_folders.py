@@ -1,11 +1,11 @@
-"""ViewFolders: where a view lies, and how it is emptied so that a crash in the middle cannot leave half of it.
+"""ViewFolders: where a view lies, and how to empty it so that a crash cannot leave half of it.
 
-A view is ``reput/views/NAME`` (the plugin's own folder, its cursor included) and the ``store_folders`` it declares in
-the store's root. Emptying both is not one step, and a cursor without its data, or old data without its cursor, would be
-taken for the truth. So the intent ``reput/views/NAME.emptying`` is written first, and a start that finds one goes on.
+A view is ``reput/views/NAME`` (the plugin's own folder, with its cursor) and the ``store_folders`` it declares in
+the store's root. Emptying both takes several steps, and a cursor without its data, or old data without its cursor,
+would look valid. So the intent ``reput/views/NAME.emptying`` is written first; a start that finds one completes it.
 
-A view whose plugin declares a ``view_version`` has it in ``.view_version`` in its own folder, a number as text. It is
-written before the plugin writes anything, and goes where the folder goes: without that file the version is 0.
+If a plugin declares a ``view_version``, its view has that number as text in ``.view_version`` in its own folder. The
+host writes it before the plugin writes anything, and it moves with the folder. Without the file the version is 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VIEW_VERSION = ".view_version"
 
 
 class ViewFolders:
-    """The folders of the dispatcher *name* under *root*, a store's directory or one that is laid out as such."""
+    """The folders of the dispatcher *name* under *root*, a store's directory or one with the same layout."""
 
     def __init__(self, root: Path, name: str, store_folders: tuple[str, ...]) -> None:
         self.root = root
@@ -54,7 +54,7 @@ class ViewFolders:
             return True
 
     def version(self) -> int | None:
-        """Return the ``view_version`` that the view was written in; None: the file does not say any."""
+        """Return the ``view_version`` that the view was written in; None: the file holds no number."""
         try:
             text = (self.directory / VIEW_VERSION).read_text("ascii", "replace")
         except FileNotFoundError:
@@ -66,11 +66,11 @@ class ViewFolders:
         return not self.is_empty() and self.version() != version
 
     def format_changed(self, version: int) -> str:
-        """Return what is to be said of a stale view."""
+        """Return the message for a stale view."""
         return f"its format was changed: dispatcher={self.name} view_version={self.version()} declared={version}"
 
     def keep_version(self, version: int) -> None:
-        """Note, in a view that is begun, in which format it will be written."""
+        """Record the format of a new view before anything is written to it."""
         path = self.directory / VIEW_VERSION
         if version:
             replace_durably(path, b"%d" % version)
@@ -78,16 +78,16 @@ class ViewFolders:
             path.unlink(missing_ok=True)
 
     def prepare(self) -> None:
-        """Have the plugin's own folder, and finish an emptying that a crash cut short."""
+        """Create the plugin's own folder, and finish an emptying that a crash interrupted."""
         if self.intent.exists():
             self.finish_emptying()
         self.directory.mkdir(parents=True, exist_ok=True)
-        # A process that was killed behind the renaming of its cursor has not forced the name. What is read here counts
-        # as durable, and retention removes what lies below.
+        # A process that was killed after renaming its cursor has not synced the folder. The cursor read here counts
+        # as durable, and retention removes the log below it.
         force_directory(self.directory)
 
     def empty(self) -> None:
-        """Remove everything that the view holds, and have an empty folder."""
+        """Remove the whole view, and create an empty folder."""
         self.views.mkdir(parents=True, exist_ok=True)
         replace_durably(self.intent, b"")
         self.finish_emptying()
@@ -103,7 +103,7 @@ class ViewFolders:
 
 
 def force_directory(path: Path) -> None:
-    """Force the names in *path* to disk."""
+    """Sync the directory *path*, and so the names in it, to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
