@@ -73,10 +73,9 @@ def check_store(
     """Verify the log of a store and compare its views with it.
 
     Args:
-        settings: what the files do not show is taken from here: delay levels, and the sizes of index files without
-            entries.
-        progress: is told now and then how many bytes of the log are done.
-        verifier: has the log read elsewhere. The report is the same.
+        settings: values that the files do not show: delay levels, and the sizes of index files without entries.
+        progress: called now and then with how many bytes of the log are done.
+        verifier: reads the log elsewhere. The report is the same.
 
     Raises:
         NotAStore: the directory holds no commit log.
@@ -160,7 +159,7 @@ class StoreCheck:
         self.index = IndexCheck(store_directory, sizes, self.expected_records, self.damaged, unclean=unclean)
 
     def run(self) -> CheckReport:
-        """Do all of it."""
+        """Run the whole check."""
         begin = self.segments.offset_min
         tail: Extent | None = None
         if self.live_end is None or self.live_end > begin:
@@ -215,13 +214,13 @@ class StoreCheck:
         def trimmed(begin: int, end: int) -> None:
             self.expected_records.refresh()
             self.left_out += end - begin
-            # What lies before it is no witness of what lies behind.
+            # Records before the damage prove nothing about records behind it.
             self.fields.pass_damage(end)
 
         return self.walk.walk_what_is_left(self.segments.offset_min, self.live_end, trimmed)
 
     def take(self, columns: RecordColumns, end: int, requests: DispatchColumns | None) -> None:
-        """Have the views compared with the records of one extent, whose *requests* may be at hand."""
+        """Compare the views with the records of one extent; *requests*: their dispatch columns, if already known."""
         if self.live_end is not None and end > self.live_end:
             count = int(np.searchsorted(columns.header["commit_log_offset"].astype(np.int64), self.live_end))
             columns, end, requests = columns.until(count), self.live_end, None
@@ -242,7 +241,7 @@ class StoreCheck:
         (self.damage if judged.kind == "damage" else self.stale).append(found)
 
     def add_known_damage(self) -> None:
-        """List what a person has accepted as damaged, though it may look like something else by now."""
+        """List the damage that an operator has accepted, though it may look like something else by now."""
         for known in read_damage(self.store_directory).ranges:
             if not any(found.begin <= known.begin and known.end <= found.end for found in self.damage):
                 self.damage.append(BadRange(known.begin, known.end, known.reason))
@@ -275,7 +274,7 @@ def absent_notes(views: Mapping[str, ViewReport], cursors: Mapping[str, int | No
 
 
 def unchecked_notes(views: Mapping[str, ViewReport], store_directory: Path, settings: Settings) -> list[str]:
-    """Return a sentence about the views of plugins, whose formats are theirs."""
+    """Return a sentence about the views of plugins, whose formats this check does not know."""
     known = dict.fromkeys((*read_dispatcher_cursors(store_directory), *settings.dispatchers))
     unchecked = [name for name in known if name not in views]
     if not unchecked:

@@ -92,7 +92,7 @@ class ConsumeQueueCheck:
         expected_records: ExpectedRecords,
         damage: Ranges,
     ) -> None:
-        """*expected_records*: tells below which offset a queue needs no unit; old ones may be left."""
+        """*expected_records*: the offset below which a queue needs no unit; old units may be left there."""
         self.expected_records = expected_records
         self.root = store_directory / "consumequeue"
         self.batch_topics = BatchTopics(store_directory)
@@ -170,7 +170,7 @@ class ConsumeQueueCheck:
             self.compare_pending()
 
     def multi_dispatched(self, further: list[int], rows: Array, columns: DispatchColumns) -> Array:
-        """Return what is expected of the further queues that the records of these numbers are dispatched to."""
+        """Return the units expected in the further queues to which the records with these numbers are dispatched."""
         expected = []
         begins = np.cumsum(rows["texts_size"]) - rows["texts_size"]
         for number in further:
@@ -224,7 +224,7 @@ class ConsumeQueueCheck:
         present = sizes > 0
         points_there = (offsets == expected["commit_log_offset"]) & (sizes == expected["record_size"])
         if not points_there.all():
-            # It may be gone by now, or the view has not come to the deletion yet.
+            # The record may be gone by now, or the view has not reached the deletion yet.
             self.expected_records.refresh()
             begins = self.expected_records.queue_begins((queue.topic, queue.queue_id) for queue in self.queues)[
                 expected["queue"]
@@ -311,7 +311,7 @@ class ConsumeQueueCheck:
             units = queue.units.read(low, high)
             strange = self.without_explanation(queue, low, units, units["record_size"] > 0)
             if queue.end == 0:
-                # Nothing of this queue is in the log, so nothing but older records can have come before.
+                # The log has no record of this queue, so only older records can have come before.
                 inside = strange & (units["commit_log_offset"] < log_end)
                 self.differ_at(queue, low, units, inside, NO_RECORD)
                 strange &= ~inside

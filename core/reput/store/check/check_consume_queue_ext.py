@@ -1,4 +1,4 @@
-"""Checking the ext units: each address that stands in a queue leads to a unit with that record's tags code and time.
+"""Checking the ext units: each address in a queue leads to a unit with the record's tags code and store time.
 
 A filter's bits are compared only if it is still registered, was registered before the record was stored, and matches
 the record. All other set bits may belong to filters that are gone or came later.
@@ -48,7 +48,7 @@ class ConsumeQueueExtCheck:
         self.open_files = OpenFiles()
         self.queues: dict[tuple[str, int], ConsumeQueueExt] = {}
         for topic, queue_id, directory in queue_directories(self.root):
-            # One that was cut short does not say where the next one begins.
+            # A file that was cut short does not show where the next one begins.
             file_size = 0
             for name in names_in(directory):
                 # Retention, or the deletion of a topic, may take a file while it is looked at.
@@ -59,7 +59,7 @@ class ConsumeQueueExtCheck:
                 self.queues[topic, queue_id] = ConsumeQueueExt(directory, file_size, self.open_files)
         self.absent = not self.queues
         self.filters = {} if self.absent else read_filters(store_directory)
-        # Commit-log offset → bits that must be set, of records whose queue unit was not compared yet.
+        # Commit-log offset → bits that must be set, for records whose queue unit was not compared yet.
         self.expected_bits: dict[int, int] = {}
 
     def prepare(self, columns: RecordColumns) -> None:
@@ -91,7 +91,7 @@ class ConsumeQueueExtCheck:
         store_timestamp: int,
         commit_log_offset: int,
     ) -> None:
-        """Compare the unit at *address*, which stands in the queue for this record."""
+        """Compare the unit at *address*, which the queue has for this record."""
         queue = self.queues.get((topic, queue_id))
         unit = queue.get(address) if queue is not None else None
         where = f"topic={topic} queue_id={queue_id} queue_offset={queue_offset} address={address}"
@@ -130,7 +130,7 @@ class ConsumeQueueExtCheck:
 def read_filters(store_directory: Path) -> dict[str, list[KnownFilter]]:
     """Return the filters of ``config/consumerFilter.json`` by topic, with the bits that were stored for them.
 
-    What cannot be read there leaves the bits unverified; the file itself is not what is checked.
+    Bits of unreadable filters stay unverified: this check is not about that file.
     """
     try:
         fields = parse_config((store_directory / "config" / "consumerFilter.json").read_text("utf-8"))

@@ -103,7 +103,7 @@ class IndexCheck:
         self.file_number = 0
         self.entry_number = 1
         self.last_offset = -1
-        # Entries whose offset was beyond the records that they came with.
+        # Entries whose offset was beyond the records compared with them.
         self.ahead: list[Array] = []
         paths = index_paths(store_directory / "index")
         self.absent = not paths
@@ -160,7 +160,7 @@ class IndexCheck:
             self.find_missing(expected["commit_log_offset"][first_keys], expected["is_tags"][first_keys])
 
     def expected_entries(self, rows: Array, columns: DispatchColumns, *, with_tags: bool) -> Array:
-        """Return what stands in the index of these records, in its order."""
+        """Return the index entries of these records, in the index's order."""
         row, hashes, is_tags = self.keys.find(rows, columns.queues, columns.texts, with_tags=with_tags)
         wanted = (rows["sys_flag"][row] & TRANSACTION_ROLLBACK_TYPE) != TRANSACTION_ROLLBACK_TYPE
         if not wanted.all():
@@ -250,7 +250,7 @@ class IndexCheck:
         begins = np.flatnonzero(np.diff(offsets, prepend=-1))
         bounds = [*begins.tolist(), len(offsets)]
         number_of = {int(offsets[begin]): number for number, begin in enumerate(bounds[:-1])}
-        # Of a record that has nothing but tags there may be no entry.
+        # A record with tags alone may have no entry.
         present = is_tags[begins]
         groups = [*np.flatnonzero(np.diff(entries["commit_log_offset"], prepend=-1)).tolist(), len(entries)]
         for group, at in enumerate(groups[:-1]):
@@ -284,7 +284,7 @@ class IndexCheck:
         )
 
     def judge_unexpected(self, entries: Array) -> None:
-        """Judge entries for whose offset the log has no record with keys."""
+        """Judge entries at whose offset the log has no record with keys."""
         offsets = entries["commit_log_offset"]
         expired = offsets < self.expected_records.begin
         if not expired.all():

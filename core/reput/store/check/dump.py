@@ -1,11 +1,11 @@
 """Dump of a store's log, row by row, in its order: every record, and every range that holds none.
 
-A record whose fields the records around it contradict is damage here, as for a check: its row would show fields
-that no program wrote. If later records prove a record wrong, a row of its own at the end says so.
+A record whose fields its neighbours contradict is damage here, as in a check: its row would show fields that no program
+wrote. If later records prove a record wrong, a separate row at the end says so.
 
-Reading only, streaming, also beside a writer: then the dump ends where the log ended when it began, and leaves out the
-bytes behind, because a writer stores the size word of a record last. Segments that retention removes meanwhile are left
-out.
+Reading only, streaming, also beside a writer: then the dump ends where the log ended when the dump began, and leaves
+out the bytes behind, because a writer stores the size word of a record last. Segments that retention removes meanwhile
+are left out.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def dump_log(
     """Yield the records of a store, and extents of the kinds "blank", "damage" and "stale" where there are none.
 
     Args:
-        begin: commit-log offset, anywhere; rows that begin before it are left out, unless it lies in their damage.
+        begin: any commit-log offset; rows that begin before it are left out, unless it lies in their damage.
         until: commit-log offset; rows that begin there or behind are left out.
-        topic: records of other topics are left out, and blanks.
-        count: so many records at most.
-        demand_crc: a record that does not carry the CRC of the whole of it is none.
+        topic: leave out records of other topics, and blanks.
+        count: at most this many records.
+        demand_crc: a record that does not carry a CRC of the whole record is invalid.
 
     Raises:
         NotAStore: the directory holds no commit log.
@@ -116,7 +116,7 @@ class GarbledFields:
         """*log_begin*: where the walk begins."""
         self.check = FieldsCheck(log_begin, Clock().now_ms())
         self.seen = 0
-        # By the record's begin, what is wrong with it, and which of those were named.
+        # The faults by the begin of their record, and which of them were reported.
         self.damage: dict[int, BadRange] = {}
         self.named: set[int] = set()
 
@@ -134,7 +134,7 @@ class GarbledFields:
         self.learn(self.check.finish())
 
     def learn(self, damage: Iterable[BadRange]) -> None:
-        """Keep what is wrong with which record."""
+        """Remember the faults, by record."""
         for found in damage:
             self.damage[found.begin] = found
 

@@ -116,7 +116,7 @@ def dump_view(
 def consume_queue_rows(
     topic: str, queue_id: int, directory: Path, file_size: int, open_files: OpenFiles
 ) -> Iterator[ConsumeQueueRow | ViewDamageRow]:
-    """Yield the units of one queue; one that points nowhere in no log is followed by a row that says so."""
+    """Yield the units of one queue; after an invalid unit, which can point into no log, a row says so."""
     queue = QueueFileUnits(directory, open_files)
     for low, high in queue.used(0):
         for number, (commit_log_offset, record_size, tags_code) in enumerate(queue.read(low, high).tolist()):

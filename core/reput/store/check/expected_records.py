@@ -1,8 +1,8 @@
-"""ExpectedRecords: which records views have to have, while retention and deletions of topics go on beside a check.
+"""ExpectedRecords: which records views must have, while retention and deletions of topics continue beside a check.
 
 A store loses segments at any moment, a live one also topics, and the views lose their parts a little later. Before a
-check calls something missing a difference, it therefore looks again at where the log begins and which topics were
-deleted: segments are removed, and deletions recorded, before any file of a view goes.
+check reports a missing part as a difference, it therefore looks again at where the log begins and which topics were
+deleted: a store removes segments, and records deletions, before it removes any file of a view.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ExpectedRecords:
-    """What a check of one store can expect of the views.
+    """What a check of one store can expect from the views.
 
     Attributes:
         begin: commit-log offset of the first byte that the log still has.

@@ -1,4 +1,4 @@
-"""ConsumeQueueExt: what a queue's unit has no room for - store time, and which filters let the message pass.
+"""ConsumeQueueExt: data that does not fit into a queue's unit - store time, and which filters the message passes.
 
     at  size  field
      0     2  size              20 + bytes of the bit map
@@ -7,8 +7,8 @@
     18     2  bit_map_size
     20     …  filter_bit_map    bit b in byte b // 8, least significant first
 
-A unit's address stands in the consume queue where the tags code would: its byte offset above the smallest long, so that
-it is below every hash and every time. A file ends with a size of −1 where the next unit did not fit.
+The consume queue holds a unit's address in place of the tags code: its byte offset plus the smallest long, so that it
+is below every hash and every time. A file ends with a size of −1 where the next unit did not fit.
 
 Source: RocketMQ store, ConsumeQueueExt and ConsumeQueueExt.CqExtUnit.
 """
@@ -69,12 +69,12 @@ def is_address(tags_code: int) -> bool:
 
 
 def to_address(offset: int) -> int:
-    """Return the address of the unit at byte *offset*; an address stays what it is."""
+    """Return the address of the unit at byte *offset*; an address is returned unchanged."""
     return offset if is_address(offset) else offset + ADDRESS_BASE
 
 
 def offset_of(address: int) -> int:
-    """Return the byte offset that *address* stands for; what is no address stays what it is."""
+    """Return the byte offset that *address* stands for; another number is returned unchanged."""
     return address - ADDRESS_BASE if is_address(address) else address
 
 

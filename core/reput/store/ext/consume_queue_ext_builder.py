@@ -1,10 +1,10 @@
 """ConsumeQueueExtBuilder: the ext units of all queues, and the sidecar that says which unit belongs to which record.
 
-    consumequeue_ext/{topic}/{queue id}/    units, as RocketMQ has them; they do not say of which record they are
+    consumequeue_ext/{topic}/{queue id}/    units, as in RocketMQ; they do not name their record
     addresses/{topic}/{queue id}/           the sidecar: a consume queue whose third field is the unit's address
 
-The sidecar has a consume queue's own rules of what is there already, its own cuts and its own way of expiring, so both
-are kept in step by it. The dispatcher of the consume queue takes the addresses from there.
+The sidecar follows a consume queue's rules for existing units, cuts and expiry, and so keeps both in step. The
+dispatcher of the consume queue takes the addresses from there.
 
 Source: RocketMQ store, ConsumeQueue.putMessagePositionInfoWrapper and ConsumeQueueExt.
 """
@@ -49,7 +49,7 @@ class ExtState(msgspec.Struct, frozen=True):
 
 
 class ExtCursor(msgspec.Struct, frozen=True):
-    """The cursor, and what the view holds there."""
+    """The cursor, and the state of the view there."""
 
     cursor: Cursor
     state: ExtState
@@ -85,7 +85,7 @@ class ConsumeQueueExtBuilder:
         self.ends: dict[str, dict[int, ExtEnd]] = {}
         self.dirty: dict[tuple[str, int], None] = {}
         self.changed_directories: set[Path] = set()
-        # What is being forced beside: how far the files reached when that began, and the begins of those.
+        # The force in the background: how far the files reached when it began, and the begins of these files.
         self.ends_to_force: dict[tuple[str, int], ExtEnd] = {}
         self.files_to_force: dict[tuple[str, int], set[int]] = {}
         self.directories_to_force: set[Path] = set()
@@ -131,10 +131,10 @@ class ConsumeQueueExtBuilder:
             del ext.pending[before[1] :]
 
     def write(self, queue: ConsumeQueueFiles) -> None:
-        """Write what one queue has taken in: the units, and then their addresses.
+        """Write the pending units of one queue, and then their addresses.
 
         Raises:
-            OSError: neither counts; the next write covers what is there.
+            OSError: neither counts; the next write overwrites what is there.
         """
         name = self.addresses.names[queue]
         ext = self.ext[name]

@@ -1,7 +1,7 @@
 """ConsumeQueueExtFiles: the ext files of one (topic, queue id), as their one writer sees them.
 
-Units are put one behind the other; one that does not fit with four bytes to spare begins the next file, and a size of
--1 stands where it would have been. As with queue files, there are zeros behind the last unit.
+Units are stored one behind the other. A unit that does not fit with four bytes to spare begins the next file, and a
+size of -1 takes its place in this one. As with queue files, zeros follow the last unit.
 
 Source: RocketMQ store, ConsumeQueueExt.put.
 """
@@ -39,7 +39,7 @@ class ExtEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ConsumeQueueExtFiles:
-    """Units are taken in with `put` and written with `write`; until then they can be taken back with `forget`.
+    """`put` takes in units and `write` writes them; until then `forget` takes them back.
 
     Attributes:
         begin, end: as of `ExtEnd`, with what was taken in.
@@ -53,7 +53,7 @@ class ConsumeQueueExtFiles:
         self.begin = known.begin if known else 0
         self.end = known.end if known else 0
         self.written_end = self.end
-        # (offset, bytes) of what was taken in.
+        # (offset, bytes) of the units taken in.
         self.pending: list[tuple[int, bytes]] = []
         self.dirty: set[int] = set()
 
@@ -78,10 +78,10 @@ class ConsumeQueueExtFiles:
         return address
 
     def write(self) -> bool:
-        """Write what was taken in; return whether a file was made for it.
+        """Write the units taken in; return whether this created a file.
 
         Raises:
-            OSError: nothing of it counts; what was written of it lies behind the end, and the next write covers it.
+            OSError: none of them counts; the written part lies behind the end, and the next write overwrites it.
         """
         made = False
         file: WrittenFile | None = None
@@ -114,7 +114,7 @@ class ConsumeQueueExtFiles:
         self.end = self.written_end
 
     def make_file(self, begin: int) -> None:
-        """Make the file that begins at *begin*; one that a failed write has left is made anew."""
+        """Create the file that begins at *begin*; replace one that a failed write has left."""
         self.files.make_directory(self.directory)
         path = self.directory / file_name(begin)
         if path.exists():

@@ -48,7 +48,7 @@ def encode_batch_unit(unit: BatchUnit) -> bytes:
 
 
 def decode_batch_unit(data: bytes, at: int = 0) -> BatchUnit | None:
-    """Return the unit at ``data[at]``, None if it is not one that RocketMQ would take for valid."""
+    """Return the unit at ``data[at]``, None if RocketMQ would not accept it as valid."""
     unit = BatchUnit(*UNIT.unpack_from(data, at)[:6])
     valid = unit.commit_log_offset >= 0 and unit.record_size > 0 and unit.base_queue_offset >= 0 and unit.batch_size > 0
     return unit if valid else None

@@ -21,7 +21,7 @@ class BatchTopics:
     """Answers for the topics of one store, as its files are now. Any number of threads."""
 
     def __init__(self, store_directory: Path, complain: Callable[[str], None] = lambda text: None) -> None:
-        """*complain* is told once that the configuration cannot be read; then only the queues that are there count."""
+        """*complain* is called once if the configuration cannot be read; then only existing queues count."""
         self.queues = store_directory / "batchconsumequeue"
         self.described = DescribedTopics(store_directory, complain)
 

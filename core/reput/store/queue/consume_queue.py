@@ -8,14 +8,13 @@ its queue is the queue offset.
      8     4  record_size        bytes
     12     8  tags_code          Java hashCode of the tag, 0 without one; below -2147483648: an ext address
 
-A *pre-blank* unit (0, 7FFFFFFF, 0) stands where the log has no record: before the first unit of a queue that does not
-begin with 0, and for queue offsets that the log has lost.
+A *pre-blank* unit (0, 7FFFFFFF, 0) marks a queue offset without a record in the log: before the first unit of a queue
+that does not begin with 0, and for queue offsets that the log has lost.
 
-A reader may run beside the builder, in another process, or on a store that no process has open. It never asks a file
-how long it is: a unit counts only if its record ends at or before the builder's progress. Units ascend, and behind
-the last one there are zeros - or, in a store that a RocketMQ left, old units that point behind the log's end. So the
-end lies behind the last unit that counts and that the log agrees with. A unit before it that does not is damage, never
-the end.
+A reader may run beside the builder, in another process, or on a store that no process has open. It never relies on the
+length of a file: a unit counts only if its record ends at or before the builder's progress. Units ascend, followed by
+zeros - or, in a store that RocketMQ left, by old units that point behind the log's end. So the end lies behind the last
+unit that counts and that the log agrees with. An earlier unit that does not is damage, never the end.
 
 Source: RocketMQ store, ConsumeQueue.CQ_STORE_UNIT_SIZE, getIndexBuffer, getMinOffsetInQueue and correctMinOffset.
 """
@@ -55,9 +54,9 @@ NO_UNIT: Unit = (0, 0, 0)
 
 
 class ConsumeQueue:
-    """Reads one queue, and keeps where it ended last: it can only grow until it is truncated or made anew.
+    """Reads one queue, and remembers its last known end: the queue only grows, until it is truncated or recreated.
 
-    *agrees* in its methods tells whether the log has the record of a unit, given its queue offset.
+    In the methods, *agrees* takes a queue offset and its unit, and tells whether the log has the unit's record.
     """
 
     def __init__(self, directory: Path, file_size: int, files: OpenFiles) -> None:
@@ -65,24 +64,24 @@ class ConsumeQueue:
         self.prefix = f"{directory}/"
         self.file_size = file_size
         self.files = files
-        # The file that was read last, by its first byte's offset: mostly it is the next one, too.
+        # The file that was read last, by its first byte's offset: usually the next read needs it, too.
         self.last_begin, self.last_path = 0, self.prefix + file_name(0)
         self.forget()
 
     def forget(self) -> None:
-        """Take nothing for granted that was read so far: the queue is another one now."""
+        """Discard everything read so far: the queue is another one now."""
         self.known_end = 0
         self.known_last: Unit | None = None
         self.known_progress = -1
         self.known_min = 0
         self.known_log_min = -1
-        # (queue offset, what is wrong) of a place at or behind the end that holds neither a unit nor zeros.
+        # (queue offset, reason) of a place at or behind the end that holds neither a unit nor zeros.
         self.garbage: tuple[int, str] | None = None
-        # (queue offset of the first, bytes) of the units that `end` looked at when it moved; those before it stay.
+        # (queue offset of the first, bytes) of the units that `end` read when it moved; units before the end are final.
         self.looked_at = (0, b"")
 
     def counted_unit_bytes(self, queue_offset: int, count: int) -> bytes:
-        """Return what `unit_bytes` would; all of these units lie before the `end` that was asked for just now.
+        """Return the result of `unit_bytes` for units that all lie before the latest `end`.
 
         A reader that follows a queue wants the units that `end` has just read.
         """
@@ -113,7 +112,7 @@ class ConsumeQueue:
         return list(UNIT.iter_unpack(self.unit_bytes(queue_offset, count)))
 
     def unit(self, queue_offset: int) -> Unit | None:
-        """Return one unit, None where there is no file for it."""
+        """Return one unit, None if there is no file for it."""
         units = self.units(queue_offset, 1)
         return units[0] if units else None
 
@@ -135,7 +134,7 @@ class ConsumeQueue:
     ) -> int:
         """Return the queue offset behind the last unit whose record ends at or before *progress*; 0 without one.
 
-        *goes_on* is asked, for an end that was found and the progress, where the queue ends as others know it.
+        *goes_on* takes the end found and the progress, and returns the queue's end according to other sources.
         """
         if progress == self.known_progress:
             return self.known_end
@@ -147,7 +146,7 @@ class ConsumeQueue:
                 self.looked_at = (self.known_end - 1, data)
                 end, last = self.forward(self.known_end, units, progress, agrees)
             else:
-                # Truncated, and grown again to something else.
+                # The queue was truncated, and has grown again with other units.
                 end, last = self.search_end(progress, agrees)
         else:
             end, last = self.search_end(progress, agrees)
@@ -163,7 +162,8 @@ class ConsumeQueue:
     def forward(
         self, end: int, units: list[Unit], progress: int, agrees: Callable[[int, Unit], bool]
     ) -> tuple[int, Unit | None]:
-        """Go on from *end* while units count; *units* begin with the one before. Return the end and its last unit."""
+        """Advance from *end* while units count; *units* begin with the one before it. Return the end and the last
+        unit."""
         last = units[0]
         for number in range(1, len(units)):
             if not counts(units[number], progress):
@@ -173,7 +173,7 @@ class ConsumeQueue:
             last = units[number]
             end += 1
         step = FORWARD_COUNT
-        # Far behind: twice as far each time, and then halfway back.
+        # Far behind: double the step each time, then bisect.
         while (further := self.unit(end + step)) is not None and counts(further, progress):
             end += step + 1
             last = further
@@ -191,20 +191,21 @@ class ConsumeQueue:
         return low, last
 
     def is_gap(self, queue_offset: int, following: list[Unit], progress: int) -> bool:
-        """Tell whether units go on behind this place, whose own unit does not count; *following* were read with it."""
+        """Tell whether units continue behind this place, whose own unit does not count; *following* were read with
+        it."""
         for unit in following:
             if unit[1] > 0 and counts(unit, progress):
                 return True
         if following:
             return False
-        # It was the last that was read, in its file or at all.
+        # It was the last unit read, in its file or at all.
         further = self.unit(queue_offset + 1)
         return further is not None and counts(further, progress)
 
     def agreeing_behind(self, queue_offset: int, progress: int, agrees: Callable[[int, Unit], bool]) -> int | None:
-        """Return a place from this one on, in the same file and not far, whose unit counts and agrees; None: none does.
+        """Return a place from this one on, nearby in the same file, whose unit counts and agrees; None if none does.
 
-        It proves that the queue does not end before it.
+        Such a place proves that the queue does not end before it.
         """
         data = self.unit_bytes(queue_offset, LOOK_COUNT)
         if data.strip(b"\0"):
@@ -216,8 +217,8 @@ class ConsumeQueue:
     def search_end(self, progress: int, agrees: Callable[[int, Unit], bool]) -> tuple[int, Unit | None]:
         """Find the end from the files: the newest one with a unit that counts, and in it by bisection.
 
-        Behind the end a RocketMQ may have left units, which point at other records or none. What never was a unit is
-        kept as `garbage`. A bisection that was led astray by a damaged unit is found out by those behind it.
+        Behind the end RocketMQ may have left units, which point at other records or none. Bytes that never were a unit
+        are kept as `garbage`. If a damaged unit leads the bisection astray, the units behind it reveal that.
         """
         self.files.forget(self.prefix)
         self.known_log_min = -1
@@ -230,7 +231,7 @@ class ConsumeQueue:
         return 0, None
 
     def search_file(self, first: int, progress: int, agrees: Callable[[int, Unit], bool]) -> tuple[int, Unit | None]:
-        """Return the end that the units of one file show, which begins with *first*, and the last unit before it."""
+        """Return the end according to the units of one file, which begins with *first*, and the last unit before it."""
         limit = first + self.file_size // UNIT_SIZE
         found: int | None = first - 1
         low = first
@@ -255,9 +256,9 @@ class ConsumeQueue:
         return 0, None
 
     def garbage_behind(self, end: int) -> tuple[int, str] | None:
-        """Return where and how files go on behind *end* with what never was a unit, None if nothing is known of that.
+        """Return place and description of bytes behind *end* that never were a unit, None if none are known.
 
-        The place is looked at again: a builder that starts zeroes what it finds behind the end.
+        The place is read again: a starting builder zeroes the bytes behind the end.
         """
         if self.garbage is not None:
             place, _ = self.garbage
@@ -271,7 +272,7 @@ class ConsumeQueue:
         unit = self.unit(queue_offset)
         if unit is None:
             reason = self.cut_short(queue_offset)
-            # A last file whose making was interrupted is empty, and is made again.
+            # A last file whose creation was interrupted is empty, and is created again.
             if reason is not None and self.unit_file_size(queue_offset):
                 self.garbage = (queue_offset, reason)
         elif is_garbage(unit):
@@ -281,7 +282,7 @@ class ConsumeQueue:
             )
 
     def cut_short(self, queue_offset: int) -> str | None:
-        """Return what is wrong with the file that should have this unit, if it is there and has not its full size."""
+        """Return a description of the fault if the file for this unit exists but has less than its full size."""
         size = self.unit_file_size(queue_offset)
         if size is None or size >= self.file_size:
             return None
@@ -293,7 +294,7 @@ class ConsumeQueue:
         return self.prefix + file_name(at - at % self.file_size)
 
     def unit_file_size(self, queue_offset: int) -> int | None:
-        """Return how many bytes the file that has this unit has; None: there is no such file."""
+        """Return the size in bytes of the file for this unit; None if there is no such file."""
         try:
             return os.stat(self.unit_file(queue_offset)).st_size
         except FileNotFoundError:
@@ -306,7 +307,7 @@ class ConsumeQueue:
         if commit_log_offset_min != self.known_log_min:
             begins: list[int] = []
             real = None
-            # The builder may remove files while they are searched, and one that is missing looks like the end.
+            # The builder may remove files during the search, and a missing file looks like the end.
             while real is None and (found := self.begins()) and found != begins:
                 begins = found
                 real = self.search_min(commit_log_offset_min, begins[0] // UNIT_SIZE, end)
@@ -315,7 +316,7 @@ class ConsumeQueue:
         return min(self.known_min, end)
 
     def search_min(self, commit_log_offset_min: int, first: int, end: int) -> int | None:
-        """Find the first unit from *first* on, and below *end*, whose record is still in the log; None if none is."""
+        """Find the first unit in [*first*, *end*) whose record is still in the log; None if there is none."""
         found: int | None = end
         low = first
         while found is not None:
@@ -332,9 +333,9 @@ class ConsumeQueue:
         return self.first_real(low, end)
 
     def kept_before(self, queue_offset: int, first: int, commit_log_offset_min: int) -> int | None:
-        """Return a place not far before this one whose unit's record is still in the log; None: none is.
+        """Return a place shortly before this one whose unit's record is still in the log; None if there is none.
 
-        It proves that a damaged unit has led the bisection astray.
+        Such a place proves that a damaged unit has led the bisection astray.
         """
         per_file = self.file_size // UNIT_SIZE
         begin = max(first, queue_offset - LOOK_COUNT, (queue_offset - 1) // per_file * per_file)
@@ -375,7 +376,7 @@ def counts(unit: Unit, progress: int) -> bool:
 
 
 def is_garbage(unit: Unit) -> bool:
-    """Whether no builder has ever written this. What is not written yet is zero."""
+    """Whether no builder has ever written this unit. Unwritten bytes are zero."""
     if unit == NO_UNIT or unit[1] == PRE_BLANK_SIZE:
         return False
     return unit[0] < 0 or not 0 < unit[1] <= RECORD_SIZE_MAX

@@ -53,7 +53,7 @@ LEFT_OUT = TRANSACTION_PREPARED_TYPE | INNER_BATCH_FLAG
 NAME_SIZE_MAX = 255
 SIZES_SEEN = 16
 LOGIC_OFFSET_MAX = 2**63 - UNIT_SIZE
-# Queue offsets that may be missing before a record. More is no loss of records but a wrong number.
+# Queue offsets that may be missing before a record. A larger gap means a wrong number, not lost records.
 LOST_UNITS_MAX = 5_000_000
 
 QueueTable = dict[str, dict[int, QueueEnd]]
@@ -61,9 +61,9 @@ NONE_RECREATED: Mapping[tuple[str, int], int] = MappingProxyType({})
 
 
 class ConsumeQueueState(msgspec.Struct, frozen=True):
-    """What the view keeps beside its files, sealed, in ``cursor``.
+    """The sealed file ``cursor``, which the view keeps beside its files.
 
-    The cursor, how far each queue reaches there, and which making of the ext files their addresses belong to.
+    It holds the cursor, how far each queue reaches there, and the generation of ext files that the addresses refer to.
     """
 
     cursor: Cursor
@@ -72,10 +72,10 @@ class ConsumeQueueState(msgspec.Struct, frozen=True):
 
 
 class AddressFinder(Protocol):
-    """Knows the ext units that another view holds."""
+    """Finds the ext units that another view holds."""
 
     def exist(self) -> bool:
-        """Return whether there can be any."""
+        """Return whether there can be any ext units."""
 
     def find(self, name: tuple[str, int], queue_offset: int, record: tuple[int, int, int, int]) -> int | None:
         """Return the address of the ext unit of a record in the queue (topic, queue id), None if it has none.
@@ -106,9 +106,9 @@ class ConsumeQueueBuilder:
         """
         Args:
             file_size: bytes of a queue file, a multiple of 20.
-            has_batch_queue: tells whether RocketMQ 5 keeps a topic under ``batchconsumequeue/``.
-            refuse: is told of each record that can have no unit, by its commit-log offset.
-            addresses: knows which records have an ext unit. Their units get its address in place of the tags code.
+            has_batch_queue: whether RocketMQ 5 keeps a topic under ``batchconsumequeue/``.
+            refuse: called with the commit-log offset of each record that can have no unit, and the reason.
+            addresses: finds the ext unit of a record. The record's unit gets its address in place of the tags code.
             recreated_at: (topic, queue id) → commit-log offset below which no record has a unit; of `recreated_queues`.
         """
         assert file_size % UNIT_SIZE == 0
@@ -121,17 +121,17 @@ class ConsumeQueueBuilder:
         self.recreated_at = recreated_at
         self.queues: dict[tuple[str, int], ConsumeQueueFiles] = {}
         self.names: dict[ConsumeQueueFiles, tuple[str, int]] = {}
-        # Topic → whether it has queues of another kind, as it was when its first queue was met.
+        # Topic → whether it has queues of another kind, as of the first queue met.
         self.batch_topics: dict[str, bool] = {}
         self.left_alone_count = 0
         self.table: QueueTable = {}
         self.dirty: dict[ConsumeQueueFiles, None] = {}
         self.changed_directories: set[Path] = set()
-        # What is being forced beside: how far its queues reached when that began, and the begins of their files.
+        # The force in the background: how far its queues reached when it began, and the begins of their files.
         self.ends_to_force: dict[ConsumeQueueFiles, QueueEnd | None] = {}
         self.files_to_force: dict[ConsumeQueueFiles, set[int]] = {}
         self.directories_to_force: set[Path] = set()
-        # Queues whose file is open, the one that has been so longest first.
+        # Queues whose file is open, in the order of opening.
         self.opened: dict[ConsumeQueueFiles, None] = {}
         self.open_max = open_files_max()
 
@@ -330,7 +330,7 @@ class ConsumeQueueBuilder:
             queue.close()
         self.opened.clear()
 
-    # Forcing, and what is kept beside the cursor.
+    # Forcing, and the state kept beside the cursor.
 
     def begin_force(self) -> Callable[[Progress], None]:
         """Return what forces all that was put so far; any thread may call it, while more is put.
@@ -395,12 +395,12 @@ class ConsumeQueueBuilder:
             table.setdefault(topic, {})[queue_id] = end
 
     def restore(self, table: QueueTable, on_progress: Progress = untold) -> None:
-        """Bring the files to *table*, which the caller keeps durably: what lies before or behind goes.
+        """Restore the files to *table*, which the caller keeps durably: units before or behind it are removed.
 
         *on_progress* is called for each queue.
 
         Raises:
-            DamagedStore: the files do not hold what *table* says, or what has no place in them any more.
+            DamagedStore: the files do not hold what *table* says, or *table* has a queue that RocketMQ has deleted.
         """
         for (topic, queue_id), begin in self.recreated_at.items():
             known = table.get(topic, {}).get(queue_id)
@@ -498,7 +498,7 @@ class ConsumeQueueBuilder:
 
 
 def remove_empty_topics(directory: Path, files: Files) -> None:
-    """Remove the directories of topics below *directory* that have no queue any more."""
+    """Remove the directories of topics below *directory* that have no queue left."""
     if directory.is_dir():
         for topic in sorted(directory.iterdir()):
             if topic.is_dir() and not any(topic.iterdir()):
@@ -508,7 +508,7 @@ def remove_empty_topics(directory: Path, files: Files) -> None:
 def queue_directories(directory: Path) -> Iterator[tuple[str, int, Path]]:
     """Yield (topic, queue id, directory) of each queue below a ``consumequeue`` directory.
 
-    Directories whose name is no number are passed over, as in RocketMQ.
+    Directories whose name is not a number are skipped, as in RocketMQ.
     """
     if not directory.is_dir():
         return
@@ -536,12 +536,12 @@ def names_in(directory: Path) -> list[str]:
 def shown_queue_file_size(directory: Path) -> int | None:
     """Return the size of the files below a ``consumequeue`` directory, None if there is none.
 
-    One that was cut short does not mislead: the most frequent size of some holds.
+    The most frequent size of a sample decides, so that a file that was cut short does not mislead.
     """
     sizes: list[int] = []
     for _, _, queue_directory in queue_directories(directory):
         for name in names_in(queue_directory):
-            # Retention, or the deletion of a topic, may take a file while it is looked at.
+            # Retention, or the deletion of a topic, may remove a file meanwhile.
             with contextlib.suppress(FileNotFoundError):
                 if parse_file_name(name) is not None and (size := os.stat(queue_directory / name).st_size):
                     sizes.append(size)

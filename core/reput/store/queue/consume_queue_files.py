@@ -1,8 +1,7 @@
 """ConsumeQueueFiles: the files of one (topic, queue id), as their one writer sees them; `consume_queue` draws them.
 
-A file has its full size from its creation on, sparse, and bytes that are not written yet read as zero. Zeros behind
-the last unit are part of the format: a reader takes all units below the builder's progress, so cutting a queue zeroes
-what is cut.
+A file has its full size from its creation on, sparse, and unwritten bytes read as zero. Zeros behind the last unit are
+part of the format: a reader takes all units below the builder's progress, so cutting a queue zeroes the cut units.
 
 Source: RocketMQ store, ConsumeQueue.putMessagePositionInfo, fillPreBlank, truncateDirtyLogicFiles.
 """
@@ -43,8 +42,8 @@ class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ConsumeQueueFiles:
-    """Units are taken in with `put` and `put_run`, by RocketMQ's rules of what is there already, and written with
-    `write`, with as few calls as there are files. Until then they can be taken back with `forget`.
+    """`put` and `put_run` take in units, by RocketMQ's rules for units that exist already. `write` writes them with one
+    call per file. Until then `forget` takes them back.
 
     Attributes:
         begin: logic offset of the first file's first byte.
@@ -94,8 +93,8 @@ class ConsumeQueueFiles:
     def put(self, commit_log_offset: int, record_size: int, tags_code: int, queue_offset: int) -> bool:
         """Take in the unit of one record; return False if the queue has it already.
 
-        Where queue offsets were lost, pre-blank units stand in. RocketMQ goes on without a hole, and from there on no
-        unit is where its queue offset says.
+        Pre-blank units replace lost queue offsets. RocketMQ continues without a gap, and from there on no unit is where
+        its queue offset says.
 
         Source: RocketMQ store, ConsumeQueue.putMessagePositionInfo.
         """
@@ -117,7 +116,7 @@ class ConsumeQueueFiles:
         return True
 
     def follows(self, commit_log_offset: int, record_size: int, queue_offset: int) -> bool:
-        """Tell whether a record's unit comes right behind the last one, so that a run may begin with it."""
+        """Tell whether a record's unit directly follows the last one, so that a run may begin with it."""
         return self.end == queue_offset * UNIT_SIZE and commit_log_offset + record_size > self.max_physic_offset
 
     def put_run(self, units: bytes, last: int, max_physic_offset: int) -> None:
@@ -132,10 +131,10 @@ class ConsumeQueueFiles:
         self.max_physic_offset = max_physic_offset
 
     def write(self) -> bool:
-        """Write what was taken in; return whether a file was made for it.
+        """Write the units taken in; return whether this created a file.
 
         Raises:
-            OSError: nothing of it counts; what was written of it lies behind the end, and the next write covers it.
+            OSError: none of them counts; the written part lies behind the end, and the next write overwrites it.
         """
         end = self.end
         assert end is not None
@@ -165,7 +164,7 @@ class ConsumeQueueFiles:
         self.end, self.last, self.max_physic_offset = self.written
 
     def make_file(self, begin: int, data: bytes) -> None:
-        """Make the file that begins at *begin*, with *data* in it; one that a failed write has left is made anew."""
+        """Create the file that begins at *begin*, with *data* in it; replace one that a failed write has left."""
         self.files.make_directory(self.directory)
         path = self.directory / file_name(begin)
         if path.exists():
@@ -196,7 +195,7 @@ class ConsumeQueueFiles:
             self.file = None
             self.file_begin = -1
 
-    # What is there.
+    # Reading.
 
     def unit_at(self, position: int) -> tuple[int, int, int]:
         """Return (commit_log_offset, record_size, tags_code) at this logic offset.
@@ -265,7 +264,7 @@ class ConsumeQueueFiles:
         return False
 
     def expired_begin(self, commit_log_offset_min: int) -> int:
-        """Return where the queue would begin without the files whose every record lies below this offset.
+        """Return where the queue would begin without the files whose records all lie below this offset.
 
         The last file always stays.
 

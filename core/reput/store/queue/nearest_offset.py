@@ -1,7 +1,7 @@
 """nearest_offset: which message of a queue is nearest to a store time, by the rule of RocketMQ 4.
 
-Two things are RocketMQ's own there. The file is found by the times at which the files were written last, which a copy
-of a store or a rebuild changes; and units whose records are gone count as older than any, without a time.
+Two peculiarities are RocketMQ's. It finds the file by the times at which the files were last written, which a copy of a
+store or a rebuild changes; and units whose records are gone count as older than all others, without a time.
 
 Source: RocketMQ 4.9 store, ConsumeQueue.getOffsetInQueueByTime and MappedFileQueue.getMappedFileByTime.
 """
@@ -25,12 +25,12 @@ class QueueFile(NamedTuple):
 def nearest_offset(
     files: Sequence[QueueFile], timestamp: int, low: int, store_timestamp: Callable[[int], int | None]
 ) -> int:
-    """Return the queue offset of the message stored nearest to *timestamp* (ms), the earlier one of two; 0 without any.
+    """Return the queue offset of the message stored nearest to *timestamp* (ms), the earlier of two; 0 without any.
 
     Args:
         files: ascending.
         low: first queue offset that can be read.
-        store_timestamp: of the record of a queue offset; None where the log has it no more.
+        store_timestamp: queue offset → store time of its record; None if the log no longer has the record.
     """
     if not files:
         return 0
@@ -53,7 +53,7 @@ def nearest_offset(
         else:
             before, before_time, first = middle, stored, middle + 1
     if before_time is None:
-        # RocketMQ takes what it has not found then: one byte before the file, in units.
+        # RocketMQ then uses its not-found value: one byte before the file, in units.
         return after if after is not None else max(file.first - 1, 0)
     assert before is not None
     if after is None:

@@ -50,7 +50,7 @@ class QueueFileUnits:
         return any(first <= place < first + count for first, count, _ in self.files)
 
     def read(self, begin: int, end: int) -> Array:
-        """Return the units of places [begin, end); zeros where there is no file, or none any more."""
+        """Return the units of places [begin, end); zeros where a file is absent or was removed."""
         units = np.zeros(end - begin, UNIT_DTYPE)
         for first, count, path in list(self.files):
             low, high = max(begin, first), min(end, first + count)
@@ -94,7 +94,7 @@ class QueueFileUnits:
                         data = os.lseek(descriptor, at, os.SEEK_DATA)
                         hole = os.lseek(descriptor, data, os.SEEK_HOLE)
                     except OSError:
-                        # ENXIO: nothing but a hole up to the end.
+                        # ENXIO: only a hole up to the end.
                         break
                     low, high = max(data, at) // UNIT_SIZE, min(-(-hole // UNIT_SIZE), count)
                     for part in range(low, high, READ_MAX):

@@ -1,8 +1,8 @@
-"""QueueOffsets: the next queue offset of every queue, which is the writer's own knowledge.
+"""QueueOffsets: the next queue offset of every queue, as the writer itself counts it.
 
-It never comes from a running view. ``reput/queue_offsets`` is a snapshot as of one commit-log offset; what lies
-behind that offset is scanned. A store without a snapshot is scanned whole, and queues of which the log has no record
-left go on where their consume-queue files end.
+It never comes from a running view. ``reput/queue_offsets`` is a snapshot as of one commit-log offset; records behind
+that offset are scanned. A store without a snapshot is scanned whole, and queues without a record left in the log
+continue where their consume-queue files end.
 """
 
 from __future__ import annotations

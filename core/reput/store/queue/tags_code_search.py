@@ -13,17 +13,17 @@ UNIT_SIZE = 20
 TAGS_CODE_AT = 12
 TAGS_CODE_SIZE = 8
 LAST_BYTE_AT = TAGS_CODE_AT + TAGS_CODE_SIZE - 1
-# What stands in the upper half of a tags code that is a hash, by the highest byte of the lower half.
+# Each byte of the upper half of a tags code that is a hash, by the highest byte of the lower half.
 SIGN_EXTENSION = bytes(0x00 if byte < 0x80 else 0xFF for byte in range(256))
 
 
 def find_tags_codes(units: bytes, codes: Iterable[int]) -> list[int] | None:
-    """Return the numbers of those of *units*, whole ones, whose tags code is one of *codes*, ascending.
+    """Return the numbers of the whole *units* whose tags code is one of *codes*, ascending.
 
-    None: one of the tags codes is no signed 32-bit number, but the address of an ext unit or a time, which says nothing
-    of the tag by itself.
+    None: one of the tags codes is not a signed 32-bit number but the address of an ext unit or a time, which does not
+    show the tag.
     """
-    # The n-th byte of every unit at once. One byte in 256 of those that are not wanted is taken apart in vain.
+    # The n-th byte of every unit at once. One in 256 unwanted units has the same last byte and is compared in vain.
     upper = units[TAGS_CODE_AT::UNIT_SIZE]
     if not (
         upper
