@@ -1,17 +1,17 @@
-"""Who reads: consumer groups, their filters and offsets; and the messages of a topic in the order of the log.
+"""Consuming: consumer groups, their filters and offsets; and the messages of a topic in log order.
 
     Store ──▶ ConsumeServices ──▶ Consumer            at least once, shared among the consumers of a group
                    │
                    ├─ Topics, SubscriptionGroups, ConsumerFilters, offsets     config/*.json
-                   ├─ PullService                      every check and answer of a broker's
+                   ├─ PullService                      the checks and answers of a broker
                    └─ HoldService                      waits for messages
 
-    Store ──▶ ScheduleService, send_back, TransactionService     what comes later, again, or only if its sender says so
+    Store ──▶ ScheduleService, send_back, TransactionService     delayed, retried and transactional messages
 
-    store that was opened ────────────────────────────▶ TopicReader ──▶ records in the order of the log
-    store that nobody has open ──▶ GroupReading ──▶ TopicReader, and offsets of a group
+    open store ─────────────────────────▶ TopicReader ──▶ records in log order
+    store not open ──▶ GroupReading ──▶ TopicReader, and offsets of a group
 
-Names are imported when they are first used.
+Names are imported on first use.
 """
 
 from __future__ import annotations

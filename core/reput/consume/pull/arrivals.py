@@ -1,4 +1,4 @@
-"""ArrivalPublisher: passes on what the writer publishes, and wakes those who wait for messages.
+"""ArrivalPublisher: passes on what the writer publishes, and wakes consumers that wait for messages.
 
 It stands between writer and publisher only while this program consumes.
 """

@@ -1,6 +1,6 @@
-"""GroupReader: reads queues for consumer groups, and checks first that the group may read and the queue is there.
+"""GroupReader: reads queues for consumer groups, after checking that the group may read and the queue exists.
 
-    group, topic, queue id ──▶ `access` ──▶ `message_filter` ──▶ `get` ──▶ status, messages, where to go on
+    group, topic, queue id ──▶ `access` ──▶ `message_filter` ──▶ `get` ──▶ status, messages, next offset
 
 The consumers of this program read through it, and so does `PullService`, which answers a broker's clients. It never
 waits.
@@ -70,8 +70,8 @@ class GroupReader:
     """Reads queues for groups. Any thread may call.
 
     Args:
-        filters: the expressions that groups have registered; None: none are kept.
-        next_queue_offset: returns the offset of the next message of a queue; None: no writer is there to know it.
+        filters: the registered expressions of groups; None: no filters are kept.
+        next_queue_offset: returns the offset of the next message of a queue; None: there is no writer to ask.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
-"""HoldService: pulls of a broker's clients that found nothing wait here for a message.
+"""HoldService: holds pulls of a broker's clients that found nothing until a message arrives.
 
-The thread of `ArrivalService` serves them. It reads again for a held pull before it answers, so that a message that the
-pull's filter does not want wakes no client.
+The thread of `ArrivalService` serves them. It reads again for a held pull before it answers, so that a message which
+the pull's filter rejects wakes no client.
 
-Nothing is lost between a pull's look and its waiting: the pull is entered first, and then the service asks the writer
-whether the queue has got more meanwhile. If so it looks once more when that can be read.
+No message is lost between a pull's read and its wait: the service first registers the pull, then asks the writer
+whether the queue has grown meanwhile. If so, it reads again once the new messages are readable.
 
-Source of the rules: RocketMQ broker, PullRequestHoldService. There a timer looks every five seconds, here none does.
+Source of the rules: RocketMQ broker, PullRequestHoldService. RocketMQ checks every five seconds; here no timer runs.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from reput.store.service.threads import thread_death
 
 __all__ = ["HoldService"]
 
-# Pulls that were served stay in the heap of deadlines until they are more than this and more than half of it.
+# Served pulls stay in the heap of deadlines until they are more than this and more than half of it.
 SERVED_MAX = 1024
 
-# What a held pull comes to.
+# The result of a held pull.
 Answer: TypeAlias = PullResult | ReputError | OSError
 
 logger = logging.getLogger("reput.consume")
 
 
 class HeldPull:
-    """One pull that waits. *done* gets its result, or what it is refused with, on the service's thread."""
+    """One waiting pull. The service's thread calls *done* with its result or error."""
 
     __slots__ = ("deadline", "done", "looked_again_at", "next_offset", "request", "served")
 
@@ -64,7 +64,7 @@ class HoldService:
         self.pull_service = pull_service
         self.clock = clock or Clock()
         self.lock = threading.Lock()
-        # By queue, in the order in which they came; the values mean nothing.
+        # By queue, in order of arrival; the values are unused.
         self.held: dict[Queue, dict[HeldPull, None]] = {}
         # (deadline, number, pull), the earliest first.
         self.deadlines: list[tuple[float, int, HeldPull]] = []
@@ -78,14 +78,14 @@ class HoldService:
     def pull(self, request: PullRequest, timeout: float, done: Callable[[Answer], None]) -> PullResult | None:
         """Answer a pull, or hold it for *timeout* seconds at most if it finds nothing.
 
-        Without ``long_polling_enable`` it is held for ``short_polling_time_mills``, whatever was asked for.
+        Without ``long_polling_enable``, it is held for ``short_polling_time_mills`` regardless of *timeout*.
 
         Returns:
-            The result, or None: then *done* is called with it, or with an error, by the service's thread.
+            The result, or None: then the service's thread calls *done* with the result or an error.
 
         Raises:
             RequestRefused: as `PullService.pull`.
-            StoreClosed: nothing is held any more.
+            StoreClosed: the service no longer holds pulls.
             ConfigError: *timeout* is no number of seconds.
         """
         result = self.pull_or_hold(request, timeout, done)
@@ -94,8 +94,8 @@ class HoldService:
     def pull_or_hold(
         self, request: PullRequest, timeout: float, done: Callable[[Answer], None]
     ) -> PullResult | HeldPull:
-        """Do what `pull` promises; return what waits now, so that whoever waited can give it up."""
-        # One that is no number would have no place among the deadlines.
+        """Implement `pull`, but return the held pull, so that the caller can give it up."""
+        # A timeout that is no number has no place in the heap of deadlines.
         require_seconds("timeout", timeout)
         result = self.pull_service.pull(request)
         if result.code is not ResponseCode.PULL_NOT_FOUND:
@@ -112,7 +112,7 @@ class HoldService:
             heapq.heappush(self.deadlines, (held.deadline, next(self.numbers), held))
             is_next = self.deadlines[0][2] is held
         if self.arrival_service.store.next_queue_offset(*queue) > request.queue_offset:
-            # It was put before anybody waited, and nobody told of it.
+            # A message was put before the pull was registered, so it was not announced.
             self.arrival_service.look_again(queue)
         if is_next:
             self.arrival_service.arrivals.put(None)
@@ -162,7 +162,7 @@ class HoldService:
 
     @property
     def held_count(self) -> int:
-        """Pulls that wait now."""
+        """The number of waiting pulls."""
         with self.lock:
             return sum(map(len, self.held.values()))
 
@@ -176,22 +176,22 @@ class HoldService:
                 self.served_count -= 1
             if not self.deadlines:
                 return None
-            # A client may want to wait for longer than the system can.
+            # A client may ask for a longer wait than the system supports.
             return min(max(0.0, self.deadlines[0][0] - self.clock.monotonic()), threading.TIMEOUT_MAX)
 
     def serve(self, grown: set[Queue]) -> None:
-        """Answer the pulls that wait for *grown* queues and find something."""
+        """Answer the pulls that wait for *grown* queues and now find a message."""
         for queue in grown:
             if queue in self.held:
                 with self.lock:
                     pulls = list(self.held.get(queue, ()))
-                # Many may wait for one message; it is read once.
+                # Many pulls may wait for one message, which is read once.
                 shared: dict[Hashable, GetMessageResult] = {}
                 for held in pulls:
                     self.try_pull(held, shared)
 
     def try_pull(self, held: HeldPull, shared: dict[Hashable, GetMessageResult]) -> None:
-        """Read for a pull, or take what was read for others; without a message that it wants it goes on waiting."""
+        """Read for a pull, or reuse what was read for others; the pull goes on waiting if no message matches."""
         result: Answer
         try:
             while True:
@@ -209,7 +209,7 @@ class HoldService:
         self.finish(held, result)
 
     def expire(self) -> None:
-        """Answer the pulls whose time is up."""
+        """Answer the pulls that have expired."""
         now = self.clock.monotonic()
         due: list[HeldPull] = []
         with self.lock:
@@ -223,7 +223,7 @@ class HoldService:
             self.answer_late(held)
 
     def answer_late(self, held: HeldPull) -> None:
-        """Answer a pull whose time is up; past what its filter did not want it need not look again."""
+        """Answer an expired pull; its client need not read again the messages that its filter rejected."""
         result: Answer
         try:
             result = self.pull_service.pull_again(held.request, held.next_offset)
@@ -241,13 +241,13 @@ class HoldService:
         self.finish(held, result, expired=True)
 
     def finish(self, held: HeldPull, result: Answer, *, expired: bool = False) -> None:
-        """Answer a pull; it waits no more."""
+        """End a pull's wait and answer it."""
         if not self.take_out(held, expired=expired):
             return
         try:
             held.done(result)
         except Exception:
-            # What whoever waited does with the answer must not keep the others waiting.
+            # A failing callback must not hold up the other pulls.
             request = held.request
             logger.exception(
                 "a pull that was held cannot be answered: topic=%s queue_id=%d", request.topic, request.queue_id
@@ -255,7 +255,7 @@ class HoldService:
 
     @contextlib.contextmanager
     def dropped_when_given_up(self, held: HeldPull) -> Iterator[None]:
-        """Wait for a pull's answer; whoever is interrupted or cancelled meanwhile is not answered any more."""
+        """Drop a pull if the wait for its answer is interrupted or cancelled."""
         try:
             yield
         except BaseException:
@@ -263,7 +263,7 @@ class HoldService:
             raise
 
     def take_out(self, held: HeldPull, *, expired: bool) -> bool:
-        """Have a pull wait no more; False if it did not any longer. *expired*: it has left the heap of deadlines."""
+        """End a pull's wait; return False if it had ended before. *expired*: it has left the heap of deadlines."""
         queue = (held.request.topic, held.request.queue_id)
         with self.lock:
             if held.served:
@@ -279,7 +279,7 @@ class HoldService:
         return True
 
     def forget_served(self) -> None:
-        """Keep the heap of deadlines as large as what waits, about."""
+        """Remove served pulls from the heap of deadlines when they make up most of it."""
         if self.served_count > SERVED_MAX and self.served_count > len(self.deadlines) // 2:
             self.deadlines = [entry for entry in self.deadlines if not entry[2].served]
             heapq.heapify(self.deadlines)
@@ -288,13 +288,13 @@ class HoldService:
     # Life.
 
     def forget(self) -> None:
-        """Hold nothing: this is a forked child of the writer. A thread of the parent may hold the lock."""
+        """Drop all pulls in a forked child of the writer. A thread of the parent may hold the lock."""
         self.lock = threading.Lock()
         self.closed = True
         self.held.clear()
 
     def end(self) -> None:
-        """Answer every pull that waits: the store is closed, or the thread has died."""
+        """Answer every waiting pull with an error: the store is closed, or the thread has died."""
         with self.lock:
             self.closed = True
             pulls = [held for held_of_queue in self.held.values() for held in held_of_queue]
@@ -302,7 +302,7 @@ class HoldService:
             self.finish(held, self.refusal())
 
     def refusal(self) -> StoreError:
-        """Return why nothing is held."""
+        """Return the error with which the service refuses to hold pulls."""
         if self.arrival_service.death is not None:
             return thread_death(self.arrival_service.death)
         return StoreClosed("the store is closed", "Open it again.")

@@ -1,9 +1,9 @@
-"""LoopArrivals: queues that have grown, for tasks of one event loop, which itself waits until they can be read.
+"""LoopArrivals: announces grown queues to tasks of one event loop, which itself waits until they are readable.
 
     put ──▶ `tell` ──▶ the loop sleeps on the dispatcher's progress ──▶ `grown`, in the loop's thread ──▶ the task
 
-No thread stands between the dispatcher's process and the task that waits for a message. What the loop cannot wait for -
-it ends, or nobody builds the consume queue now - is handed over to the thread of the hold service.
+No thread stands between the dispatcher's process and the task that waits for a message. If the loop cannot wait,
+because it ends or no dispatcher builds the consume queue now, it hands over to the thread of the hold service.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ CONSUME_QUEUE = "consume_queue"
 WAIT_S = 1.0
 
 Queue: TypeAlias = tuple[str, int]
-# Commit-log offset up to which the consume queue has to be readable first, and what has grown.
+# Commit-log offset up to which the consume queue must be readable first, and the queue that has grown.
 Arrival: TypeAlias = tuple[int, Queue]
 
 
 class LoopStore(Protocol):
-    """What is waited for."""
+    """The part of the store that a loop waits on."""
 
     def readable_up_to(self, view: str) -> int:
         """Return the progress of a view."""
@@ -39,7 +39,7 @@ class LoopArrivals:
     """Arrivals of one loop.
 
     Attributes:
-        waiting: what was told and cannot be read yet.
+        waiting: announced arrivals that are not readable yet.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class LoopArrivals:
         grown: Callable[[set[Queue]], None],
         hand_over: Callable[[Arrival], None],
     ) -> None:
-        """*grown* is called in the loop's thread; *hand_over*, in any, with what the loop cannot wait for."""
+        """*grown* is called in the loop's thread; *hand_over*, in any, with arrivals that the loop cannot wait for."""
         self.loop = loop
         self.store = store
         self.grown = grown
@@ -59,14 +59,14 @@ class LoopArrivals:
         self.task: asyncio.Task[None] | None = None
 
     def tell(self, arrival: Arrival) -> None:
-        """A queue has grown. Any thread, under the put lock."""
+        """Announce that a queue has grown. Any thread, under the put lock."""
         self.waiting.append(arrival)
         if self.is_called:
             return
         self.is_called = True
         try:
             if running_loop() is self.loop:
-                # Without the system call that wakes a loop from another thread.
+                # Avoids the system call that wakes a loop from another thread.
                 self.loop.call_soon(self.begin)
             else:
                 self.loop.call_soon_threadsafe(self.begin)
@@ -75,8 +75,8 @@ class LoopArrivals:
             self.hand_over_all()
 
     def begin(self) -> None:
-        """Wait, if nobody does; in the loop."""
-        # What is told from now on calls again, or is seen by the task.
+        """Start the waiting task unless it runs; in the loop."""
+        # An arrival from now on calls this again, or the task sees it.
         self.is_called = False
         if self.task is None:
             try:
@@ -87,40 +87,40 @@ class LoopArrivals:
                 self.task = self.loop.create_task(self.serve())
 
     def say_readable(self) -> None:
-        """Say what of all that is waited for can be read by now."""
+        """Announce the waiting arrivals that are readable by now."""
         grown = take_readable(self.waiting, self.store.readable_up_to(CONSUME_QUEUE))
         if grown:
             self.grown(grown)
 
     async def serve(self) -> None:
-        """Say what has grown until there is nothing to wait for."""
+        """Announce readable queues until no arrival waits."""
         try:
             while self.waiting:
                 await self.store.await_for(CONSUME_QUEUE, min(end for end, _ in self.waiting), WAIT_S)
                 self.say_readable()
         except (WaitTimeout, DispatcherError, StoreClosed):
-            # Slow, or not running: the thread has the patience for that.
+            # The dispatcher is slow or does not run: leave the wait to the thread.
             pass
         finally:
             self.task = None
             self.hand_over_all()
 
     def hand_over_all(self) -> None:
-        """Give up waiting."""
+        """Stop waiting, and hand all arrivals over."""
         self.is_called = False
         while self.waiting:
             self.hand_over(self.waiting.popleft())
 
     def share_all(self) -> None:
-        """Have the thread know of all that the loop waits for, too: somebody waits who does not depend on the loop."""
+        """Give the thread a copy of all waiting arrivals, for waiters that do not depend on the loop."""
         for arrival in tuple(self.waiting):
             self.hand_over(arrival)
 
 
 def take_readable(waiting: deque[Arrival], readable: int) -> set[Queue]:
-    """Take out of *waiting* what can be read where the consume queue is readable up to *readable*; return its queues.
+    """Remove from *waiting* the arrivals that are readable with the consume queue at *readable*; return their queues.
 
-    What is added meanwhile by another thread stays.
+    Arrivals that another thread adds meanwhile stay.
     """
     grown: set[Queue] = set()
     for _ in range(len(waiting)):

@@ -1,8 +1,8 @@
 """PullService: answers the pulls of a broker's clients: RocketMQ's checks, limits and response codes.
 
-    request ──▶ may the group? the topic? ──▶ which filter? ──▶ units and records ──▶ status, code, where to go on
+    request ──▶ check group and topic ──▶ choose the filter ──▶ units and records ──▶ status, code, next offset
 
-Consumers of this program do not come here: they read with `GroupReader`, on which this builds. It never waits;
+Consumers of this program do not use it; they read with `GroupReader`, on which it builds. It never waits;
 `HoldService` does.
 
 Source: RocketMQ broker, PullMessageProcessor.
@@ -38,13 +38,13 @@ BYTES_MAX_MIN = 100
 
 
 class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One pull of a consumer's.
+    """One pull of a consumer.
 
     Attributes:
-        count_max: messages at most; one at least.
-        bytes_max: of records; None: as many as the store hands out.
-        commit_offset: next queue offset that the consumer has come to, which is kept for its group; None: not now.
-        subscription: what is wanted; None: what the group registered.
+        count_max: largest number of messages; at least one.
+        bytes_max: largest size of records; None: the store's own limit.
+        commit_offset: next queue offset of the consumer, to be committed for its group; None: commit nothing.
+        subscription: the subscription to use; None: the group's registered one.
         sub_version: of the subscription that the consumer believes to be registered.
         as_tags_only: RocketMQ's obsolete class-filter mode: every message passes here.
     """
@@ -62,11 +62,11 @@ class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """What a pull came to.
+    """The result of a pull.
 
     Attributes:
-        next_begin_offset: queue offset to go on with.
-        min_offset, max_offset: the queue's first unit, and the one behind its last.
+        next_begin_offset: queue offset at which to continue.
+        min_offset, max_offset: queue offset of the queue's first unit, and the one after its last.
         suggest_which_broker_id: where to pull next; 0 is a master.
     """
 
@@ -90,11 +90,11 @@ class PullService:
         self.limits = TransferLimits.of(reader.settings)
 
     def pull(self, request: PullRequest) -> PullResult:
-        """Answer a pull for the first time: offsets that come with it are kept.
+        """Answer a new pull, and commit the offset that comes with it.
 
         Raises:
-            RequestRefused: the group may not, or there is no such topic, queue or subscription.
-            DamagedStore: the bytes of a record are none.
+            RequestRefused: the group may not read, or there is no such topic, queue or subscription.
+            DamagedStore: the bytes of a record are damaged.
         """
         message_filter = self.check(request)
         if request.commit_offset is not None:
@@ -104,10 +104,10 @@ class PullService:
     def pull_again(
         self, request: PullRequest, queue_offset: int, shared: dict[Hashable, GetMessageResult] | None = None
     ) -> PullResult:
-        """Answer a pull that was held, from *queue_offset* on: all checks are made again, nothing is kept again.
+        """Answer a held pull from *queue_offset* on; repeat all checks, but commit no offset again.
 
         Args:
-            shared: what was read for others who wait for the same queue, and now for this one.
+            shared: results read for other pulls that wait for the same queue; this one's is added.
         """
         return self.read(request, self.check(request), queue_offset, shared)
 
@@ -118,7 +118,7 @@ class PullService:
         queue_offset: int,
         shared: dict[Hashable, GetMessageResult] | None = None,
     ) -> PullResult:
-        """Read a queue, unless *shared* has what is asked for."""
+        """Read a queue, unless *shared* has the result already."""
         key: Hashable = None
         if shared is not None and (message_filter is None or isinstance(message_filter, TagMessageFilter)):
             codes = None if message_filter is None else message_filter.codes
@@ -145,7 +145,7 @@ class PullService:
                 bytes_in_memory=min(limits.bytes_in_memory, bytes_max),
                 bytes_on_disk=min(limits.bytes_on_disk, bytes_max),
             )
-        # In RocketMQ one message always fits, whatever the number.
+        # In RocketMQ one message always fits, regardless of the limit.
         count_max = max(request.count_max, 1)
         return self.reader.get(request.topic, request.queue_id, queue_offset, count_max, message_filter, limits)
 
@@ -153,7 +153,7 @@ class PullService:
         """Return the filter for a pull; None lets every message pass.
 
         Raises:
-            RequestRefused: a broker refuses such a pull.
+            RequestRefused: a broker would refuse the pull.
         """
         self.reader.require_queue(request.group, request.topic, request.queue_id)
         subscription = request.subscription or self.registered(request)
@@ -173,10 +173,10 @@ class PullService:
         return self.reader.message_filter(request.group, request.topic, compiled, registered)
 
     def registered(self, request: PullRequest) -> Subscription:
-        """Return what the group has registered for the topic.
+        """Return the group's registered subscription for the topic.
 
         Raises:
-            RequestRefused: nothing, something older, or the group may not have it all for each consumer.
+            RequestRefused: there is none, it is older than the pull's, or the group may not consume by broadcasting.
         """
         info = self.consumers.find(request.group)
         if info is None:
@@ -203,10 +203,10 @@ class PullService:
         return subscription
 
     def registered_filter(self, request: PullRequest) -> ConsumerFilter | None:
-        """Return the filter that the group has registered for an expression; None: no filters are kept.
+        """Return the group's registered filter for an expression; None: this service keeps no filters.
 
         Raises:
-            RequestRefused: it is missing, or older than the pull says.
+            RequestRefused: the filter is missing, or older than the pull's version.
         """
         filters = self.consumers.filters
         if filters is None:
@@ -228,7 +228,7 @@ class PullService:
 
 
 def answer(queue_offset: int, found: GetMessageResult) -> PullResult:
-    """Return the broker's answer where *found* was read at *queue_offset*."""
+    """Return the broker's answer for *found*, read at *queue_offset*."""
     if found.status is GetMessageStatus.NO_MESSAGE_IN_QUEUE:
         code = ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
     else:

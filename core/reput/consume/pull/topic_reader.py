@@ -1,4 +1,4 @@
-"""TopicReader: the messages of a topic, all of its queues merged in the order of the log.
+"""TopicReader: the messages of a topic, with all its queues merged in log order.
 
 queue 0  ─ 12 ─ 40 ─ 95 ─▶ ┐
 queue 1  ─ 20 ─ 31 ──────▶ ┼─▶ 12, 20, 31, 40, 88, 95    (commit-log offsets)
@@ -20,17 +20,17 @@ from reput_hooks import Record
 __all__ = ["Beginning", "MessageSource", "TopicReader", "check_beginning", "first_queue_offset"]
 
 BATCH = 32
-# Where to begin a queue: at its first or behind its last message, or at a store time in ms since 1970 UTC.
+# Where to begin a queue: at its first message, after its last, or at a store time in ms since 1970 UTC.
 Beginning: TypeAlias = Literal["earliest", "latest"] | int
 
 
 def check_beginning(name: str, value: object) -> None:
-    """Refuse an argument that names no place to begin at.
+    """Check an argument that says where to begin.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: *value* names no such place.
     """
-    # To RocketMQ the time -1 is the end of a queue; here, as on the command line, there is none before 1970.
+    # In RocketMQ the time -1 means the end of a queue; here, as on the command line, times before 1970 are invalid.
     is_time = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if not is_time and (not isinstance(value, str) or value not in ("earliest", "latest")):
         raise ConfigError(
@@ -40,13 +40,13 @@ def check_beginning(name: str, value: object) -> None:
 
 
 class MessageSource(Protocol):
-    """What messages are read from: a store that was opened, for reading only or not."""
+    """A source of messages: an open store, read-only or not."""
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the queues of a topic, ascending."""
 
     def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
-        """Return the first queue offset that can be read, and the one behind the last."""
+        """Return the first readable queue offset, and the one after the last."""
 
     def get(
         self, topic: str, queue_id: int = 0, queue_offset: int = 0, count_max: int = 32, *, tags: str | None = None
@@ -58,7 +58,7 @@ class TopicReader:
     """Reads one topic. One thread.
 
     Attributes:
-        positions: by queue id, the queue offset to go on from: everything before it was read, or is not wanted.
+        positions: by queue id, the queue offset to continue from: everything before it was read or filtered out.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TopicReader:
         tag_filter: TagFilter | None = None,
         sql_filter: SqlFilter | None = None,
     ) -> None:
-        """*begin* is asked for the queue offset of the first message when a queue, by its id, is met."""
+        """*begin* returns the queue offset of the first message when the reader meets a queue id for the first time."""
         self.topic = topic
         self.begin = begin
         self.tag_filter = tag_filter
@@ -78,12 +78,12 @@ class TopicReader:
         self.unread: QueueReader | None = None
 
     def records(self, source: MessageSource) -> Iterator[Record]:
-        """Yield what is readable and wanted, and was not read before; it never waits.
+        """Yield the readable, matching records that were not read before, without waiting.
 
-        A record counts as read when the next one is asked for, or at `acknowledge`.
+        A record counts as read when the next one is requested, or at `acknowledge`.
 
         Raises:
-            DamagedStore: the next record of a queue is not what the queue says of it; those before it were given.
+            DamagedStore: the next record contradicts its queue; the records before it were yielded.
         """
         queues = [self.queue(source, queue_id) for queue_id in source.queue_ids(self.topic)]
         waiting = [queue for queue in queues if queue.fill()]
@@ -96,13 +96,13 @@ class TopicReader:
                 waiting.remove(queue)
 
     def acknowledge(self) -> None:
-        """Take the last record that was yielded as read."""
+        """Count the last yielded record as read."""
         if self.unread is not None:
             self.unread.pass_first()
             self.unread = None
 
     def queue(self, source: MessageSource, queue_id: int) -> QueueReader:
-        """Return a reader of one queue, from where the last one ended."""
+        """Return a reader of one queue, starting where the last one ended."""
         if queue_id not in self.positions:
             self.positions[queue_id] = self.begin(source, queue_id)
         return QueueReader(self, source, queue_id)
@@ -115,7 +115,7 @@ class TopicReader:
 
 
 class QueueReader:
-    """Reads one queue for a `TopicReader`, a batch ahead. *records* are wanted, and not yet read."""
+    """Reads one queue for a `TopicReader`, a batch ahead. *records* match the filters and are not read yet."""
 
     def __init__(self, topic_reader: TopicReader, source: MessageSource, queue_id: int) -> None:
         self.topic_reader = topic_reader
@@ -125,7 +125,7 @@ class QueueReader:
         self.next_queue_offset = topic_reader.positions[queue_id]
 
     def fill(self) -> bool:
-        """Have a record if there is one; return whether there is."""
+        """Read ahead until there is a record; return whether there is one."""
         reader = self.topic_reader
         tags = reader.tag_filter.expression if reader.tag_filter else None
         while not self.records:
@@ -133,9 +133,9 @@ class QueueReader:
             try:
                 found = self.source.get(reader.topic, self.queue_id, at, BATCH, tags=tags)
             except DamagedStore:
-                # What lies before the damage is given first.
+                # Yield the records before the damage first.
                 found = self.source.get(reader.topic, self.queue_id, at, 1, tags=tags)
-            # A queue that was cut ends before what was read of it; what comes next has the offsets anew.
+            # A truncated queue ends before the position read; new messages reuse the offsets.
             reader.positions[self.queue_id] = min(at, found.queue_offset_max)
             if found.next_queue_offset <= at:
                 break
@@ -144,17 +144,17 @@ class QueueReader:
         return bool(self.records)
 
     def pass_first(self) -> None:
-        """Take the first record as read."""
+        """Count the first record as read."""
         record = self.records.popleft()
         if not self.records:
             self.topic_reader.positions[self.queue_id] = self.next_queue_offset
         elif record.topic == self.topic_reader.topic:
-            # A record that multi-dispatch has put here has its offset in another queue; the batch's end has to do.
+            # A record that multi-dispatch put here holds its offset in another queue, so move only at the batch's end.
             self.topic_reader.positions[self.queue_id] = record.queue_offset + 1
 
 
 def first_queue_offset(source: MessageSource, topic: str, queue_id: int, beginning: Beginning) -> int:
-    """Return the queue offset of the first message at or behind *beginning*, else the queue's end."""
+    """Return the queue offset of the first message at or after *beginning*, else the queue's end."""
     low, high = source.queue_range(topic, queue_id)
     if beginning == "earliest":
         return low
