@@ -1,1 +1,1 @@
-"""What operators ask of topics and groups and change of them, also in a store that no program has open."""
+"""Administration of topics and groups for operators, also in a store that no program has open."""

@@ -2,7 +2,7 @@
 
 It works on the services of an open store, and on the files of a store that no program has open: `StoppedStore`.
 
-Source of the words: RocketMQ admin tools (topicStatus, consumerProgress, resetOffsetByTime, deleteSubGroup).
+Source of the terms: RocketMQ admin tools (topicStatus, consumerProgress, resetOffsetByTime, deleteSubGroup).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class QueueStats(msgspec.Struct, frozen=True):
     """One queue of a topic.
 
     Attributes:
-        max_offset: behind the last message.
-        last_update_timestamp: store time of the last message, ms since 1970; None: it is not there (any more).
+        max_offset: queue offset after the last message.
+        last_update_timestamp: store time of the last message, ms since 1970; None: there is no last message (any more).
     """
 
     topic: str
@@ -41,13 +41,13 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 
 class GroupProgress(msgspec.Struct, frozen=True):
-    """How far a group has come with one queue.
+    """A group's progress on one queue.
 
     Attributes:
-        broker_offset: behind the last message of the queue.
-        consumer_offset: what the group consumes next.
-        lag: messages that it has not consumed, of those that are there.
-        last_timestamp: store time of the last message that it consumed, ms since 1970; None: it is not there.
+        broker_offset: queue offset after the last message of the queue.
+        consumer_offset: queue offset that the group consumes next.
+        lag: existing messages that it has not consumed.
+        last_timestamp: store time of the last message that it consumed, ms since 1970; None: the message is gone.
     """
 
     group: str
@@ -91,7 +91,7 @@ class Administration:
     # Topics.
 
     def topic_names(self) -> list[str]:
-        """Return the topics that are described or have messages, in the order of their names."""
+        """Return the topics that are described or have messages, sorted by name."""
         with self.store.read_lock:
             stored = self.store.reader.topics()
         return sorted({*self.managers.topics.entries, *stored})
@@ -101,10 +101,10 @@ class Administration:
         return await asyncio.to_thread(self.topic_names)
 
     def create_topic(self, topic: str, queue_nums: int) -> None:
-        """Describe a topic with *queue_nums* queues to read and to write, which are all open; durably.
+        """Create a topic with *queue_nums* readable and writable queues, durably.
 
         Raises:
-            RequestRefused: INVALID_PARAMETER; RocketMQ refuses the name or the number, or the topic is the system's.
+            RequestRefused: INVALID_PARAMETER; RocketMQ refuses the name or the number, or it is a system topic.
         """
         self.topics.create_or_update(
             TopicConfig(topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
@@ -131,7 +131,7 @@ class Administration:
         return await asyncio.to_thread(self.topic_stats, topic)
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the queues that a topic has for whoever reads or writes it.
+        """Return the queues that a topic has for readers or writers.
 
         Raises:
             RequestRefused: TOPIC_NOT_EXIST.
@@ -142,17 +142,17 @@ class Administration:
         return self.topics.all_queue_ids(topic)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset that can be read, and the one behind the last."""
+        """Return the first readable queue offset, and the one after the last."""
         require_text("topic", topic)
         require_whole("queue_id", queue_id, None)
-        # In a file of offsets may stand anything: RocketMQ 4 commits what it is told to.
+        # A file of offsets may contain any number: RocketMQ 4 commits without checking.
         if not may_be_topic(topic):
             return 0, 0
         with self.store.read_lock:
             return self.store.reader.queue_range(topic, queue_id)
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return the store time of one message, None if it is not there."""
+        """Return the store time of one message; None: it does not exist."""
         require_text("topic", topic)
         require_whole("queue_id", queue_id, None)
         require_whole("queue_offset", queue_offset, None)
@@ -163,16 +163,16 @@ class Administration:
         return found[0].store_timestamp if found else None
 
     def has_messages(self, topic: str) -> bool:
-        """Tell whether the store has queues of *topic* that messages were put to."""
+        """Return whether the store has queues of *topic* that messages were put to."""
         require_text("topic", topic)
         return any(self.queue_range(topic, queue_id)[1] for queue_id in self.topics.queue_ids(topic))
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic, and what groups have committed of it.
+        """Delete a topic, and the groups' committed offsets for it.
 
         Raises:
-            RequestRefused: it is unknown, or the system's; or the store has messages of it and is not open, so that
-                nobody would take its queues away.
+            RequestRefused: the topic is unknown or a system topic; or it has messages and the store is not open, so
+                that no dispatcher would remove its queues.
         """
         require_text("topic", topic)
         if is_system_topic(topic):
@@ -199,11 +199,11 @@ class Administration:
     # Groups.
 
     def group_names(self) -> list[str]:
-        """Return the groups that are described or have committed offsets, in the order of their names."""
+        """Return the groups that are described or have committed offsets, sorted by name."""
         return sorted({*self.managers.groups.entries, *self.managers.offsets.groups()})
 
     def group_progress(self, group: str) -> list[GroupProgress]:
-        """Return a row per queue that a group has committed an offset of.
+        """Return a row per queue for which a group has committed an offset.
 
         Raises:
             RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
@@ -216,7 +216,7 @@ class Administration:
         return await asyncio.to_thread(self.group_progress, group)
 
     def progress_of_groups(self) -> dict[str, list[GroupProgress]]:
-        """Return for every group that is described or has committed offsets what `group_progress` returns, by name."""
+        """Return the `group_progress` of every group that is described or has committed offsets, by name."""
         committed = self.managers.offsets.by_group()
         return {group: self.progress_with(group, committed.get(group, {})) for group in self.group_names()}
 
@@ -225,7 +225,7 @@ class Administration:
         return await asyncio.to_thread(self.progress_of_groups)
 
     def progress_with(self, group: str, committed: dict[str, dict[int, int]]) -> list[GroupProgress]:
-        """Return a row per queue of what a group has committed."""
+        """Return a row per queue of a group's *committed* offsets."""
         rows = []
         for topic, offsets in sorted(committed.items()):
             for queue_id, offset in sorted(offsets.items()):
@@ -236,7 +236,7 @@ class Administration:
         return rows
 
     def require_group(self, group: str) -> None:
-        """Raise RequestRefused, SUBSCRIPTION_GROUP_NOT_EXIST, unless anything is known of *group*."""
+        """Raise RequestRefused, SUBSCRIPTION_GROUP_NOT_EXIST, unless *group* is known."""
         require_text("group", group)
         if group not in self.managers.groups.entries and group not in self.managers.offsets.groups():
             raise RequestRefused(
@@ -246,13 +246,13 @@ class Administration:
     def reset_offsets(
         self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None
     ) -> list[GroupProgress]:
-        """Have a group go on from another place of a topic, durably: its beginning, its end, or a store time in ms.
+        """Move a group to another place in a topic, durably: its beginning, its end, or a store time in ms.
 
         Args:
             queue_id: this queue alone; None: all.
 
         Returns:
-            A row per queue, as it is then.
+            A row per queue, after the reset.
 
         Raises:
             RequestRefused: group, topic or queue is unknown.
@@ -289,7 +289,7 @@ class Administration:
         return await asyncio.to_thread(self.reset_offsets, group, topic, to, queue_id=queue_id)
 
     def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
-        """Forget a group, and its offsets unless they are to be kept.
+        """Delete a group, and with *clean_offsets* its offsets.
 
         Raises:
             RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
@@ -306,9 +306,9 @@ class Administration:
         await asyncio.to_thread(self.delete_group, group, clean_offsets=clean_offsets)
 
     def clean_offsets(self) -> list[tuple[str, str]]:
-        """Forget the offsets of dead groups: those of which everything they would consume next is gone from the log.
+        """Delete the offsets of dead groups. A group is dead if retention has removed all messages it would read next.
 
-        A group of which somebody is there is not dead, however far it is behind.
+        A group with present consumers is not dead, however large its lag.
 
         Returns:
             Group and topic of each.

@@ -1,7 +1,7 @@
-"""GroupReading: one group reads one topic of a store that nobody else has open, as `reput consume --group` does.
+"""GroupReading: one group reads one topic of a store that no other program has open, as `reput consume --group` does.
 
-The group, the topic and the queues have to exist and be open to readers, for every batch; offsets are the group's own
-in ``consumerOffset.json``. The store's lock is held: whoever writes the store keeps the offsets in memory.
+For every batch, the group, the topic and the queues must exist and be readable. The offsets are the group's own in
+``consumerOffset.json``. The store's lock is held, because a program that writes the store keeps the offsets in memory.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["GroupReading"]
 
 
 class GroupReading:
-    """A `MessageSource` for a `TopicReader`, and where the group goes on."""
+    """A `MessageSource` for a `TopicReader`, and the group's offsets."""
 
     def __init__(self, directory: Path, store: ReadingStore, group: str, subscription: Subscription) -> None:
-        """Take the store's lock, and read what was committed.
+        """Take the store's lock, and read the committed offsets.
 
         Args:
-            store: the same store, opened to be read; the caller closes it.
+            store: the same store, open for reading; the caller closes it.
 
         Raises:
             StoreLocked: another process writes the store, and would overwrite the offsets.
-            RequestRefused: no group is called so; or there is no such group, and it may not be made.
-            DamagedStore: a configuration file cannot be read, nor its backup.
+            RequestRefused: the group's name is illegal; or there is no such group, and it may not be created.
+            DamagedStore: neither a configuration file nor its backup can be read.
         """
         check_group(group)
         self.store = store
@@ -43,7 +43,7 @@ class GroupReading:
         try:
             administration = self.stopped.administration
             if administration.topics.find(subscription.topic) is not None:
-                # Without anything to read nothing makes a group of whatever was typed.
+                # A mistyped name must not create a group when there is nothing to read.
                 administration.groups.require(group)
             managers = administration.managers
             self.topic_table = administration.topics
@@ -57,22 +57,22 @@ class GroupReading:
             self.stopped.close()
             raise
 
-    # What a TopicReader asks.
+    # Methods for the TopicReader.
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the queues of a topic that consumers are given."""
+        """Return the queues of a topic that consumers read."""
         config = self.topic_table.find(topic)
         queue_ids = self.store.reader.queue_ids(topic)
         return [queue_id for queue_id in queue_ids if config and queue_id < config.read_queue_nums]
 
     def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
-        """Return the first queue offset that can be read, and the one behind the last."""
+        """Return the first readable queue offset, and the one after the last."""
         return self.store.reader.queue_range(topic, queue_id)
 
     def get(
         self, topic: str, queue_id: int = 0, queue_offset: int = 0, count_max: int = 32, *, tags: str | None = None
     ) -> GetMessageResult:
-        """Read a queue for the group; its subscription says which tags, so *tags* says nothing new.
+        """Read a queue for the group. Its subscription determines the tags, so *tags* is ignored.
 
         Raises:
             RequestRefused: the group or the topic may not be read, or there is no such queue.
@@ -83,21 +83,21 @@ class GroupReading:
     # Offsets.
 
     def next_queue_offset(self, queue_id: int) -> int | None:
-        """Return the queue offset that the group reads next, None if it never committed one."""
+        """Return the queue offset that the group reads next; None: it never committed one."""
         return self.offsets.query_offset(self.group, self.subscription.topic, queue_id)
 
     def commit(self, positions: Mapping[int, int]) -> None:
-        """Keep, durably, the next queue offset by queue id.
+        """Write the next queue offset by queue id, durably.
 
         Raises:
-            OSError: what was kept before still is.
+            OSError: the file is unchanged.
         """
         for queue_id, queue_offset in positions.items():
             self.offsets.commit_offset(self.group, self.subscription.topic, queue_id, queue_offset)
         self.offsets.persist()
 
     def close(self) -> None:
-        """Give the store's lock back."""
+        """Release the store's lock."""
         self.stopped.close()
 
     def __enter__(self) -> Self:

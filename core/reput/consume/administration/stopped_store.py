@@ -22,7 +22,7 @@ class StoppedStore:
     """The configuration of a store. Its lock is held until `close`, so no other program writes it meanwhile.
 
     Args:
-        reader: of the store, as it lies; the caller closes it.
+        store: the same store, open for reading; the caller closes it.
     """
 
     def __init__(self, directory: Path, store: ReadingStore) -> None:
@@ -30,7 +30,7 @@ class StoppedStore:
 
         Raises:
             StoreLocked: another process writes the store, and keeps its configuration in memory.
-            DamagedStore: a file cannot be read, nor its backup.
+            DamagedStore: neither a file nor its backup can be read.
         """
         settings = store.settings
         reader: MessageReader = store.reader
@@ -43,7 +43,7 @@ class StoppedStore:
             undo.pop_all()
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self.store_lock.close()
 
     def __enter__(self) -> Self:

@@ -1,1 +1,1 @@
-"""What is known of topics and groups: descriptions, subscriptions, filters, and counts."""
+"""Registry of topics and groups: descriptions, subscriptions, filters, and counts."""

@@ -1,9 +1,9 @@
-"""ConfigManagers: the configuration files of one store, for whoever writes the store.
+"""ConfigManagers: the configuration files of one store, for the program that writes the store.
 
-config/topics.json             topics                  kept at every change
-config/subscriptionGroup.json  groups                  kept at every change
-config/consumerOffset.json     offsets                 kept at an interval and at the end
-config/consumerFilter.json     filters                 likewise
+config/topics.json             topics                  written at every change
+config/subscriptionGroup.json  groups                  written at every change
+config/consumerOffset.json     offsets                 written at an interval and at closing
+config/consumerFilter.json     filters                 written at an interval and at closing
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ConfigManagers"]
 
 
 class ConfigManagers:
-    """The managers of a store's topics, groups, offsets and filters, as they were read. Any thread may use them."""
+    """The managers of a store's topics, groups, offsets and filters. Any thread may use them."""
 
     def __init__(
         self, store_directory: Path, settings: Settings, files: Files | None = None, clock: Clock | None = None

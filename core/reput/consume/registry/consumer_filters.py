@@ -1,12 +1,12 @@
-"""ConsumerFilters: the SQL92 filters of all groups, compiled once, and whether bit maps can be trusted for them.
+"""ConsumerFilters: the SQL92 filters of all groups, compiled once, and whether their bit maps can be trusted.
 
     registered ──▶ consumerFilter.json ──▶ dispatcher consume_queue_ext ──▶ its `FiltersInUse` ──▶ born
                    (not born yet)          reads it with its next batch     (that version)
 
-A filter is born once the dispatcher has said that it works with the version of the file that brought the filter, and
-not before the store time of the last record that it dispatched without. Until then the filter's bits mean nothing, and
-records are asked instead. In the file such a filter has a birth in the far future, so that no other reader, RocketMQ
-included, trusts its bits either.
+A filter is born once the dispatcher has reported that it uses the version of the file that introduced the filter. Its
+birth is not before the store time of the last record dispatched without it. Until then the filter's bits mean nothing,
+and records are checked instead. In the file, such a filter has a birth in the far future, so that no other reader,
+RocketMQ included, trusts its bits either.
 
 Source: RocketMQ broker, ConsumerFilterManager.register, unRegister and ConsumerFilterData.
 """
@@ -29,7 +29,7 @@ from reput.store.ext.filters_in_use import filters_in_use_path, read_filters_in_
 __all__ = ["NOT_BORN", "ConsumerFilters"]
 
 NOT_BORN = 2**63 - 1
-# Of a filter without a birth RocketMQ believes that it died at the same moment.
+# RocketMQ believes that a filter without a birth died at the same moment.
 BORN_MIN = 1
 
 
@@ -55,20 +55,20 @@ class ConsumerFilters:
         self.acknowledged_path = filters_in_use_path(store_directory)
         self.lock = threading.RLock()
         self.compiled: dict[tuple[str, str], ConsumerFilter] = {}
-        # Filters that the dispatcher has not acknowledged, and the stamp of what it said last.
+        # Filters that the dispatcher has not acknowledged, and the stamp of its last report.
         self.unborn: set[tuple[str, str]] = set()
         self.seen: tuple[int, int] | None = None
-        # Whoever registered them ended before they were acknowledged; they will be registered again.
+        # The program that registered them ended before they were acknowledged; they will be registered again.
         for filters in manager.table.values():
             for group in [group for group, data in filters.items() if data.born_time == NOT_BORN]:
                 del filters[group]
 
     def find(self, group: str, topic: str) -> ConsumerFilterData | None:
-        """Return what is registered for a group on a topic."""
+        """Return the registered filter of a group on a topic."""
         return self.manager.table.get(topic, {}).get(group)
 
     def register(self, group: str, subscription: Subscription) -> None:
-        """Have the filter of *group* on a topic be that of *subscription*, unless a newer one is registered."""
+        """Register the filter of *subscription* for *group*, unless a newer one is registered."""
         assert isinstance(subscription.compiled, SqlFilter)
         topic = subscription.topic
         with self.lock:
@@ -76,7 +76,7 @@ class ConsumerFilters:
             if former is not None and subscription.sub_version < former.client_version:
                 return
             if former is not None and former.expression == subscription.expression and former.bits is not None:
-                # It goes on, with the bits that it has had all along.
+                # The filter continues with the bits that it has had all along.
                 data = msgspec.structs.replace(former, dead_time=0, client_version=subscription.sub_version)
             elif former is not None and subscription.sub_version == former.client_version and not former.is_dead:
                 return
@@ -91,7 +91,7 @@ class ConsumerFilters:
                 self.manager.persist()
 
     def new_data(self, group: str, subscription: Subscription) -> ConsumerFilterData:
-        """Return a filter as it stands when it is registered first."""
+        """Return the initial entry of a newly registered filter."""
         bits = self.bloom_filter.calculate_for(group, subscription.topic)
         return ConsumerFilterData(
             consumer_group=group,
@@ -104,7 +104,7 @@ class ConsumerFilters:
         )
 
     def unregister(self, group: str, topics: set[str] | None = None) -> None:
-        """Let it be known that nobody consumes with a group's filters now: all of them, or those on *topics*."""
+        """Mark a group's filters as unused: all of them, or those on *topics*."""
         now_ms = self.manager.clock.now_ms()
         with self.lock:
             for topic, filters in list(self.manager.table.items()):
@@ -112,7 +112,7 @@ class ConsumerFilters:
                 if data is None or data.is_dead or (topics is not None and topic not in topics):
                     continue
                 if (group, topic) in self.unborn:
-                    # Whatever comes back has to be acknowledged anew.
+                    # A filter that is registered again must be acknowledged again.
                     self.unborn.discard((group, topic))
                     del filters[group]
                 else:
@@ -130,7 +130,7 @@ class ConsumerFilters:
         return found
 
     def as_filter(self, data: ConsumerFilterData, sql_filter: SqlFilter | None) -> ConsumerFilter:
-        """Return *data* as readers of the queue ask it."""
+        """Return *data* as the filter that queue readers use."""
         return ConsumerFilter(
             consumer_group=data.consumer_group,
             topic=data.topic,
@@ -140,7 +140,7 @@ class ConsumerFilters:
         )
 
     def acknowledge(self) -> None:
-        """Look whether the dispatcher works with the filters as they are now; those that waited for it are born."""
+        """Check whether the dispatcher uses the present filters; if so, waiting filters are born."""
         try:
             status = os.stat(self.acknowledged_path)
         except FileNotFoundError:
@@ -152,7 +152,7 @@ class ConsumerFilters:
             try:
                 told = read_filters_in_use(self.directory)
             except DamagedStore:
-                # The dispatcher says it again when its filters change; until then records are asked.
+                # The dispatcher reports again when its filters change; until then records are checked.
                 told = None
             if told is None or told.digest != hashlib.sha256(self.manager.whole_text.encode()).hexdigest():
                 self.seen = stamp
@@ -172,7 +172,7 @@ class ConsumerFilters:
 
 
 def compiled(expression: str) -> SqlFilter | None:
-    """Return the filter of a stored expression, None if it has none that RocketMQ would take."""
+    """Return the filter of a stored expression; None if RocketMQ would not accept it."""
     try:
         return parse(expression)
     except FilterSyntaxError:

@@ -1,6 +1,6 @@
-"""ConsumerManager: which consumers are there, and what their groups subscribed to.
+"""ConsumerManager: the present consumers, and the subscriptions of their groups.
 
-Of a group the last who registers decides over its subscriptions, as at a broker: members that want different things
+The member that registers last sets its group's subscriptions, as at a broker: members with different subscriptions
 overwrite each other, which is a misuse.
 
 Source: RocketMQ broker, ConsumerManager and ConsumerGroupInfo.
@@ -21,11 +21,11 @@ BROADCASTING = "BROADCASTING"
 
 
 class ConsumerGroupInfo:
-    """One group of which somebody is there.
+    """One group with present consumers.
 
     Attributes:
         subscriptions: by topic.
-        client_ids: who is there, in the order in which they came.
+        client_ids: the present consumers, in order of registration.
     """
 
     def __init__(self, group: str) -> None:
@@ -36,22 +36,22 @@ class ConsumerGroupInfo:
 
 
 class ConsumerManager:
-    """The groups of one store of which somebody is there. Any thread may call."""
+    """The groups of one store that have present consumers. Any thread may call."""
 
     def __init__(self, filters: ConsumerFilters | None) -> None:
-        """*filters*: where expressions are registered; None where none are kept."""
+        """*filters*: where expressions are registered; None: they are not registered."""
         self.filters = filters
         self.lock = threading.Lock()
         self.groups: dict[str, ConsumerGroupInfo] = {}
 
     def consumes(self, group: str, topic: str) -> bool:
-        """Tell whether somebody of a group is there who has subscribed to a topic."""
+        """Return whether a group has a present consumer and a subscription to *topic*."""
         with self.lock:
             found = self.groups.get(group)
             return found is not None and topic in found.subscriptions
 
     def find(self, group: str) -> ConsumerGroupInfo | None:
-        """Return a group, None if nobody of it is there."""
+        """Return a group; None: it has no present consumers."""
         return self.groups.get(group)
 
     def register(
@@ -61,7 +61,7 @@ class ConsumerManager:
         subscriptions: Iterable[Subscription],
         message_model: str = CLUSTERING,
     ) -> bool:
-        """Let a consumer in, or hear from it again; return whether the group's members or topics are others now."""
+        """Register or refresh a consumer; return whether the group's members or topics have changed."""
         with self.lock:
             info = self.groups.get(group) or ConsumerGroupInfo(group)
             info.message_model = message_model
@@ -85,7 +85,7 @@ class ConsumerManager:
         return changed
 
     def unregister(self, group: str, client_id: str) -> bool:
-        """Let a consumer go; return whether it was there."""
+        """Remove a consumer; return whether it was registered."""
         with self.lock:
             info = self.groups.get(group)
             if info is None or client_id not in info.client_ids:

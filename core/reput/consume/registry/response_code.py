@@ -1,4 +1,4 @@
-"""ResponseCode: the numbers by which a broker answers.
+"""ResponseCode: the codes of a broker's answers.
 
 Source: RocketMQ, RemotingSysResponseCode and ResponseCode.
 """
@@ -11,7 +11,7 @@ __all__ = ["ResponseCode"]
 
 
 class ResponseCode(enum.IntEnum):
-    """What became of a request, in RocketMQ's words."""
+    """The outcome of a request, in RocketMQ's terms."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -38,7 +38,7 @@ class ResponseCode(enum.IntEnum):
 
     @property
     def advice(self) -> str:
-        """What to do about a refusal with this number, where the refusal itself says nothing better."""
+        """Default advice for a refusal with this code, if the refusal itself gives none."""
         return ADVICE.get(self, "")
 
 

@@ -1,6 +1,6 @@
-"""Statistics: what was put and consumed since the store was opened, by topic and group.
+"""Statistics: messages put and consumed since the store was opened, by topic and group.
 
-What nobody measured is None, never 0.
+An unmeasured value is None, never 0.
 
 Source of the names: RocketMQ broker, BrokerStatsManager (GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK_PUT_NUMS, …), and
 store, StoreStatsService.
@@ -27,12 +27,12 @@ class GroupStatistics(msgspec.Struct):
     """One group on one topic.
 
     Attributes:
-        get_nums, get_size: messages that the group was given, and bytes of their records.
+        get_nums, get_size: messages delivered to the group, and bytes of their records.
         send_back_nums: messages that it sent back.
         dead_letter_nums: those of them that went to the dead letters.
-        latency_ms: between the storing of a message and its giving, measured with the first of each read; None before.
+        latency_ms: from storing to delivery, measured with the first message of each read; None: not measured yet.
         latency_max_ms: the longest.
-        latency_count, latency_total_ms: how often it was measured, and the sum.
+        latency_count, latency_total_ms: number of measurements, and their sum.
     """
 
     get_nums: int = 0
@@ -46,11 +46,11 @@ class GroupStatistics(msgspec.Struct):
 
     @property
     def latency_average_ms(self) -> float | None:
-        """The mean of what was measured; None before."""
+        """The mean of the measurements; None: there are none yet."""
         return round(self.latency_total_ms / self.latency_count, 3) if self.latency_count else None
 
     def look(self, store_timestamp: int) -> None:
-        """The group is about to be given a message that was stored then, in ms since 1970."""
+        """Measure the latency of a message about to be delivered; it was stored at *store_timestamp*, ms since 1970."""
         latency = self.latency_ms = max(0, time.time_ns() // 1_000_000 - store_timestamp)
         self.latency_max_ms = max(latency, self.latency_max_ms or 0)
         self.latency_count += 1
@@ -58,7 +58,7 @@ class GroupStatistics(msgspec.Struct):
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """One group on one topic, as `GroupStatistics` stands at a time."""
+    """One group on one topic: a snapshot of `GroupStatistics`."""
 
     group: str
     topic: str
@@ -75,8 +75,8 @@ class TopicRow(msgspec.Struct, frozen=True):
     """One topic.
 
     Attributes:
-        put_nums: messages that its queues were given, those that name it as a further queue (multi-dispatch) included.
-        put_size: bytes of the records of its own; None: it has none but those.
+        put_nums: messages put to its queues, including those that name it as a further queue (multi-dispatch).
+        put_size: bytes of its own records; None: it has only multi-dispatch messages.
     """
 
     topic: str
@@ -89,10 +89,10 @@ class StoreStatistics(msgspec.Struct, frozen=True):
 
     Attributes:
         topics: those that messages were put to, by name.
-        groups: those that consumers of this program belong to, by name and topic.
-        waiting_delays: messages that wait for their time, by delay level; None: not known (yet).
-        half_messages: those whose senders have not said what becomes of them; None: nobody has counted them.
-        topics_left_out, groups_left_out: how many are missing above: another process is told of the busiest only.
+        groups: the groups of this program's consumers, by name and topic.
+        waiting_delays: delayed messages not delivered yet, by delay level; None: not known (yet).
+        half_messages: half messages of unsettled transactions; None: not counted.
+        topics_left_out, groups_left_out: how many are missing above, because other processes see only the busiest.
     """
 
     started: int
@@ -106,7 +106,7 @@ class StoreStatistics(msgspec.Struct, frozen=True):
 
 
 def within(statistics: StoreStatistics, size_max: int) -> StoreStatistics:
-    """Return *statistics* with as many of the busiest topics and groups as take *size_max* bytes of JSON each."""
+    """Return *statistics* with as many of the busiest topics and groups as fit into *size_max* bytes of JSON each."""
     topics = busiest(statistics.topics, lambda row: row.put_nums, size_max)
     groups = busiest(statistics.groups, lambda row: row.get_nums, size_max)
     return msgspec.structs.replace(
@@ -119,7 +119,7 @@ def within(statistics: StoreStatistics, size_max: int) -> StoreStatistics:
 
 
 def busiest(rows: list[Row], weight: Callable[[Row], int], size_max: int) -> list[Row]:
-    """Return, in their order, those rows with the largest *weight* that take *size_max* bytes of JSON."""
+    """Return, in their order, the rows with the largest *weight* that fit into *size_max* bytes of JSON."""
     sizes = [len(msgspec.json.encode(row)) + 1 for row in rows]
     if sum(sizes) <= size_max:
         return rows
@@ -136,7 +136,7 @@ class Statistics:
     """The counts of one store. Any thread may call.
 
     Args:
-        put_nums: gives for a topic how many messages were put to it since the store was opened; None: there is no such.
+        put_nums: returns the number of messages put to a topic since the store was opened; None: no such topic.
     """
 
     def __init__(self, put_nums: Callable[[str], int | None]) -> None:
@@ -145,7 +145,7 @@ class Statistics:
         self.groups: dict[tuple[str, str], GroupStatistics] = {}
 
     def of_group(self, group: str, topic: str) -> GroupStatistics:
-        """Return the counts of a group on a topic as they are now and will be."""
+        """Return the live counts of a group on a topic."""
         found = self.groups.get((group, topic))
         if found is None:
             with self.lock:
@@ -153,7 +153,7 @@ class Statistics:
         return found
 
     def group_rows(self) -> list[GroupRow]:
-        """Return all groups as they are now."""
+        """Return a snapshot of all groups."""
         with self.lock:
             found = sorted(self.groups.items())
         return [
@@ -172,7 +172,7 @@ class Statistics:
         ]
 
     def sent_back(self, group: str, topic: str, *, dead: bool) -> None:
-        """A group has sent a message back; *dead*: it is a dead letter now."""
+        """Count a message that a group has sent back; *dead*: it is a dead letter now."""
         found = self.of_group(group, topic)
         with self.lock:
             found.send_back_nums += 1

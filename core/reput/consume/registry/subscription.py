@@ -1,4 +1,4 @@
-"""Subscription: what a consumer group wants of one topic, compiled once.
+"""Subscription: a consumer group's filter on one topic, compiled once.
 
 Source: RocketMQ common, SubscriptionData, FilterAPI.build and ExpressionType.
 """
@@ -25,7 +25,7 @@ class Subscription:
     """One group's filter on one topic. Make it with `subscribe`.
 
     Attributes:
-        sub_version: ms since 1970 at which the client made it; the highest holds.
+        sub_version: ms since 1970 at which the client made it; the highest wins.
         compiled: of tags, or of an expression.
     """
 
@@ -37,7 +37,7 @@ class Subscription:
 
     @property
     def is_sql(self) -> bool:
-        """Whether it needs the properties of a message."""
+        """Whether the filter needs a message's properties."""
         return isinstance(self.compiled, SqlFilter)
 
 

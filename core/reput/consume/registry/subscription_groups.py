@@ -1,4 +1,4 @@
-"""SubscriptionGroups: which consumer groups there are, and what they may do.
+"""SubscriptionGroups: the consumer groups of a store, and their permissions.
 
 Source: RocketMQ broker, SubscriptionGroupManager.findSubscriptionGroupConfig; Validators.checkGroup.
 """
@@ -50,9 +50,9 @@ class SubscriptionGroups:
     """The consumer groups of one store. Any thread may call.
 
     Args:
-        persist: keep every change in the file; False for a store that is only read.
-        keep_new_later: a group that is made when it is met is kept by `keep_new` only. The file is written as a whole,
-            and durably, and what a kill takes of such groups is made again when they are met.
+        persist: write every change to the file; False for a read-only store.
+        keep_new_later: only `keep_new` writes groups that are created automatically. Each write replaces the whole
+            file durably, and a group lost by a kill is created again at its next use.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SubscriptionGroups:
         self.has_new = False
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return what is known of a group; with ``auto_create_subscription_group`` it is made when it is met."""
+        """Return a group's configuration; ``auto_create_subscription_group`` creates missing ones. None: unknown."""
         config = self.manager.entries.get(group)
         if config is not None:
             return config
@@ -93,10 +93,10 @@ class SubscriptionGroups:
             return config
 
     def keep_new(self) -> None:
-        """Write the groups that were met to the file.
+        """Write automatically created groups to the file.
 
         Raises:
-            OSError: it holds what it held before.
+            OSError: the file is unchanged.
         """
         with self.manager.lock:
             if self.has_new:
@@ -104,10 +104,10 @@ class SubscriptionGroups:
                 self.has_new = False
 
     def require(self, group: str) -> SubscriptionGroupConfig:
-        """Return what is known of a group.
+        """Return a group's configuration.
 
         Raises:
-            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST; it is unknown and may not be made.
+            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST; the group is unknown and may not be created.
         """
         config = self.find(group)
         if config is None:
@@ -119,10 +119,10 @@ class SubscriptionGroups:
         return config
 
     def create_or_update(self, config: SubscriptionGroupConfig) -> None:
-        """Have a group be as *config* says, durably.
+        """Create or change a group, durably.
 
         Raises:
-            RequestRefused: INVALID_PARAMETER; its name or a number is one that RocketMQ refuses.
+            RequestRefused: INVALID_PARAMETER; RocketMQ refuses its name or a number.
         """
         check_group(config.group_name)
         for name, value in (
@@ -137,7 +137,7 @@ class SubscriptionGroups:
         self.keep(config)
 
     def keep(self, config: SubscriptionGroupConfig) -> None:
-        """Take *config* into the table, and the table into its file."""
+        """Add *config* to the table, and write the table to its file."""
         with self.manager.lock:
             former = self.manager.entries.get(config.group_name)
             if former is not None:
@@ -147,7 +147,7 @@ class SubscriptionGroups:
                 self.manager.persist()
 
     def forget(self, group: str) -> None:
-        """Take a group out of the table and its file.
+        """Remove a group from the table and its file.
 
         Raises:
             RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.

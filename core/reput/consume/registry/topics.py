@@ -1,7 +1,7 @@
-"""Topics: which topics there are, with how many queues, and who may do what with them.
+"""Topics: the topics of a store, with their queues and permissions.
 
-A topic is known if ``topics.json`` has it, or if the store has messages of it: a program that puts without a broker
-need not describe its topics first. Such a topic has the queues that were put to, readable and writable.
+A topic is known if ``topics.json`` describes it, or if the store has messages of it: a program that puts without a
+broker need not describe its topics first. Such a topic has the queues that were put to, readable and writable.
 
 Source: RocketMQ broker, TopicConfigManager and TopicValidator.
 """
@@ -24,7 +24,7 @@ __all__ = ["DLQ_PREFIX", "RETRY_PREFIX", "Topics", "check_consumed_topic", "is_s
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
-# What every broker has from its start on, with so many queues.
+# The topics that every broker has from its start, with their queue counts.
 BOOT_TOPICS = {
     "BenchmarkTest": 1024,
     "OFFSET_MOVED_EVENT": 1,
@@ -42,20 +42,20 @@ PERM_MAX = PERM_INHERIT | PERM_READ | PERM_WRITE
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether RocketMQ keeps *topic* for itself."""
+    """Return whether RocketMQ reserves *topic*."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def may_be_topic(topic: str) -> bool:
-    """Tell whether a topic can have queues under that name, whoever made it, with whatever checks."""
+    """Return whether a topic with that name can have queues, regardless of which program created it."""
     return topic not in ("", ".", "..") and not {"/", "\0"} & {*topic}
 
 
 def check_consumed_topic(topic: object) -> None:
-    """Refuse a name that no topic can have, which nobody would ever put a message to.
+    """Refuse a name that no topic can have, so that no message could ever arrive.
 
     Raises:
-        RequestRefused: INVALID_PARAMETER. Light queues are named as their producers like, but never with a slash.
+        RequestRefused: INVALID_PARAMETER. Light queues may have any name that their producers choose, without a slash.
     """
     if isinstance(topic, str) and topic.startswith(LMQ_PREFIX) and may_be_topic(topic):
         return
@@ -74,8 +74,8 @@ class Topics:
     """The topics of one store. Any thread may call.
 
     Args:
-        queue_ids: gives the queues of a topic that the store has messages of.
-        persist: keep every change in the file; False for a store that is only read.
+        queue_ids: returns the queues of a topic that have messages in the store.
+        persist: write every change to the file; False for a read-only store.
         on_change: called with a topic's name after its description has changed.
     """
 
@@ -95,7 +95,7 @@ class Topics:
         self.on_change = on_change
 
     def find(self, topic: str) -> TopicConfig | None:
-        """Return what is known of *topic*, None if nothing is."""
+        """Return the description of *topic*; None: it is unknown."""
         config = self.manager.entries.get(topic)
         if config is not None:
             return config
@@ -105,31 +105,31 @@ class Topics:
         return TopicConfig(topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
 
     def described_queue_nums(self, topic: str) -> tuple[int, int]:
-        """Return how many queues ``topics.json`` or every broker has for readers of a topic, and for writers."""
+        """Return the read and write queue counts of a topic in ``topics.json`` or among every broker's own topics."""
         config = self.manager.entries.get(topic)
         if config is None:
             return (BOOT_TOPICS.get(topic, 0),) * 2
         return config.read_queue_nums, config.write_queue_nums
 
     def all_queue_ids(self, topic: str) -> list[int]:
-        """Return the queues that a topic has for whoever reads or writes it, ascending.
+        """Return the queues that a topic has for readers or writers, ascending.
 
-        They are not counted up to the highest: a program may put to any queue that a number of 32 bits names.
+        The ids may have gaps: a program may put to any queue id of 32 bits.
         """
         return sorted({*range(max(self.described_queue_nums(topic))), *self.queue_ids(topic)})
 
     def read_queue_ids(self, topic: str) -> list[int]:
-        """Return the queues of a topic that consumers are given, ascending."""
+        """Return the queues of a topic that consumers read, ascending."""
         read_queue_nums, _ = self.described_queue_nums(topic)
         if topic in self.manager.entries:
             return list(range(read_queue_nums))
         return self.all_queue_ids(topic)
 
     def create_or_update(self, config: TopicConfig) -> None:
-        """Have a topic be as *config* says, durably.
+        """Create or change a topic, durably.
 
         Raises:
-            RequestRefused: INVALID_PARAMETER; its name or a number is one that RocketMQ refuses, or it is the system's.
+            RequestRefused: INVALID_PARAMETER; RocketMQ refuses its name or a number, or it is a system topic.
         """
         check_topic_name(config.topic_name)
         if is_system_topic(config.topic_name):
@@ -154,7 +154,7 @@ class Topics:
     def create_when_missing(
         self, topic: str, queue_nums: int, *, perm: int = 6, topic_sys_flag: int = 0
     ) -> TopicConfig:
-        """Return what is known of a topic, after making it if ``topics.json`` lacks it, as a broker does by itself."""
+        """Return a topic's description; create it first if ``topics.json`` lacks it, as a broker does by itself."""
         with self.manager.lock:
             config = self.manager.entries.get(topic)
             if config is None:
@@ -169,7 +169,7 @@ class Topics:
             return config
 
     def keep(self, config: TopicConfig) -> None:
-        """Take *config* into the table, and the table into its file."""
+        """Add *config* to the table, and write the table to its file."""
         with self.manager.lock:
             former = self.manager.entries.get(config.topic_name)
             if former is not None:
@@ -180,7 +180,7 @@ class Topics:
         self.on_change(config.topic_name)
 
     def forget(self, topic: str) -> None:
-        """Take a topic out of the table and its file, if it is there."""
+        """Remove a topic from the table and its file, if it exists."""
         with self.manager.lock:
             if topic in self.manager.entries:
                 self.manager.remove(topic)
