@@ -1,1 +1,1 @@
-"""The dispatchers that come with reput. They are found by entry point, as everyone else's are."""
+"""The dispatchers that come with reput. They are found by entry point, like any other dispatcher."""

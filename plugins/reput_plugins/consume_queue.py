@@ -1,7 +1,7 @@
 """The dispatcher `consume_queue`: what consumers read, ``consumequeue/{topic}/{queueId}/``.
 
-The cursor stands in one file with the ends of all queues. At a start the queues are brought back to those ends, and
-what lies behind is zeroed and comes again: units are written at their own places, so the bytes are the same.
+One file holds the cursor and the ends of all queues. A start cuts the queues back to those ends and zeroes the rest;
+the replay writes each unit at its own place again, so the bytes are the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["ConsumeQueueDispatcher"]
 
 FOLDER = "consumequeue"
 EXT_FOLDER = "consumequeue_ext"
-# What the dispatcher of the ext files writes as its generation when it takes over those of a RocketMQ.
+# The generation that `consume_queue_ext` writes when it adopts RocketMQ's ext files.
 ADOPTED = "adopted"
 
 
@@ -48,7 +48,7 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
         folder = context.folder(FOLDER)
         builder = ConsumeQueueBuilder(
             folder,
-            # The files of a store show their size; what the settings say is for a store without any.
+            # The size of existing files wins; the setting applies only to a store without any.
             shown_queue_file_size(folder) or context.settings["mapped_file_size_consume_queue"],
             files=files,
             has_batch_queue=BatchTopics(context.store_directory, context.logger.error).has,
@@ -66,7 +66,7 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
         self.ext_generation_path = str(ext_directory / "generation")
         self.ext_generation: str | None = None
         self.ext_generation_stamp = -1
-        # Where the log was found unreadable when the queues were to be built again.
+        # The commit-log offset of unreadable bytes that prevented the last rebuild of the queues.
         self.unreadable_at: int | None = None
 
     def restore(self, kept: ConsumeQueueState) -> None:
@@ -74,16 +74,16 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
         self.ext_generation = kept.ext_generation
 
     def adopt(self) -> ConsumeQueueState | None:
-        # Loads numpy, which all other starts do without.
+        # This import loads numpy, which no other start needs.
         from reput.store.recovery.consume_queue_adoption import adopt_queues
 
         builder = self.builder
         table, complete_to = adopt_queues(builder.directory, self.context.store_directory, builder.file_size)
         if not complete_to:
             return None
-        # The addresses in it hold as long as the ext files are taken over, too.
+        # The addresses in the queues stay valid as long as the ext files are adopted, too.
         ext_generation = ADOPTED if self.ext_folder.is_dir() else None
-        # As of the epoch in which reput found the store: a cut since then is made here, too.
+        # Epoch 1 is the one in which reput found the store, so a truncation since then is applied here, too.
         kept = ConsumeQueueState(Cursor(self.context.store_id, 1, complete_to, 0), table, ext_generation)
         self.restore(kept)
         return kept
@@ -99,7 +99,7 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
 
     def dispatch(self, batch: DispatchBatch) -> None:
         self.batch = batch
-        # One look for each batch: mostly there are no ext files.
+        # One check per batch: usually there are no ext files.
         ext_holds = os.access(self.ext_path, os.F_OK) and self.follow_ext()
         self.builder.addresses = self.addresses if ext_holds else None
         with retry_on_shortage("units cannot be written"):
@@ -121,21 +121,21 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
             self.addresses.close()
 
     def follow_ext(self) -> bool:
-        """Find out whether the ext files were made anew: then the addresses in the queues lead to other units.
+        """Check whether the ext files were rebuilt, which makes the addresses in the queues refer to other units.
 
         Returns:
-            whether units may get addresses. Where they were made anew, and the log cannot give the queues again, the
-            queues stay as they are, and go on with plain tags codes: ext is only a help to filters.
+            whether units may get addresses. False if the ext files were rebuilt but the log cannot rebuild the queues:
+            the queues then stay and continue with plain tags codes, because ext units only speed up filters.
 
         Raises:
-            RebuildNeeded: they were, and it can.
+            RebuildNeeded: the ext files were rebuilt, and the log can rebuild the queues.
         """
         try:
             stamp = os.stat(self.ext_generation_path).st_mtime_ns
         except FileNotFoundError:
             return True
         if stamp != self.ext_generation_stamp:
-            # Damaged, it is another one than before.
+            # A damaged generation counts as a new one.
             generation = Path(self.ext_generation_path).read_text("utf-8", "replace")
             if self.ext_generation not in (None, generation):
                 if self.would_lose_messages():
@@ -146,7 +146,7 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
         return True
 
     def would_lose_messages(self) -> bool:
-        """Tell whether the queues, built again, would come to stand before damage that they lie behind now."""
+        """Return whether rebuilt queues would stop at damage in the log that the present queues are already past."""
         known = self.unreadable_at
         end = self.end.commit_log_offset if self.end is not None else 0
         self.unreadable_at = self.first_unreadable(known or 0, end)
@@ -160,8 +160,8 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
         return self.unreadable_at is not None
 
     def first_unreadable(self, begin: int, end: int) -> int | None:
-        """Return where the log from *begin* to *end* cannot be read, and nobody has accepted that; None: nowhere."""
-        # Here: it loads numpy, and is needed only when a view was lost.
+        """Return the offset of the first unaccepted damage of the log in [*begin*, *end*), None if there is none."""
+        # Imported here because it loads numpy and is needed only when a view was lost.
         from reput.store.log.log_scan import LogScan
         from reput.store.recovery.damage_list import accepted_damage
 
@@ -176,7 +176,7 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
                 except OffsetOutOfRange:
                     if scan.offset_min <= at:
                         return at
-                    # Retention took it meanwhile.
+                    # Retention has deleted it in the meantime.
                     at = scan.offset_min
         except DamagedStore:
             return at
@@ -185,7 +185,7 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
         return None
 
     def reject(self, commit_log_offset: int, reason: str) -> None:
-        """Put a record that can have no unit with the dead letters."""
+        """Send a record that can have no unit to the dead letters."""
         assert self.batch is not None
         for request in self.batch:
             if request.commit_log_offset == commit_log_offset:
@@ -206,7 +206,7 @@ def reput_describe_dispatcher() -> DispatcherDescription:
         after_failed="proceed",
         store_folders=(FOLDER,),
         rebuilt_with=("consume_queue_ext",),
-        # It reads no bodies, and each batch costs something for every queue that it touches.
+        # It reads no bodies, and each batch has a cost for every queue that it touches.
         batch_record_count_max=65_536,
         batch_size_max=1 << 30,
     )

@@ -1,9 +1,9 @@
 """The dispatcher `consume_queue_ext`: which filters let a message pass, ``consumequeue_ext/{topic}/{queueId}/``.
 
-The filters are those of ``config/consumerFilter.json``. Whoever registers one there may count on its bits only from the
-time that ``reput/views/consume_queue_ext/filters`` names for that version of the file: `FiltersInUse`.
+The filters are those of ``config/consumerFilter.json``. The bits of a filter registered there are reliable only from
+the time that ``reput/views/consume_queue_ext/filters`` names for that version of the file: `FiltersInUse`.
 
-In the view's own folder: ``cursor``, ``addresses/`` (which unit belongs to which record), ``generation`` (a new one
+The view's own folder holds ``cursor``, ``addresses/`` (which unit belongs to which record), ``generation`` (changed
 whenever the view is built from nothing, so that the consume queue notices) and ``filters``.
 """
 
@@ -36,7 +36,7 @@ from reput_hooks import (
 __all__ = ["ConsumeQueueExtDispatcher"]
 
 FOLDER = "consumequeue_ext"
-# Generation of ext files that were taken over from a RocketMQ; the consume queue then has addresses into them, too.
+# The generation of ext files adopted from RocketMQ; the consume queue then has addresses into them, too.
 ADOPTED = "adopted"
 
 
@@ -52,7 +52,7 @@ class ConsumeQueueExtDispatcher(BuilderDispatcher[ConsumeQueueExtBuilder, ExtCur
             context.directory / "addresses",
             shown_queue_file_size(folder) or settings["mapped_file_size_consume_queue_ext"],
             files=files,
-            # What it cannot read the dispatcher of the consume queue complains about.
+            # Unreadable entries are reported by the consume-queue dispatcher, not here.
             has_batch_queue=BatchTopics(context.store_directory).has,
             recreated_at=recreation_offsets_for_view(folder, context.store_directory),
         )
@@ -67,7 +67,7 @@ class ConsumeQueueExtDispatcher(BuilderDispatcher[ConsumeQueueExtBuilder, ExtCur
         self.builder.restore(kept.state)
 
     def adopt(self) -> ExtCursor | None:
-        # Here: it loads numpy, which takes 20 MiB and longer than the rest of a start.
+        # Imported here because it loads numpy, which takes 20 MiB and longer than the rest of a start.
         from reput.store.recovery.consume_queue_ext_adoption import adopt_ext
 
         state, complete_to = adopt_ext(self.builder, self.context.store_directory)
@@ -75,7 +75,7 @@ class ConsumeQueueExtDispatcher(BuilderDispatcher[ConsumeQueueExtBuilder, ExtCur
             return None
         self.builder.restore(state)
         self.begin_generation(ADOPTED)
-        # As of the epoch in which reput found the store: a cut since then is made here, too.
+        # Epoch 1 is the one in which reput found the store, so a truncation since then is applied here, too.
         return ExtCursor(Cursor(self.context.store_id, 1, complete_to, 0), state)
 
     def begin_empty(self) -> None:
@@ -89,7 +89,7 @@ class ConsumeQueueExtDispatcher(BuilderDispatcher[ConsumeQueueExtBuilder, ExtCur
         return ExtCursor(cursor, self.builder.state_below(cursor.commit_log_offset))
 
     def begin_generation(self, generation: str) -> None:
-        """Let the dispatcher of the consume queue know that addresses of another generation lead nowhere."""
+        """Write a new generation, which tells the consume-queue dispatcher that older addresses are invalid."""
         with retry_on_shortage("the generation cannot be written"):
             self.files.replace(self.context.directory / "generation", generation.encode())
 
@@ -101,7 +101,7 @@ class ConsumeQueueExtDispatcher(BuilderDispatcher[ConsumeQueueExtBuilder, ExtCur
         self.end = batch.end
 
     def tell_filters(self) -> None:
-        """Say from which record on the bits of the filters as they are now can be counted on."""
+        """Record the store time from which the bits of the current filters are reliable."""
         path = self.context.directory / FILTERS_IN_USE
         told = read_sealed(path, FiltersInUse)
         if told is None or told.digest != self.filters.digest:
@@ -116,7 +116,7 @@ class ConsumeQueueExtDispatcher(BuilderDispatcher[ConsumeQueueExtBuilder, ExtCur
 
 
 def no_bit_map(request: DispatchRequest) -> bytes | None:
-    """Return None: bits are not calculated."""
+    """Return None; used when bit maps are disabled."""
     return None
 
 

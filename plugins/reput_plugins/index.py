@@ -1,8 +1,7 @@
 """The dispatcher `index`: messages by key, ``index/``.
 
-Slots are overwritten as keys come, so a replay alone would not give the same bytes. The durable state is the cursor,
-the names of the files and the header of the newest; at a start the files are cut back to it, and the log is read from
-there.
+New keys overwrite slots, so a replay alone would not give the same bytes. The durable state is the cursor, the file
+names and the header of the newest file. A start cuts the files back to that state and reads the log from there.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class IndexDispatcher(BuilderDispatcher[IndexBuilder, IndexCursor]):
         if not complete_to:
             return None
         self.builder.restore(state)
-        # As of the epoch in which reput found the store: a cut since then is made here, too.
+        # Epoch 1 is the one in which reput found the store, so a truncation since then is applied here, too.
         return IndexCursor(Cursor(self.context.store_id, 1, complete_to, 0), state)
 
     def begin_empty(self) -> None:
@@ -95,7 +94,7 @@ def reput_create_dispatcher(context: DispatcherContext) -> CommitLogDispatcher:
 
 @hookimpl
 def reput_read_view(folders: Sequence[Path]) -> list[bytes]:
-    # A file's name is the time at which it was made; equal indexes have the same bytes in that order.
+    # A file's name is its creation time; equal indexes have the same bytes in that order.
     return [path.read_bytes() for path in sorted(folders[1].glob("*"))]
 
 
