@@ -3,7 +3,7 @@
     spark.read.format("reput").load("/path/of/a/store")
     spark.readStream.format("reput").option("subscribe", "orders").load("/path/of/a/store")
 
-Spark finds this package by its name; nothing has to be called. `register` adds the push-down of filters.
+Spark finds this package by its name, so no call is needed. `register` adds the push-down of filters.
 Needs the extra ``spark``: pyspark 4.2 or later, and Java.
 """
 

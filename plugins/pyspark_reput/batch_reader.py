@@ -28,13 +28,13 @@ class BatchReader(DataSourceReader):
             raise ConfigError("a batch cannot begin at the latest offset: option=startingOffsets value=latest")
         if options.ending_offset == EARLIEST:
             raise ConfigError("a batch cannot end at the earliest offset: option=endingOffsets value=earliest")
-        # Before filters of the query, which may name anything, are added to them.
+        # Taken before the query's filters, which may name any topic, are added.
         self.topics = asked_topics(options.table.row_filter)
         self.options = with_times(with_columns(options, schema))
 
     @advice_noted()
     def partitions(self) -> list[LogPartition]:
-        """Return the splits of the asked range."""
+        """Return the splits of the requested range."""
         options = self.options
         table = open_table(options)
         require_topics(table, self.topics)
@@ -45,12 +45,12 @@ class BatchReader(DataSourceReader):
         return partitions_of(splits)
 
     def bounds(self, table: LogTable) -> tuple[int, int]:
-        """Return the asked range as commit-log offsets, never beyond what is durable unless that was asked for."""
+        """Return the requested range as commit-log offsets; it exceeds the durable end only with ``reads=appended``."""
         options = self.options
         end = table.find_durable_end() if options.reads == "durable" else table.find_end()
         begin, until = table.offset_min, end
         if options.starting_timestamp is None and options.starting_offset is not None and options.starting_offset >= 0:
-            # Ranges lie one behind the other, and begin where the ones before them ended.
+            # With schemaMode=ranges consecutive ranges must be contiguous, so the offset is taken as it is.
             begin = options.starting_offset
             if options.schema_mode != "ranges":
                 begin = table.aligned(begin, end)
@@ -59,7 +59,7 @@ class BatchReader(DataSourceReader):
         return begin, until
 
     def refuse_a_time_without_records(self, table: LogTable, begin: int, until: int) -> None:
-        """Refuse a starting time behind the last record, unless the strategy is to begin at the end."""
+        """Refuse a starting time after the last record, unless the strategy is to begin at the end."""
         options = self.options
         if options.starting_timestamp is None or options.latest_if_no_record_is_later:
             return
@@ -75,14 +75,14 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """A batch reader that takes filters.
+    """A batch reader that accepts filters.
 
-    It is a class of its own because Spark refuses every read of one that could take filters while
+    It is a separate class because Spark refuses every read of a reader with `pushFilters` while
     ``spark.sql.python.filterPushdown.enabled`` is false.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take over the filters that can be decided before a record is decoded; return the others to Spark."""
+        """Accept the filters that can be evaluated before a record is decoded; return the others to Spark."""
         options = self.options
         for condition in filters:
             pushed = push_filter(condition, options.table.row_filter, options.schema_mode)
@@ -94,12 +94,12 @@ class FilteringBatchReader(BatchReader):
 
 
 def with_filter(options: ReadOptions, row_filter: RowFilter) -> ReadOptions:
-    """Return *options* with another filter."""
+    """Return *options* with *row_filter* as the filter."""
     return msgspec.structs.replace(options, table=msgspec.structs.replace(options.table, row_filter=row_filter))
 
 
 def with_times(options: ReadOptions) -> ReadOptions:
-    """Return *options* with the starting and ending time as conditions on the rows."""
+    """Return *options* with the starting and ending times as conditions on the rows."""
     wanted = options.table.row_filter
     times = {"store_timestamp_min": options.starting_timestamp, "store_timestamp_until": options.ending_timestamp}
     return with_filter(options, msgspec.structs.replace(wanted, **times))

@@ -27,7 +27,7 @@ __all__ = ["DefaultSource", "FilteringSource", "register"]
 class DefaultSource(DataSource):
     """The commit log of one store directory as a table."""
 
-    # What the option ``pushdown`` is where it is not given.
+    # Default of the option ``pushdown``.
     pushdown = False
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -40,7 +40,7 @@ class DefaultSource(DataSource):
         return "reput"
 
     def parsed(self) -> ReadOptions:
-        """Return the options, checked."""
+        """Return the checked options."""
         pushdown = {} if any(name.lower() == "pushdown" for name in self.given) else {"pushdown": str(self.pushdown)}
         return parse_options({**self.given, **pushdown})
 
@@ -51,13 +51,13 @@ class DefaultSource(DataSource):
 
     @advice_noted()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch, for the columns of *schema*."""
+        """Return a batch reader for the columns of *schema*."""
         options = self.parsed()
         return (FilteringBatchReader if options.pushdown else BatchReader)(options, schema)
 
     @advice_noted()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream, for the columns of *schema*."""
+        """Return a stream reader for the columns of *schema*."""
         return StreamReader(self.parsed(), schema)
 
     @advice_noted()
@@ -72,12 +72,12 @@ class DefaultSource(DataSource):
 
 
 class FilteringSource(DefaultSource):
-    """The same, with filters pushed down unless ``pushdown`` says otherwise."""
+    """The same source, but with filter push-down on by default."""
 
     pushdown = True
 
 
 def register(spark: SparkSession) -> None:
-    """Let queries of this session push filters of topic, queue, offsets and time down to the log."""
+    """Let queries of this session push filters on topic, queue, offsets and time down to the log."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(FilteringSource)

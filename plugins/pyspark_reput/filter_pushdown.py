@@ -1,7 +1,7 @@
-"""Filters of a query that can be decided from a record's header, before its body is touched.
+"""Filters of a query that can be evaluated from a record's header, before its body is read.
 
-What is taken over holds exactly, so that Spark need not look again: comparisons of topic, queue, offsets and store time
-with a constant. Everything else stays with Spark.
+Accepted filters are applied exactly, so Spark need not evaluate them again: comparisons of topic, queue, offsets and
+store time with a constant. Spark evaluates all others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from reput.table import RowFilter
 
 __all__ = ["push_filter"]
 
-# Column to the condition of `RowFilter` that bounds it.
+# Column to the field of `RowFilter` that bounds it.
 RANGE_FIELDS = {
     "rocketmq": {
         "queueOffset": "queue_offset",
@@ -45,7 +45,7 @@ Bounds = tuple[int | None, int | None]
 
 
 def push_filter(condition: Filter, wanted: RowFilter, schema_mode: str) -> RowFilter | None:
-    """Return *wanted* narrowed by *condition*, None where it cannot be decided exactly from a header."""
+    """Return *wanted* narrowed by *condition*, None if a header is not enough to evaluate it exactly."""
     column = ".".join(getattr(condition, "attribute", ()))
     set_field = SET_FIELDS.get(schema_mode, {}).get(column)
     if set_field is not None:
@@ -57,7 +57,7 @@ def push_filter(condition: Filter, wanted: RowFilter, schema_mode: str) -> RowFi
 
 
 def narrowed_set(condition: Filter, wanted: RowFilter, field: str) -> RowFilter | None:
-    """Return *wanted* with only those values of a set that *condition* names."""
+    """Return *wanted* with a set restricted to the values in *condition*."""
     if isinstance(condition, EqualTo):
         values = frozenset({condition.value})
     elif isinstance(condition, In):
@@ -69,7 +69,7 @@ def narrowed_set(condition: Filter, wanted: RowFilter, field: str) -> RowFilter 
 
 
 def narrowed_range(condition: Filter, wanted: RowFilter, field: str) -> RowFilter | None:
-    """Return *wanted* with a narrower range of whole numbers."""
+    """Return *wanted* with a narrower range of integers."""
     bounds = BOUNDS_OF.get(type(condition))
     value = getattr(condition, "value", None)
     if bounds is None or not isinstance(value, int | datetime):
@@ -85,12 +85,12 @@ def narrowed_range(condition: Filter, wanted: RowFilter, field: str) -> RowFilte
 
 
 def floor(value: int | datetime) -> int:
-    """Return a number as it is, a time in whole ms since 1970, rounded down."""
+    """Return a number unchanged, a time as whole ms since 1970, rounded down."""
     return (value - EPOCH) // MILLISECOND if isinstance(value, datetime) else value
 
 
 def ceiling(value: int | datetime) -> int:
-    """Return a number as it is, a time in whole ms since 1970, rounded up."""
+    """Return a number unchanged, a time as whole ms since 1970, rounded up."""
     return -((EPOCH - value) // MILLISECOND) if isinstance(value, datetime) else value
 
 

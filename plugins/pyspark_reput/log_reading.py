@@ -1,4 +1,4 @@
-"""What batch reads and streams share: the table of the asked columns, partitions, and the rows of one."""
+"""Code shared by batch reads and streams: the table with the chosen columns, partitions, and the rows of one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def with_columns(options: ReadOptions, schema: StructType) -> ReadOptions:
     """Return *options* with the columns of *schema*, which Spark or the user chose.
 
     Raises:
-        ConfigError: a column is not there, or has another type.
+        ConfigError: a column does not exist, or has another type.
     """
     columns = chosen_columns(options, schema)
     if options.schema_mode in ("ranges", "damage"):
@@ -55,8 +55,8 @@ def partitions_of(splits: list[Split]) -> list[LogPartition]:
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of *partition*. Runs in a worker of any machine that sees the store under the same path."""
-    # Spark makes a partition of its own where there is none.
+    """Yield the rows of *partition*. Runs in a worker on any machine that sees the store under the same path."""
+    # If there are no partitions, Spark creates one of its own.
     if not isinstance(partition, LogPartition):
         return
     if options.schema_mode == "ranges":

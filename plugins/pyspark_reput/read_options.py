@@ -1,7 +1,7 @@
 """ReadOptions: the options of ``spark.read.format("reput")`` and ``readStream``, named after Spark's Kafka source.
 
-Names may be written in any case. An unknown one is refused with the nearest known name, because a misspelled option
-that is ignored reads the wrong rows.
+Names are case-insensitive. An unknown name is refused with the nearest known one, because ignoring a misspelled option
+would read the wrong rows.
 """
 
 from __future__ import annotations
@@ -58,14 +58,15 @@ OPTION_NAMES = (
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one read or stream was asked for.
+    """The options of one read or stream.
 
     Attributes:
-        starting_offset, ending_offset: commit-log offsets, or `EARLIEST` or `LATEST`; None: not said.
+        starting_offset, ending_offset: commit-log offsets, or `EARLIEST` or `LATEST`; None: not given.
         starting_timestamp, ending_timestamp: ms; they win over offsets.
-        latest_if_no_record_is_later: what a starting time behind the last record means; else it is an error.
+        latest_if_no_record_is_later: begin at the end if the starting time is after the last record; else that is an
+            error.
         max_bytes_per_trigger, max_offsets_per_trigger: bounds of one micro-batch; the second counts records.
-        store_id: what the checkpoint of a stream calls the store; None: the store's own id, or the marks, show it.
+        store_id: the store's id in the checkpoint of a stream; None: recognise it by its own id, or by the marks.
     """
 
     store: str
@@ -86,10 +87,10 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """Return the options of Spark's strings.
+    """Parse Spark's option strings.
 
     Raises:
-        ConfigError: one is unknown or has a wrong value; the sentence names it.
+        ConfigError: an option is unknown or has a wrong value; the message names it.
     """
     given = OptionStrings(options)
     starting_offset, starting_queues = given.offsets("startingOffsets")
@@ -180,7 +181,7 @@ def topic_names(given: OptionStrings, topics: str) -> frozenset[str]:
     """Return the topics of ``subscribe``.
 
     Raises:
-        ConfigError: it names none.
+        ConfigError: it names no topic.
     """
     names = frozenset(name for name in map(str.strip, topics.split(",")) if name)
     if not names:
@@ -189,7 +190,7 @@ def topic_names(given: OptionStrings, topics: str) -> frozenset[str]:
 
 
 class OptionStrings:
-    """Options as Spark hands them over: strings, by names in any case."""
+    """Options as Spark passes them: strings, with case-insensitive names."""
 
     def __init__(self, options: Mapping[str, str], names: Iterable[str] = OPTION_NAMES) -> None:
         known = {name.lower(): name for name in names}
@@ -202,15 +203,15 @@ class OptionStrings:
             self.values[known[name.lower()]] = value
 
     def text(self, name: str) -> str | None:
-        """Return an option as it is, None where it was not given."""
+        """Return an option unchanged, None if it was not given."""
         return self.values.get(name)
 
     def wrong(self, name: str, wanted: str) -> ConfigError:
-        """Return the error for a value that is not what the option takes."""
+        """Return the error for a value that the option does not accept."""
         return ConfigError(f"the option takes {wanted}: option={name} value={self.values[name]!r}")
 
     def store(self) -> str:
-        """Return the store directory as an absolute path; ``file:`` addresses are taken for one."""
+        """Return the store directory as an absolute path; the option may be a ``file:`` URL."""
         path = self.text("path")
         if not path:
             raise ConfigError("name the store directory: option=path", 'Write .load("/path/of/the/store").')
@@ -237,7 +238,7 @@ class OptionStrings:
         return value.lower() == "true"
 
     def optional_number(self, name: str) -> int | None:
-        """Return a whole number that is not negative, None where it was not given."""
+        """Return a non-negative integer, None if it was not given."""
         value = self.text(name)
         if value is None:
             return None
@@ -246,7 +247,7 @@ class OptionStrings:
         return int(value)
 
     def number(self, name: str, default: int) -> int:
-        """Return a whole number of at least one."""
+        """Return an integer of at least one."""
         value = self.optional_number(name)
         if value == 0:
             raise self.wrong(name, "a number of at least one")
@@ -263,7 +264,7 @@ class OptionStrings:
         return int(match[1]) * SIZE_UNITS[match[2]]
 
     def offsets(self, name: str) -> tuple[int | None, dict[tuple[str, int], int]]:
-        """Return a commit-log offset, or the queue offsets of single queues, of an option of one of Kafka's forms."""
+        """Return the commit-log offset or the offsets by queue of an option in one of the forms of Kafka's source."""
         value = self.text(name)
         if value is None:
             return None, {}

@@ -1,16 +1,16 @@
-"""Rows as messages: what columns a frame may have that is written into a store, and what they become.
+"""Rows as messages: which columns a frame written into a store may have, and what they become.
 
     topic                   string; or the option ``topic`` for all rows
     body, value             binary or string; null: no bytes
     tags                    string
-    keys, key               string, keys separated by spaces; binary is taken for UTF-8
+    keys, key               string, keys separated by spaces; binary is decoded as UTF-8
     properties              map of strings
     queueId, partition      int, 0 without it
     flag                    int, 0 without it
     bornTimestamp           timestamp; the time of storing without it
 
-What only the store can give - offsets, ids, sizes, store time and host - is ignored, so that rows that were read from a
-store can be written as they are. Every other column is refused, because its values would be lost.
+Columns that only the store can fill (offsets, ids, sizes, store time and host) are ignored, so rows read from a store
+can be written unchanged. Every other column is refused, because its values would be lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reput.store.record.message import Message, MessageExtBrokerInner, check_top
 
 __all__ = ["check_columns", "check_types", "messages_of", "plain_rows"]
 
-# Column to what it is in the staged rows; the first of two that is there counts.
+# Column to its field in the staged rows. Two columns of one field are refused.
 COLUMNS = {
     "topic": "topic",
     "body": "body",
@@ -41,7 +41,7 @@ COLUMNS = {
     "bornTimestamp": "born_timestamp",
 }
 WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
-# What each may be, in Spark's words.
+# The Spark types that each field accepts.
 TYPES = {
     "topic": ("string",),
     "body": ("string", "binary"),
@@ -52,7 +52,7 @@ TYPES = {
     "flag": WHOLE_NUMBERS,
     "born_timestamp": ("timestamp",),
 }
-# The type of a column that has nothing but null.
+# The type of a column that holds only nulls.
 NOTHING = "void"
 GIVEN_BY_THE_STORE = frozenset(
     (
@@ -69,7 +69,7 @@ GIVEN_BY_THE_STORE = frozenset(
         "storeHost",
         "preparedTransactionOffset",
         "brokerName",
-        # Of Kafka's source, and of lakes.
+        # Columns of Kafka's source, and of lakes.
         "offset",
         "timestamp",
         "timestampType",
@@ -82,10 +82,10 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 def check_columns(names: list[str], topic: str | None) -> None:
-    """Refuse a frame whose rows are no messages.
+    """Refuse a frame whose rows cannot become messages.
 
     Raises:
-        ConfigError: a column is unknown or comes twice, or there is neither topic nor body.
+        ConfigError: a column is unknown, two columns are the same field, or the topic or the body is missing.
     """
     seen: dict[str, str] = {}
     for name in names:
@@ -107,13 +107,13 @@ def check_columns(names: list[str], topic: str | None) -> None:
 
 
 def check_types(types: Mapping[str, str]) -> None:
-    """Refuse columns whose values would be taken for something else, as a number for a body.
+    """Refuse columns whose values would be misread, such as a number as a body.
 
     Args:
         types: Spark's short name of each column's type.
 
     Raises:
-        ConfigError: one has a type that its field of a message cannot have.
+        ConfigError: a column has a type that its message field does not accept.
     """
     for name, given in types.items():
         wanted = TYPES.get(COLUMNS.get(name, ""))
@@ -125,21 +125,21 @@ def check_types(types: Mapping[str, str]) -> None:
 
 
 def plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield rows with the fields of messages as keys, those of other columns left out."""
+    """Yield rows keyed by message field, without the other columns."""
     names = [name for name in batch.schema.names if name in COLUMNS]
     for row in batch.select(names).to_pylist(maps_as_pydicts="strict"):
         yield {COLUMNS[name]: value for name, value in row.items()}
 
 
 def messages_of(batch: pa.RecordBatch, topic: str | None, mark: tuple[str, str] | None = None) -> list[Message]:
-    """Return the message of each row, checked as far as one can without the store.
+    """Return the message of each row, checked as far as possible without the store.
 
     Args:
-        topic: of all rows; None: they have one.
-        mark: a property that is added to each.
+        topic: topic of all rows; None: each row has its own.
+        mark: a property to add to each message.
 
     Raises:
-        MessageIllegal: RocketMQ would refuse one.
+        MessageIllegal: RocketMQ would refuse a message.
     """
     found: list[Message] = []
     for row in plain_rows(batch):
@@ -172,7 +172,7 @@ def as_text(value: Any) -> str | None:
     """Return keys as text.
 
     Raises:
-        MessageIllegal: they are bytes that are no UTF-8.
+        MessageIllegal: they are bytes, but not UTF-8.
     """
     if not isinstance(value, bytes):
         return str(value) if value else None

@@ -1,4 +1,4 @@
-"""Spark's schema of the rows, and the way back from the columns that a user asked for."""
+"""Spark's schema of the rows, and the columns that a user's schema selects from it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def arrow_schema(options: ReadOptions) -> pa.Schema:
 
 
 def spark_schema(options: ReadOptions) -> StructType:
-    """Return the whole schema of the chosen mode as Spark's."""
+    """Return the whole schema of the chosen mode as a Spark type."""
     schema: StructType = from_arrow_schema(arrow_schema(options))
     return schema
 
 
 def chosen_columns(options: ReadOptions, schema: StructType) -> tuple[str, ...]:
-    """Return the columns of *schema*, which may be some of the mode's, in any order.
+    """Return the columns of *schema*: any of the mode's, in any order.
 
     Raises:
-        ConfigError: one is not the mode's, or has another type.
+        ConfigError: a column is not in the mode's schema, or has another type.
     """
     known = {field.name: field.dataType for field in spark_schema(options).fields}
     for field in schema.fields:

@@ -1,7 +1,7 @@
 """``df.write.format("reput")`` and ``df.writeStream.format("reput")``: rows into the log of a store.
 
-Workers check the rows and hand them over in files; the commit, beside the driver, puts them, because one process writes
-a log. Nobody else may have the store open meanwhile.
+Workers check the rows and stage them in files. The commit runs beside the driver and puts them, because only one
+process may write a log. No other process may have the store open for writing at that time.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from reput.table.advice_notes import advice_noted
 
 __all__ = ["StoreStreamWriter", "StoreWriter", "WriteOptions"]
 
-# The last is Spark's own, which it hands over with the others.
+# The last one is Spark's own, which it passes along with the others.
 OPTION_NAMES = ("path", "topic", "writeId", "checkpointLocation")
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 
 class WriteOptions:
-    """Where rows go: the store, the topic of all of them if they have none, and the name of this write."""
+    """Where rows go: the store, the topic for all rows if they have none, and the name of this write."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         """
         Raises:
-            ConfigError: an option or a column is unknown, or rows are to be overwritten.
-            StoreError: the directory is no store, and none can be made there.
+            ConfigError: an option or a column is unknown, or the mode is overwrite.
+            StoreError: the directory is not a store, and none can be made there.
         """
         if overwrite:
             raise ConfigError("a log is only ever appended to: mode=overwrite", 'Write .mode("append").')
@@ -51,7 +51,7 @@ class WriteOptions:
 
 
 class StagedRows(WriterCommitMessage):
-    """The rows of one task, in a file; *write_id*: of the write, as the task knows it."""
+    """The staged rows of one task, in one file; *write_id*: the write's name, as determined by the task."""
 
     def __init__(self, write_id: str, file_name: str, row_count: int) -> None:
         self.write_id = write_id
@@ -60,7 +60,7 @@ class StagedRows(WriterCommitMessage):
 
 
 class StoreWriter(DataSourceArrowWriter):
-    """A batch. With a name of its own, a write that is repeated puts nothing."""
+    """Writes a batch. If the write has a ``writeId``, repeating it puts nothing."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -75,12 +75,12 @@ class StoreWriter(DataSourceArrowWriter):
         put(self.options, 0, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what was handed over."""
+        """Remove the staged files, unless a commit in progress still needs them."""
         remove(self.options, messages)
 
 
 class StoreStreamWriter(DataSourceStreamArrowWriter):
-    """A stream. Spark may commit a micro-batch again after a restart; it is not put twice."""
+    """Writes a stream. If Spark commits a micro-batch again after a restart, it is not put twice."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -94,16 +94,16 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
         put(self.options, batchId, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove what was handed over, unless a commit that was begun still needs it."""
+        """Remove the staged files, unless a commit in progress still needs them."""
         remove(self.options, messages)
 
 
 @advice_noted()
 def query_id() -> str:
-    """Return the id of the streaming query that this task belongs to, which its checkpoint keeps.
+    """Return the id of this task's streaming query; its checkpoint keeps the id.
 
     Raises:
-        ConfigError: Spark does not tell.
+        ConfigError: Spark does not provide it.
     """
     context = TaskContext.get()
     found = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
@@ -116,7 +116,7 @@ def query_id() -> str:
 
 @advice_noted()
 def stage(options: WriteOptions, write_id: str, batches: Iterator[pa.RecordBatch]) -> StagedRows:
-    """Write the rows of one task where the commit finds them."""
+    """Write the rows of one task to a staged file."""
     name = f"{uuid.uuid4().hex}.arrow"
     return StagedRows(write_id, name, stage_rows(Path(options.store), write_id, name, batches, options.topic))
 
@@ -131,7 +131,7 @@ def put(options: WriteOptions, batch: int, messages: Sequence[WriterCommitMessag
 
 
 def remove(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Remove the files of tasks whose batch was given up, unless the ledger names them."""
+    """Remove the files of an aborted batch's tasks, unless the ledger's unfinished batch names them."""
     for message in messages:
         if isinstance(message, StagedRows):
             store = Path(options.store)

@@ -1,12 +1,13 @@
-"""Positions of a stream in the log, as Spark's checkpoint keeps them, and the log that they are held against.
+"""Positions of a stream in the log, as Spark's checkpoint keeps them, and their comparison with the log.
 
-A position is exclusive: all below *offset* was read.
+A position is exclusive: everything below *offset* was read.
 
     {"v": 1, "store": "<store id>", "epoch": <n>, "offset": <commit-log offset>,
      "marks": [[<commit-log offset>, <size>, <store time>, <body CRC>], ...]}
 
-A checkpoint goes on with the store of its id. A store that reput never wrote has no id that its broker's retention
-leaves alone, and one gets an id when reput first writes it: then the marks decide, see `reput.table.log_marks`.
+A checkpoint continues with the store that has its id. A store that reput never wrote has no id that survives its
+broker's retention; it gets a lasting one when reput first writes it. In both cases the marks decide, see
+`reput.table.log_marks`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ OFFSET_VERSION = 1
 
 
 class StreamOffset(msgspec.Struct, frozen=True, rename={"version": "v"}):
-    """Where a stream is. *marks* are of what it has read; those of an older reput have none."""
+    """The position of a stream. *marks* cover what it has read; a position written by an older reput has none."""
 
     version: int
     store: str
@@ -40,7 +41,7 @@ class StreamOffset(msgspec.Struct, frozen=True, rename={"version": "v"}):
 class StreamPositions:
     """Positions of one stream in the log of *table*.
 
-    *given*: what the checkpoint calls the store, as the option ``storeId`` says.
+    *given*: the store's id in the checkpoint, from the option ``storeId``.
     """
 
     def __init__(self, table: LogTable, given: str | None) -> None:
@@ -49,11 +50,11 @@ class StreamPositions:
         identity = read_identity(table.store_directory)
         self.recorded = None if identity is None else identity.store_id
         self.store_id = self.recorded or given or table.store_id
-        # The last position that the log was found to go on from.
+        # The last position that the log was found to continue.
         self.known: StreamOffset | None = None
 
     def offset(self, commit_log_offset: int) -> dict[str, Any]:
-        """Return a position of the present history, as Spark keeps it."""
+        """Return a position in the current history, in the form of Spark's checkpoint."""
         segments = self.table.segments
         known = [] if self.known is None else self.known.marks
         begin = self.table.offset_min if self.known is None else self.known.offset
@@ -69,10 +70,10 @@ class StreamPositions:
         return found
 
     def position(self, offset: dict[str, Any], log_end: int) -> int:
-        """Return the commit-log offset of a position that Spark kept.
+        """Return the commit-log offset of a position from Spark's checkpoint.
 
         Raises:
-            StoreError: it is of another store, or of a history that the log has left.
+            StoreError: it belongs to another store, or to a history that the log no longer has.
         """
         try:
             known = msgspec.convert(offset, StreamOffset)
@@ -110,10 +111,10 @@ class StreamPositions:
         return known.offset
 
     def require_marks(self, known: StreamOffset, compared: MarkComparison) -> None:
-        """Refuse a checkpoint whose store is neither known by its id nor by its marks.
+        """Refuse a checkpoint whose store can be recognised neither by its marks nor by its derived id.
 
         Raises:
-            StoreError: it is such a one.
+            StoreError: neither matches this store.
         """
         if compared.agrees or (not known.marks and known.store == derive_store_id(self.table.segments)):
             return

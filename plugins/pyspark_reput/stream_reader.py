@@ -1,7 +1,7 @@
 """Streams: ``spark.readStream.format("reput")``.
 
-A checkpoint of another store is refused, and one whose history the log has left: what was read there is gone. See
-`stream_position`.
+It refuses a checkpoint of another store, and one whose history the log no longer has: the log was cut below what the
+stream has read. See `stream_position`.
 
 `initialOffset`, `latestOffset`, `partitions` and `commit` run in one long-lived process per stream, `read` in workers.
 """
@@ -34,7 +34,7 @@ __all__ = ["StreamOffset", "StreamReader"]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the log, never beyond what is durable unless that was asked for."""
+    """Follows the log; it reads beyond the durable end only with ``reads=appended``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         for name, value in (("endingOffsets", options.ending_offset), ("endingTimestamp", options.ending_timestamp)):
@@ -47,7 +47,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target: int | None = None
 
     def log(self) -> LogTable:
-        """Return the table, opened when it is first needed: Spark sends this object from process to process before."""
+        """Return the table, opened on first use, because Spark first pickles this object between processes."""
         if self.table is None:
             table = open_table(self.options)
             self.table, self.positions = table, StreamPositions(table, self.options.store_id)
@@ -58,31 +58,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.log().find_durable_end() if self.options.reads == "durable" else self.log().find_end()
 
     def offset(self, commit_log_offset: int) -> dict[str, Any]:
-        """Return a position of the present history as Spark keeps it."""
+        """Return a position in the current history, in the form of Spark's checkpoint."""
         self.log()
         return self.positions.offset(commit_log_offset)
 
     def position(self, offset: dict[str, Any]) -> int:
-        """Return the commit-log offset of a position that Spark kept.
+        """Return the commit-log offset of a position from Spark's checkpoint.
 
         Raises:
-            StoreError: it is of another store, or of a history that the log has left.
+            StoreError: it belongs to another store, or to a history that the log no longer has.
         """
         log_end = self.log().find_end()
         return self.positions.position(offset, log_end)
 
     @advice_noted()
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins. Spark asks more than once and wants one answer."""
+        """Return where a new query begins. Spark calls this repeatedly and expects the same answer."""
         if self.first is None:
             self.first = self.offset(self.find_first())
         return self.first
 
     def find_first(self) -> int:
-        """Return where the options say that a new query begins. One with a checkpoint outlives its topics.
+        """Return where a new query begins according to the options.
+
+        Only a new query requires its topics to exist; one with a checkpoint continues after their deletion.
 
         Raises:
-            ConfigError: a topic is asked for that the store does not have, or a time at which it stored nothing more.
+            ConfigError: the store lacks a requested topic, or has no record at or after the starting time.
         """
         options, table = self.options, self.log()
         require_topics(table, asked_topics(options.table.row_filter))
@@ -97,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return found
         if options.starting_offset is None:
             require_queue_offsets(table)
-            # As in Kafka's source: with single queues' offsets a query begins with them, else with what comes.
+            # As in Kafka's source: if offsets are given by queue, the query begins with them, else at the end.
             return begin if options.table.row_filter.queue_ranges else until
         if options.starting_offset == EARLIEST:
             return begin
@@ -107,11 +109,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return options.starting_offset if exact else table.aligned(options.starting_offset, until)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Keep the present end as the end of this run."""
+        """Fix the current end as the end of this run."""
         self.target = self.end()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a bound if the options have one. A limit of Spark's has one kind; `limited` keeps to both kinds."""
+        """Return a limit if the options set one. Spark's limit has one kind; `limited` applies both options."""
         if self.options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(self.options.max_bytes_per_trigger)
         if self.options.max_offsets_per_trigger is not None:
@@ -120,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @advice_noted()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next micro-batch; *start* as it is if nothing was appended."""
+        """Return the end of the next micro-batch, or *start* unchanged if nothing was appended."""
         begin = self.position(start)
         end = self.end() if self.target is None else self.target
         if end <= begin:
@@ -130,7 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.offset(end)
 
     def limited(self, begin: int, end: int) -> int:
-        """Return the end of a micro-batch from *begin* on that keeps to every bound of the options."""
+        """Return the end of a micro-batch from *begin* on that respects every limit in the options."""
         options, table = self.options, self.log()
         if options.max_bytes_per_trigger is not None:
             end = table.next_record(begin + options.max_bytes_per_trigger, end)
@@ -139,7 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return how far the log has grown, for the progress that Spark reports."""
+        """Return the log's end, for Spark's progress report."""
         return self.offset(self.end())
 
     @advice_noted()
@@ -157,8 +159,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self.options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the query's own checkpoint says where it is, and this call comes late or never."""
+        """Do nothing: the query's checkpoint holds its position, and Spark makes this call late or never."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the open table: workers open their own."""
+        """Omit the open table: workers open their own."""
         return {name: value for name, value in self.__dict__.items() if name != "positions"} | {"table": None}

@@ -1,12 +1,11 @@
-"""WriteLedger: which batches from Spark are in a store, so that one that comes again is not put twice.
+"""WriteLedger: which batches from Spark are in a store, so that a repeated one is not put twice.
 
-    reput/spark_writes/ledger              of each write its last batch, and where in the log that begins
-    reput/spark_writes/<write>/*.arrow     rows that workers handed over; gone once they are in the log
+    reput/spark_writes/ledger              the last batch of each write, and where in the log it begins
+    reput/spark_writes/<write>/*.arrow     rows staged by workers; removed once they are in the log
 
-A batch goes into the log in three steps: the ledger says that it begins, with its files; its rows are put, each with
-the property `WRITE_PROPERTY`; the log is forced and the ledger says that it is done. A commit that was killed in
-between is completed by the next one, from the same files: the rows that the log has by then are the first ones, and are
-counted.
+A batch goes into the log in three steps: the ledger records its begin and its files; its rows are put, each with the
+property `WRITE_PROPERTY`; the log is forced and the ledger marks the batch as done. If a commit is killed in between,
+the next one completes it from the same files: it counts the rows that are already in the log, which are the first ones.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ ROWS_OF_BATCH = 1024
 
 
 class Written(msgspec.Struct, frozen=True):
-    """The last batch of one write: it begins at *begin* or behind it in the log; *done*: all of it is durable."""
+    """The last batch of one write: it begins in the log at or after *begin*; *done*: all of it is durable."""
 
     batch: int
     begin: int
@@ -63,16 +62,16 @@ class WriteLedger:
         return read_sealed(self.path, dict[str, Written]) or {}
 
     def keep(self, written: Written) -> None:
-        """Say durably how far this write is."""
+        """Record durably how far this write is."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         replace_durably(self.path, seal({**self.read(), self.write_id: written}))
 
     def add(self, batch: int, files: list[str]) -> None:
-        """Put the rows of *files* as batch number *batch*, unless the log has it; it is durable then.
+        """Put the rows of *files* as batch number *batch*, unless the log already has it, and make them durable.
 
         Raises:
             StoreLocked: another process writes the store.
-            StoreFull: the disk has no room; the next attempt goes on behind what was put.
+            StoreFull: the disk is full; the next attempt continues after the rows that were put.
         """
         writer = MessageStore(self.store, store_settings(self.store))
         try:
@@ -86,23 +85,23 @@ class WriteLedger:
                 self.keep(begun)
                 self.complete(writer, begun, 0)
         finally:
-            # The store's own views are brought up to the log by whoever opens it next.
+            # The next process that opens the store brings its views up to date.
             writer.close(views_complete=False)
-        # No task of this write runs now: what is there was left by attempts that failed.
+        # No task of this write runs now, so any remaining files come from failed attempts.
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def force_names(self, files: list[str]) -> None:
-        """Have the staged files found after a power cut, before the ledger counts on them."""
+        """Force the staged files' names to disk, so that they survive a power cut before the ledger refers to them."""
         if files:
             for folder in (self.staging, *self.staging.parents[:3]):
                 Files().force_directory(folder)
 
     def mark(self, batch: int) -> str:
-        """Return what each row of a batch has as its property."""
+        """Return the value of `WRITE_PROPERTY` in each row of a batch."""
         return f"{self.write_id}:{batch}"
 
     def complete(self, writer: MessageStore, begun: Written, put_count: int) -> None:
-        """Put all but the first *put_count* rows, and have them durable."""
+        """Put all but the first *put_count* rows, and wait until they are durable."""
         to_pass = put_count
         for rows in staged_rows(self.staging, begun.files):
             if to_pass >= rows.num_rows:
@@ -112,12 +111,12 @@ class WriteLedger:
             writer.put_batch(messages_of(rows.slice(to_pass), self.topic, mark))
             to_pass = 0
         while not writer.durability.wait(writer.appended):
-            # The disk is slow. If it fails, that is an error.
+            # A timeout means that the disk is slow. A failing disk raises.
             continue
         self.keep(msgspec.structs.replace(begun, done=True))
 
     def count_put(self, writer: MessageStore, begun: Written) -> int:
-        """Return how many rows of a batch the log has, whose commit was killed."""
+        """Return how many rows of a batch with a killed commit are in the log."""
         scan = LogScan(self.store, needs_properties=True)
         mark, count, at = self.mark(begun.batch), 0, begun.begin
         try:
@@ -133,7 +132,7 @@ class WriteLedger:
 
 
 def make_store(store: Path) -> None:
-    """Make a store where there is none, before workers leave their rows in it.
+    """Make a store if there is none, before workers stage rows in it.
 
     Raises:
         NotAStore: the directory has files in it, but no commit log.
@@ -143,10 +142,10 @@ def make_store(store: Path) -> None:
 
 
 def staging_folder(store: Path, write_id: str) -> Path:
-    """Return where the rows of one write wait.
+    """Return the staging folder of one write.
 
     Raises:
-        ConfigError: the name would not do for a folder.
+        ConfigError: the name is not usable as a folder name.
     """
     if not LEGAL_WRITE_ID.fullmatch(write_id):
         raise ConfigError(
@@ -156,10 +155,10 @@ def staging_folder(store: Path, write_id: str) -> Path:
 
 
 def stage_rows(store: Path, write_id: str, file_name: str, batches: Iterator[pa.RecordBatch], topic: str | None) -> int:
-    """Check the rows of one task, write them where the commit finds them, and return how many there are.
+    """Check the rows of one task, write them to the staging folder, and return how many there are.
 
     Raises:
-        MessageIllegal: RocketMQ would refuse one.
+        MessageIllegal: RocketMQ would refuse a row.
     """
     folder = staging_folder(store, write_id)
     body_size_max = store_settings(store).max_message_size
@@ -191,5 +190,5 @@ def staged_rows(folder: Path, files: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def store_settings(store: Path) -> Settings:
-    """Return the settings that are recorded with the store."""
+    """Return the settings recorded with the store."""
     return load_store_settings(store).settings
