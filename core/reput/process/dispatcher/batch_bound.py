@@ -1,9 +1,9 @@
-"""BatchBound: how many records, and how many bytes of the log, the next batch of a dispatcher may have.
+"""BatchBound: the maximum number of records, and of log bytes, in the next batch of a dispatcher.
 
-A dispatcher that is far behind must not get so much at once that its time limit ends it, since it would get the same
-again at its next start. So a life begins with a small batch. Batches grow while they are quick, up to what the plugin
-declares, and shrink when one comes near its time limit. After a kill in the middle of a batch the next life begins with
-a fraction of that batch.
+A dispatcher that is far behind must not get a batch so large that its time limit ends it: it would get the same batch
+again at its next start. So each process begins with a small batch. Batches grow while they are quick, up to the
+declared maximum, and shrink when one comes near its time limit. After a kill in the middle of a batch the next process
+begins with a fraction of that batch.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ __all__ = ["BatchBound", "BatchSize", "smaller_batch"]
 
 RECORD_COUNT_MAX = 16_384
 SIZE_MAX = 16 << 20
-# A plugin that reads the log itself would rather have one segment than 64 pieces.
+# For a plugin that reads the log itself, one segment is better than 64 pieces.
 POSITIONS_SIZE_MAX = 1 << 30
-# The first batch of a life: what one record costs is not known yet.
+# The first batch of a process: the cost of one record is not known yet.
 RECORD_COUNT_BEGIN = 256
-# Below it a batch that took long is not made smaller: its time is probably the same for one record and for many.
+# A slow batch below this count does not shrink further: it probably takes as long for one record as for many.
 RECORD_COUNT_SHRUNK_MIN = 64
-# Shares of the time limit: quicker batches may double, slower ones are halved. Between the two lies what a machine that
-# grows busy takes away.
+# Shares of the time limit: after quicker batches the bound may double, after slower ones it is halved. The range
+# between them allows for a machine that gets busier.
 QUICK_SHARE = 1 / 8
 SLOW_SHARE = 1 / 2
-# One that was killed has had all its time, and the machine may be busier than it was when batches grew.
+# A killed batch used its whole time limit, and the machine may be busier than when batches grew.
 KILLED_SHARE = 8
 
 
 class BatchSize(NamedTuple):
-    """Records of a batch, 0 where a plugin gets positions alone, and bytes of the log that it covers."""
+    """Records of a batch (0 if the plugin gets only positions) and log bytes that it covers."""
 
     record_count: int
     size: int
 
 
 class Declared(Protocol):
-    """Of a `DispatcherDescription`, what concerns batches."""
+    """The part of a `DispatcherDescription` that concerns batches."""
 
     @property
     def feeds(self) -> str: ...
@@ -49,14 +49,14 @@ class Declared(Protocol):
 
 
 class BatchBound:
-    """The bound of one life of a dispatcher.
+    """The batch bound of one run of a dispatcher.
 
     Args:
         time_max_s: time limit of one batch.
-        begin: bound of the first batch; None: nothing went wrong before.
+        begin: bound of the first batch; None: no earlier batch was killed.
 
     Attributes:
-        record_count: of the next batch, at most. size: bytes of the log, at most, but one record always goes.
+        record_count: maximum records of the next batch. size: maximum log bytes, but one record is always allowed.
     """
 
     def __init__(self, declared: Declared, time_max_s: float, begin: BatchSize | None = None) -> None:
@@ -69,7 +69,7 @@ class BatchBound:
         self.size = max(1, min(first.size, self.size_max))
 
     def took(self, batch: BatchSize, seconds: float) -> None:
-        """Take up how long a batch took."""
+        """Adapt the bound to the time that a batch took."""
         if seconds > self.time_max_s * SLOW_SHARE:
             self.record_count = max(min(self.record_count, RECORD_COUNT_SHRUNK_MIN), self.record_count // 2)
         elif seconds < self.time_max_s * QUICK_SHARE:
@@ -81,5 +81,5 @@ class BatchBound:
 
 
 def smaller_batch(killed: BatchSize) -> BatchSize:
-    """Return with what to begin after a process was killed in the middle of a batch."""
+    """Return the first bound for the next process, after one was killed in the middle of a batch."""
     return BatchSize(max(1, killed.record_count // KILLED_SHARE), max(1, killed.size // KILLED_SHARE))

@@ -1,4 +1,4 @@
-"""Checks of the cursors that a plugin returns: when its view starts, when it was rebuilt, and after a flush."""
+"""Checks of the cursors that a plugin returns: at a start, after a rebuild, and after a flush."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = [
 
 
 class StartRefused(DispatcherError):
-    """The view cannot go on with this store, and another try would not help."""
+    """The view cannot continue with this store, and a retry would not help."""
 
 
 def returned_cursor(name: str, method: str, cursor: object) -> Cursor | None:
-    """Return what *method* of the plugin returned.
+    """Return *cursor*, which the plugin's *method* returned.
 
     Raises:
         DispatcherError: it is not a cursor.
@@ -40,10 +40,10 @@ def check_started(
     Args:
         is_empty: the folders of the view are empty.
         builds_anew: the view is built from the beginning of the log.
-        came_to: commit-log offset that a view elsewhere has reached before; 0: not known.
+        came_to: commit-log offset that a view elsewhere reached before; 0: not known.
 
     Raises:
-        StartRefused: the view lies elsewhere, and its folder does not say how far it has come.
+        StartRefused: the view lies elsewhere, and its folder does not show how far it has come.
     """
     if not is_empty:
         return
@@ -63,7 +63,7 @@ def check_started(
 def history_difference(
     name: str, epochs: Epochs, cursor: Cursor, commit_log_offset_min: int, appended: int | None
 ) -> Cursor | None:
-    """Return where the log's history leaves that of the view, None if the view can go on from *cursor*.
+    """Return where the log's history diverges from the view's, or None if the view can continue from *cursor*.
 
     Raises:
         StartRefused: *cursor* belongs to another store.
@@ -73,13 +73,13 @@ def history_difference(
     except StoreError as error:
         raise StartRefused(f"{error} dispatcher={name}", error.advice) from None
     if difference is None and appended is not None and cursor.commit_log_offset > appended:
-        # The epochs know of no cut there, so the view takes in again all that the log can still tell.
+        # The epochs record no cut there, so the view starts again at the first offset that the log holds.
         return Cursor(epochs.store_id, epochs.epoch, commit_log_offset_min, 0)
     return difference
 
 
 def rebuild_refused(name: str, commit_log_offset: int, needed: RebuildNeeded) -> StartRefused:
-    """Return the error of a view elsewhere that would have to be rebuilt: all of the log would be sent there again."""
+    """Return the error for a view elsewhere that would need a rebuild: the whole log would be sent there again."""
     reason = str(needed.__cause__ or needed) or "the log's history differs from the view's, which cannot be truncated"
     return StartRefused(
         f"the view lies elsewhere, and only an operator may have it rebuilt: dispatcher={name} "
@@ -89,7 +89,7 @@ def rebuild_refused(name: str, commit_log_offset: int, needed: RebuildNeeded) ->
 
 
 def rebuilt_twice(name: str, commit_log_offset: int) -> DispatcherError:
-    """Return the error of a dispatcher that asks for a rebuild although nothing was flushed since the last one."""
+    """Return the error for a dispatcher that asks for a rebuild without a flush since the last one."""
     return DispatcherError(
         f"the dispatcher asks for a rebuild right after a rebuild: dispatcher={name} "
         f"commit_log_offset={commit_log_offset}"

@@ -1,7 +1,7 @@
-"""DispatcherLoop: brings one view up to the log, batch by batch. The same loop runs in a process of its own and inline.
+"""DispatcherLoop: brings one view up to the log, batch by batch. The same loop runs in a dispatcher process and inline.
 
-It is an agent: `do_work` does a little and returns how much, and `waiting` says what to wait for when there is nothing
-to do. The caller parks. One thread.
+It is an agent: `do_work` does a little and returns how much, and `waiting` returns what to wait for when there is
+nothing to do. The caller parks. One thread.
 
     start ──▶ cursor compared with the epochs ──▶ truncate, or empty the view and start again
                       │
@@ -11,12 +11,12 @@ to do. The caller parks. One thread.
                       ▼                            │
              following: frames of the ring ────────┘
 
-The loop never dispatches beyond the bound: what is appended (or durable, as declared), and the progress of its
-predecessors. Joining leaves no gap: the reader first joins at the ring's end and then reads the log up to what was
-appended there, so each record comes from one or the other. The loop's own position cuts off what comes from both.
+The loop never dispatches beyond the bound: the appended (or durable, as declared) end of the log, and the progress of
+its predecessors. Joining leaves no gap: the reader first joins at the ring's end and then reads the log up to the
+offset appended there, so each record comes from one or the other. The loop's own position drops duplicates.
 
-Jobs of their own: `ViewFlush` makes the view durable, `LetterReplay` hands out dead letters, `LogReading` reads the
-log, `PendingFrames` cuts batches from frames, `Shortage` sets the pauses after `RetryLater`. What is left is one state
+Separate classes: `ViewFlush` makes the view durable, `LetterReplay` hands out dead letters, `LogReading` reads the
+log, `PendingFrames` cuts batches from frames, `Shortage` sets the pauses after `RetryLater`. The rest is one state
 machine and stays in one module: starting, catching up, following and ending all move the position of the view.
 """
 
@@ -55,17 +55,17 @@ from reput_hooks import CommitLogDispatcher, Cursor, DispatchBatch, DispatcherDe
 
 __all__ = ["DispatcherLoop"]
 
-# A back-stop: whatever has work for the loop wakes it.
+# A back-stop: every source of work wakes the loop.
 PARK_S = 0.1
-# After a batch of so many rows the loop rests for a while, in which more gather: fewer and larger batches are
-# dispatched, and the writer need not wake the loop for each record. After fewer rows it rests only if nothing waits for
-# the view; more rows are a backlog, which goes on.
+# After a batch of this many rows the loop rests while more rows gather: it dispatches fewer, larger batches, and the
+# writer need not wake it for each record. After fewer rows it rests only if no reader waits for the view. More rows
+# are a backlog, and the loop continues without a rest.
 GATHER_ROWS_MIN = 3
 GATHER_ROWS_MAX = 1024
 GATHER_MS = 4
-# Bytes of the log that are left when the loop joins the ring; few enough that the ring holds what comes meanwhile.
+# Bytes of the log left when the loop joins the ring; few enough that the ring can hold what is put meanwhile.
 JOIN_DISTANCE = 16 << 20
-# Flush intervals for which a drained loop waits for the durable cursors of its predecessors, if they run on.
+# Flush intervals for which a drained loop waits for the durable cursors of predecessors that still run.
 END_PATIENCE = 2
 
 
@@ -73,7 +73,7 @@ class DispatcherLoop:
     """The loop of one dispatcher.
 
     Args:
-        create: makes the plugin's dispatcher, also again after its view was emptied.
+        create: creates the plugin's dispatcher, and again after its view was emptied.
         reader: the ring.
         cell: where the loop publishes its numbers.
         predecessors: cells of the enabled dispatchers that this one comes after.
@@ -81,16 +81,16 @@ class DispatcherLoop:
         flush_interval_s, flush_time_max_s: see `ViewFlush`.
         dispatch_time_max_s: time limit of one batch; batches grow and shrink by it.
         first_batch: bound of the first batch, after one that took too long; None: no batch did.
-        view_elsewhere: only an operator may have the view rebuilt.
-        came_to: commit-log offset that such a view has reached before; None: not known.
-        count_from_first: count records from the first one that is there, instead of from the log's birth.
+        view_elsewhere: the view may be rebuilt only by an operator.
+        came_to: commit-log offset that such a view reached before; None: not known.
+        count_from_first: count records from the first one in the log, instead of from the log's birth.
         builds_anew: the view is built from the log's beginning, in empty folders.
         now: monotonic seconds.
 
     Attributes:
-        cursor: up to where the view is dispatched.
+        cursor: the position up to which the view is dispatched.
         gather_ms: milliseconds for which frames may gather before the next call of `do_work`.
-        is_awaited: the last frames were few, and something waits for the view.
+        is_awaited: the last frames were few, and a reader waits for the view.
         finished: a requested stop is done; do not call the loop again.
     """
 
@@ -173,7 +173,7 @@ class DispatcherLoop:
         self.expired_below = 0
         self.following = False
         self.joined: int | None = None
-        # Deletions of topics that were passed on at the present position.
+        # Number of topic deletions passed to the plugin at the current position.
         self.deletions_here = 0
         self.retry: RetriedBatch | None = None
         self.resume_at = 0.0
@@ -182,23 +182,23 @@ class DispatcherLoop:
         self.worked_at = now()
         self.stop: StopMode | None = None
         self.drain_target: int | None = None
-        # The view was emptied, and nothing of it was flushed since.
+        # The view was emptied, and has not been flushed since.
         self.rebuilt = False
         # Why the view is being rebuilt, until it has caught up; None: it is not.
         self.built_again: str | None = None
-        # The first unreadable line of the dispatcher's own small files; None: there is none. The loop goes on without.
+        # The first unreadable line of the dispatcher's own small files; None: there is none. The loop ignores them.
         self.damaged_lines: str | None = None
-        # Everything is dispatched, and until then the loop waits to be able to flush it.
+        # The drain is complete, and the loop waits at most until then for its predecessors, to flush.
         self.end_by: float | None = None
         self.finished = False
 
     # Life.
 
     def do_work(self) -> int:
-        """Do a piece of work; return how many batches or changes that were, 0: there was nothing to do.
+        """Do a piece of work; return the number of batches or changes, 0: there was nothing to do.
 
         Raises:
-            Exception: the plugin raised something that `CommitLogDispatcher` does not name. The loop is over.
+            Exception: the plugin raised an exception that `CommitLogDispatcher` does not name. The loop is over.
         """
         self.gather_ms = 0
         try:
@@ -213,16 +213,16 @@ class DispatcherLoop:
         return 1
 
     def alive(self) -> None:
-        """Renew the time limit of the present phase, and of a flush that is being prepared: the plugin is at work."""
+        """Renew the time limit of the current phase, and of a flush that is being prepared: the plugin is working."""
         self.cell.beat()
         self.flushing.alive()
 
     def request_stop(self, stop: StopMode) -> None:
-        """Ask the loop to end; `finished` says when it has. A signal handler may call this."""
+        """Ask the loop to end; it then sets `finished`. A signal handler may call this."""
         self.stop = stop
 
     def start_when_due(self) -> int:
-        """Start, unless a shortage still lasts. A drain does not wait for its end; the next start does."""
+        """Start, unless a shortage still lasts. A drain does not wait for it to end; the loop then finishes."""
         if self.stop is StopMode.NOW or (self.stop is not None and self.shortage.reason is not None):
             self.finished = True
             return 1
@@ -254,7 +254,7 @@ class DispatcherLoop:
         self.damaged_lines = f"{damaged[0]} damaged_lines={len(damaged)}" if damaged else None
 
     def show_error(self, text: str | None) -> None:
-        """Show *text* as the error in the status, or, without one, what is wrong all the time."""
+        """Show *text* as the error in the status; without one, show the damaged lines, if there are any."""
         self.cell.set_error(text or self.damaged_lines)
 
     def step(self, dispatcher: CommitLogDispatcher) -> int:
@@ -270,7 +270,7 @@ class DispatcherLoop:
             self.expire(dispatcher, minimum)
         if self.replay.due_at is not None and now >= self.replay.due_at:
             if self.replay.run(dispatcher, self.cursor):
-                # The view is durable where it stands already, so it need not wait for its predecessors.
+                # The replay does not move the view's position, so the flush need not wait for its predecessors.
                 self.flushing.dirty = True
                 self.force(dispatcher)
             return 1
@@ -294,7 +294,7 @@ class DispatcherLoop:
         return 0
 
     def is_current(self) -> bool:
-        """Whether the loop has dispatched all frames that have come, so that it can wait for more."""
+        """Whether the loop has dispatched all frames read so far, so that it can wait for more."""
         return self.following and not self.pending.frames and self.retry is None and self.stop is None
 
     def waiting(self) -> Waiting:
@@ -309,20 +309,20 @@ class DispatcherLoop:
         wanted = self.cursor.commit_log_offset + 1
         slots = self.predecessors.slots_behind(wanted)
         durable = wanted if self.durable_only else None
-        # A durable reader wakes for the first frame behind its position, and asks the writer to force it. Further
-        # frames do not wake it; it reads them together with the first.
+        # A durable reader wakes for the first frame behind its position, and asks the writer to make it durable.
+        # Further frames do not wake it; it reads them together with the first.
         is_at_end = self.following and (self.header.appended or 0) < wanted
         return Waiting(timeout, not slots and (durable is None or is_at_end), durable, slots, wanted)
 
     def start(self) -> None:
-        """Create the dispatcher, ask for its cursor, and bring it to the log's present history.
+        """Create the dispatcher, ask for its cursor, and bring it to the log's current history.
 
         Raises:
             StartRefused: its cursor belongs to another store.
         """
         self.cell.set_phase(Phase.START)
         durable = self.cell.durable_cursor
-        # Before the plugin touches its view: readers must not trust what it truncates there.
+        # Before the plugin touches its view: readers must not trust parts that it may truncate.
         if durable is None:
             self.cell.forget_progress()
         else:
@@ -356,12 +356,12 @@ class DispatcherLoop:
         self.replay.look()
 
     def settle(self, dispatcher: CommitLogDispatcher, cursor: Cursor | None) -> None:
-        """Go on from *cursor*, in the log's present history."""
+        """Continue from *cursor*, in the log's current history."""
         epochs = self.load_epochs()
         minimum = self.header.commit_log_offset_min or 0
         if cursor is None:
             self.cursor = Cursor(epochs.store_id, epochs.epoch, minimum, 0)
-            # Only a log from its birth tells how many records came before.
+            # The number of earlier records is known only if the log begins at its birth.
             self.ordinal = 0 if minimum == 0 or self.count_from_first else None
         else:
             self.ordinal = None
@@ -377,21 +377,21 @@ class DispatcherLoop:
                 self.flushing.dirty = True
                 cursor = difference
             self.cursor = Cursor(epochs.store_id, epochs.epoch, cursor.commit_log_offset, cursor.store_timestamp)
-        # Deletions that were passed on at another position, or to a view that was emptied since, do not count here.
+        # Deletions passed on at another position, or to a view that was emptied since, do not count here.
         self.deletions_here = 0
         self.cell.set_durable_cursor(self.cursor.commit_log_offset, self.cursor.epoch, self.cursor.store_timestamp)
         self.leave_ring()
         self.flushing.flushed_at = self.now()
-        # A view that was truncated, or begun anew because it had no cursor yet, has other files: readers reopen them.
+        # A view that was truncated, or that starts without a cursor, has other files: readers must reopen them.
         self.cell.raise_generation()
         self.cell.set_progress(self.cursor.commit_log_offset, self.ordinal)
 
     def rebuild(self, needed: RebuildNeeded) -> None:
-        """Empty the view and begin with the log. Until it has caught up, its status says why.
+        """Empty the view and rebuild it from the log. Until it has caught up, its status shows the reason.
 
         Raises:
-            StartRefused: the view lies elsewhere, and all of the log would be sent there again.
-            DispatcherError: nothing was flushed since the last rebuild, so rebuilds would never end.
+            StartRefused: the view lies elsewhere, and the whole log would be sent there again.
+            DispatcherError: the view was not flushed since the last rebuild, so rebuilds would never end.
         """
         if self.view_elsewhere:
             raise rebuild_refused(self.name, self.cursor.commit_log_offset, needed)
@@ -425,13 +425,13 @@ class DispatcherLoop:
         self.cell.set_phase(Phase.IDLE)
 
     def drained(self) -> bool:
-        """Whether the loop has dispatched everything that was there when draining began, as far as it can."""
+        """Whether the loop has dispatched, as far as it can, all that was there when the drain began."""
         if self.drain_target is None:
             self.drain_target = self.bound()
         return self.cursor.commit_log_offset >= min(self.drain_target, self.bound()) or self.reading.damage is not None
 
     def finish_when_flushable(self, dispatcher: CommitLogDispatcher, now: float, end_by: float) -> int:
-        """Finish once the predecessors are durable as far as this view. They may run on, as in a rebuild."""
+        """Finish once the predecessors are durable as far as this view. They may still be running, as in a rebuild."""
         if self.flushing.dirty and now < end_by and not self.is_flushable():
             self.cell.beat()
             return 0
@@ -463,7 +463,7 @@ class DispatcherLoop:
             self.on_flushed()
 
     def on_flushed(self) -> None:
-        """The view is durable."""
+        """Handle the end of a flush: the view is durable."""
         if self.retry is None:
             self.shortage.end()
         self.rebuilt = False
@@ -472,12 +472,12 @@ class DispatcherLoop:
     # Where batches come from.
 
     def bound(self) -> int:
-        """Return the commit-log offset beyond which nothing may be dispatched now."""
+        """Return the commit-log offset up to which the loop may dispatch now."""
         bound = self.predecessors.limit((self.header.durable if self.durable_only else self.header.appended) or 0)
         return min(bound, self.cursor.commit_log_offset) if self.flushing.holds() else bound
 
     def leave_ring(self) -> None:
-        """Go on in the commit log."""
+        """Continue from the commit log."""
         self.following = False
         self.joined = None
         self.pending.clear()
@@ -498,9 +498,9 @@ class DispatcherLoop:
                 return 1
         bound = self.bound()
         if self.joined is not None:
-            # From there on frames carry everything, deletions of topics at their places included.
+            # From there on frames carry everything, including topic deletions at their positions.
             bound = min(bound, self.joined)
-        # After the bound was read: a deletion is recorded before anything is appended behind it.
+        # Read deletions after the bound: a deletion is recorded before anything is appended behind it.
         deletions = self.log_feed.topic_deletions.following(begin)[self.deletions_here :]
         if deletions and deletions[0].commit_log_offset == begin:
             self.delete_topic(dispatcher, deletions[0].topic)
@@ -518,7 +518,7 @@ class DispatcherLoop:
             return 0
         found = self.reading.read(begin, bound)
         if found is None:
-            # If the log was trimmed, the next step says so to the plugin.
+            # If the log was trimmed, the next step tells the plugin.
             return 0 if self.now() < self.reading.resume_at else 1
         end = Cursor(
             self.cursor.store_id, self.cursor.epoch, found.end, found.store_timestamp or self.cursor.store_timestamp
@@ -529,7 +529,7 @@ class DispatcherLoop:
         return 1
 
     def follow(self, dispatcher: CommitLogDispatcher) -> int:
-        """Dispatch the frames that are there."""
+        """Dispatch the available frames."""
         pending = self.pending
         if pending.has_room:
             try:
@@ -556,7 +556,7 @@ class DispatcherLoop:
         self.dispatch(dispatcher, taken.batch, taken.ordinal)
         self.is_awaited = taken.row_count < GATHER_ROWS_MIN and self.cell.is_asked_for()
         if self.is_awaited:
-            # The reader that waits for the view may need this very processor.
+            # The reader that waits for the view may need this processor.
             os.sched_yield()
         elif taken.row_count < GATHER_ROWS_MAX:
             self.gather_ms = GATHER_MS
@@ -591,7 +591,7 @@ class DispatcherLoop:
         cell.set_phase(Phase.IDLE)
 
     def come_to(self, cursor: Cursor, ordinal: int | None) -> None:
-        """The view is dispatched up to *cursor*: publish its progress."""
+        """Move the view's position to *cursor*, and publish its progress."""
         self.cursor = cursor
         self.ordinal = ordinal
         self.deletions_here = 0
@@ -599,7 +599,7 @@ class DispatcherLoop:
         self.flushing.note_change()
 
     def dispatch_again(self, dispatcher: CommitLogDispatcher, retry: RetriedBatch, now: float) -> int:
-        """Try a batch once more after its pause. A drain does not wait for that; the next start brings the batch."""
+        """Retry a batch after its pause. A drain does not wait for that; the next start dispatches the batch."""
         if self.stop is not None:
             return self.finish(dispatcher)
         if now < retry.at:
@@ -608,7 +608,7 @@ class DispatcherLoop:
         return 1
 
     def expire(self, dispatcher: CommitLogDispatcher, minimum: int) -> None:
-        """Tell the plugin that the log was trimmed, and record what the view lost by that."""
+        """Tell the plugin that the log was trimmed, and record what the view lost."""
         self.expired_below = minimum
         lost = self.cursor.commit_log_offset
         if lost < minimum:

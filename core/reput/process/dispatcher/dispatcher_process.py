@@ -1,7 +1,7 @@
 """The process of one dispatcher: from the supervisor's fork to its end. Imports exactly one plugin.
 
-Only what a dispatcher needs stays open, only its own cell can be written, its streams are pipes to the supervisor, and
-it is killed when the supervisor ends.
+Only the descriptors it needs stay open, only its own cell is writable, its streams are pipes to the supervisor, and
+the kernel kills it when the supervisor ends.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ __all__ = [
 DRAIN_SIGNAL = signal.SIGTERM
 STOP_SIGNAL = signal.SIGUSR1
 
-# How the process says why it ended, with last words in its cell: an exception, or what trying again would not help.
-# Every other status is a crash, and the latter are no numbers that a plugin would end itself with.
+# Exit statuses, with the error text in the cell: an exception, or a failure that a retry would not fix. Every other
+# status is a crash. A plugin is unlikely to exit with the two high numbers itself.
 EXCEPTION_STATUS = 1
 REFUSED_STATUS = 203
 BROKEN_STATUS = 204
-# Of what the plugin forked, which nobody waits for but the plugin.
+# Exit status of a process that the plugin forked; only the plugin waits for it.
 FORKED_STATUS = 205
 
 
 class ProcessTask(msgspec.Struct, frozen=True):
-    """What one dispatcher's process is to do.
+    """The task of one dispatcher's process.
 
     Attributes:
         predecessors: slots of the enabled dispatchers that this one comes after.
-        options: as they were given.
-        root: below which the view is built.
+        options: as configured.
+        root: the directory below which the view is built.
         first_batch: bound of its first batch; None: no process was killed in the middle of one.
         log_descriptor: writing end of the pipe for log lines.
-        print_descriptor: writing end of the pipe for what the plugin prints.
-        nice: by how much its priority is lower than the writer's.
+        print_descriptor: writing end of the pipe for the plugin's printed output.
+        nice: niceness relative to the writer.
     """
 
     entry: CatalogueEntry
@@ -82,7 +82,7 @@ class ProcessTask(msgspec.Struct, frozen=True):
 def run_dispatcher(
     context: GroupContext, memory: RingMemory, lock: GroupLock, task: ProcessTask, supervisor_pid: int
 ) -> NoReturn:
-    """Be the dispatcher's process. Called in the child, right after the fork; never returns."""
+    """Run the dispatcher's process. Called in the child, right after the fork; never returns."""
     status = EXCEPTION_STATUS
     try:
         die_with_parent(supervisor_pid)
@@ -94,17 +94,17 @@ def run_dispatcher(
         process = DispatcherProcess(context, memory, cell, task)
         status = process.run()
     except BaseException:
-        # Before there is a log; what is printed comes out there.
+        # The log may not exist yet; the supervisor logs what is printed.
         traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        # Exit handlers were registered for the supervisor, threads of the plugin have no say any more.
+        # Exit handlers belong to the supervisor, and threads of the plugin must not delay the end.
         os._exit(status)
 
 
 def confine_descriptors(memory: RingMemory, lock: GroupLock, task: ProcessTask) -> None:
-    """Have new standard streams, and close everything that is not for this process."""
+    """Replace the standard streams, and close all descriptors that this process does not need."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(task.print_descriptor, 1)
@@ -115,7 +115,7 @@ def confine_descriptors(memory: RingMemory, lock: GroupLock, task: ProcessTask) 
     begin = 0
     for descriptor in sorted(kept):
         if begin < descriptor:
-            # CPython takes an empty range that begins at 0 for all there are.
+            # CPython treats an empty range that begins at 0 as all descriptors.
             os.closerange(begin, descriptor)
         begin = descriptor + 1
     os.closerange(begin, os.sysconf("SC_OPEN_MAX"))
@@ -136,14 +136,14 @@ class DispatcherProcess:
         self.log = install(task.log_descriptor, self.entry.name, self.position)
 
     def position(self) -> int | None:
-        """Return where the dispatcher stands, None before it has started."""
+        """Return the dispatcher's position, None before it has started."""
         return self.loop.cursor.commit_log_offset if self.loop is not None and self.loop.cursor.store_id else None
 
     def run(self) -> int:
         """Run until told to stop; return the exit status."""
         signal.set_wakeup_fd(-1)
         self.install_signals()
-        # One thread computes; a pool of BLAS threads per dispatcher would only take memory.
+        # One thread computes; a BLAS thread pool per dispatcher would only cost memory.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         try:
             plugin = load_plugin(self.entry.name, self.entry.module)
@@ -164,7 +164,7 @@ class DispatcherProcess:
         return 0
 
     def install_signals(self) -> None:
-        """Take up the supervisor's signals, and leave alone those that are meant for the owner's terminal."""
+        """Handle the supervisor's signals, and ignore SIGHUP and SIGINT."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(DRAIN_SIGNAL, self.on_signal)
@@ -172,17 +172,17 @@ class DispatcherProcess:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {DRAIN_SIGNAL, STOP_SIGNAL})
 
     def take_back_process(self) -> None:
-        """Undo what the plugin's import, or its start, has done to the process beside its own affairs.
+        """Undo side effects of the plugin's import, or of its start, on the process.
 
-        Libraries install handlers of their own, with which the supervisor could end this process no more. And a child
-        that was forked and comes back here would be a second dispatcher of the same view.
+        Libraries may install their own signal handlers, and then the supervisor could not stop this process. And a
+        forked child that returns here would be a second dispatcher of the same view.
         """
         if os.getpid() != self.pid:
             os._exit(FORKED_STATUS)
         self.install_signals()
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
-        """Take up the supervisor's wish, and have the loop look up from its parking."""
+        """Pass the supervisor's stop request to the loop, and wake it."""
         self.stop = StopMode.DRAIN if number == DRAIN_SIGNAL else StopMode.NOW
         if self.loop is not None:
             self.loop.request_stop(self.stop)
@@ -217,7 +217,7 @@ class DispatcherProcess:
             if loop.gather_ms:
                 reader.rest(loop.gather_ms)
             elif not work or loop.is_current():
-                # Parking looks for frames itself, so another look before would cost those who have the processor next.
+                # `park` checks for frames itself; a check here would only delay the next user of the processor.
                 wait = waiting()
                 park(
                     wait.timeout,
@@ -228,7 +228,7 @@ class DispatcherProcess:
                 )
 
     def fail(self, what: str) -> None:
-        """Say why the process ends, in its cell and in the log."""
+        """Report why the process ends, in its cell and in the log."""
         text = traceback.format_exc()
         with contextlib.suppress(Exception):
             self.cell.set_error(text)

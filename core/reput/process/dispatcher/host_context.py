@@ -1,4 +1,4 @@
-"""HostContext: what the host gives to a dispatcher, as `reput_hooks.DispatcherContext` promises it."""
+"""HostContext: what the host gives a dispatcher; it implements `reput_hooks.DispatcherContext`."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ class HostContext:
         self._dead_letters = dead_letters
         self._cell.set_rejected_count(len(self._dead_letters))
         self._epoch = epoch
-        # Say that a long piece of work goes on.
+        # Reports that a long piece of work is still running.
         self.alive = alive
 
     def counter(self, name: str) -> Counter:
-        """Return the number of that name in the dispatcher's cell."""
+        """Return the counter of that name in the dispatcher's cell."""
         counter = self._counters.get(name)
         if counter is None:
             counter = self._counters[name] = self._cell.counter(name)
         return counter
 
     def reject(self, request: DispatchRequest, reason: str) -> None:
-        """Put one record into the dispatcher's dead-letter file, durably, and go on."""
+        """Add one record durably to the dispatcher's dead-letter file."""
         letter = DeadLetter(
             timestamp=time.time_ns() // 1_000_000,
             epoch=self._epoch(),
@@ -75,7 +75,7 @@ class HostContext:
             topic=request.topic,
             queue_id=request.queue_id,
             queue_offset=request.queue_offset,
-            # Whatever the plugin gives: what cannot be written down must not be what stops it.
+            # The plugin may pass any object; a reason that cannot be written must not stop the dispatcher.
             reason=as_utf8(str(reason)),
             record=self._reader.read_bytes(request.commit_log_offset, request.record_size),
         )
@@ -89,5 +89,5 @@ class HostContext:
             )
 
     def close(self) -> None:
-        """Of the host: release the log."""
+        """Release the log. Only the host calls this."""
         self._reader.close()

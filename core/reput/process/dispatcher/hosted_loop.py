@@ -1,4 +1,4 @@
-"""HostedLoop: a plugin's loop, and what the plugin is given; a process of its own runs it, or a program's thread."""
+"""HostedLoop: a plugin's loop with its host context, run by a dispatcher's process or a program's thread."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ FLUSHES_LEFT_OUT = 60
 
 
 class HostedLoop:
-    """One life of a dispatcher, from its durable cursor on. Used by one thread.
+    """One run of a dispatcher, from its durable cursor on. Used by one thread.
 
     Args:
-        root: below which the view is built.
-        builds_anew: there is nothing of it yet.
-        first_batch: bound of the first batch, where an earlier process was killed in the middle of one.
+        root: the directory below which the view is built.
+        builds_anew: the view is built from the log's beginning, in empty folders.
+        first_batch: bound of the first batch, if an earlier process was killed in the middle of one.
 
     Attributes:
-        loop: to be run until it is finished, or the plugin raises.
+        loop: run it until it is finished, or the plugin raises.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class HostedLoop:
                 context.settings,
                 needs_properties=description.needs_properties,
                 positions=description.feeds == "positions",
-                # What goes into a view once is not looked at again, so a rebuild repeats no garbage in silence, and a
-                # plugin that may hand bodies on gets none. Who gets positions alone reads the log itself.
+                # Records in a view are not checked again, so a rebuild must not copy garbage silently, and a plugin
+                # that may pass bodies on must not get any. A plugin that gets only positions reads the log itself.
                 verify=builds_anew or not (description.store_folders or description.feeds == "positions"),
             ),
             load_epochs=lambda: read_epochs(context.store_directory, context.store_id),
             count_from_first=context.target is not None,
             builds_anew=builds_anew,
-            # What is built apart from a store is begun anew after a crash, so that forcing it meanwhile is for nothing.
+            # A view built outside its store starts from scratch after a crash, so frequent flushes are useless.
             flush_interval_s=context.settings.dispatcher_flush_interval
             / 1000
             * (1 if context.target is None else FLUSHES_LEFT_OUT),
@@ -94,7 +94,7 @@ class HostedLoop:
         )
 
     def create(self) -> CommitLogDispatcher:
-        """Have the plugin make its dispatcher; also again, after its view was emptied."""
+        """Create the plugin's dispatcher; called again after its view was emptied."""
         if self.host_context is not None:
             self.host_context.close()
         self.host_context = HostContext(
@@ -113,7 +113,7 @@ class HostedLoop:
         return self.plugin.create(self.host_context)
 
     def close(self) -> None:
-        """Release what is open of the log."""
+        """Close all open files of the log."""
         self.loop.log_feed.close()
         if self.host_context is not None:
             self.host_context.close()

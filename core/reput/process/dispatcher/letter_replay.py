@@ -1,4 +1,4 @@
-"""LetterReplay: gives dead letters to the plugin once more, after an operator has asked for that."""
+"""LetterReplay: passes dead letters to the plugin again when an operator has asked for that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LetterReplay"]
 
 
 class LetterReplay:
-    """The replay of one dispatcher's dead letters. The position of the view stays as it is.
+    """The replay of one dispatcher's dead letters. It does not move the position of the view.
 
     Args:
         now: monotonic seconds.
@@ -50,7 +50,7 @@ class LetterReplay:
         self.handed_out: list[DeadLetter] | None = None
 
     def look(self) -> None:
-        """Look whether a replay was asked for; give up one during which the dispatcher ended."""
+        """Check whether a replay was requested; give up one during which the dispatcher ended."""
         if self.dead_letters.give_up_replay():
             self.logger.error("dead letters were being replayed when the dispatcher ended; they are left as they are")
         self.due_at = self.now() if self.dead_letters.replay_is_due() else None
@@ -63,7 +63,7 @@ class LetterReplay:
     def run(self, dispatcher: CommitLogDispatcher, cursor: Cursor) -> bool:
         """Hand out the letters whose records lie below *cursor*; return whether the plugin got any.
 
-        If it did, they are dead letters until the view is flushed; call `finish` then.
+        If it did, they stay dead letters until the view is flushed; call `finish` then.
         """
         self.due_at = None
         try:
@@ -74,7 +74,7 @@ class LetterReplay:
         handed_out: list[DeadLetter] = []
         parts: list[DispatchColumns] = []
         for letter in letters:
-            # What lies further on is dispatched anyway.
+            # Records behind the cursor are dispatched anyway.
             if letter.commit_log_offset < cursor.commit_log_offset:
                 columns = self.log_feed.read_record(letter.commit_log_offset, letter.record)
                 if columns is None:
@@ -105,7 +105,7 @@ class LetterReplay:
     def batches(
         self, cursor: Cursor, letters: Sequence[DeadLetter], parts: Sequence[DispatchColumns]
     ) -> Iterator[DispatchBatch]:
-        """Yield *parts*, the request of each of *letters*, in batches no larger than others."""
+        """Yield *parts*, one request per letter, in batches within the usual bound."""
         batch: list[DispatchColumns] = []
         size = 0
         for number, (letter, part) in enumerate(zip(letters, parts, strict=True), 1):

@@ -1,4 +1,4 @@
-"""CommitLogReader: whole records, bodies included, for dispatchers that ask for them. Loads no numpy."""
+"""CommitLogReader: reads whole records, with bodies, for dispatchers that ask for them. It does not load numpy."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class CommitLogReader:
         """Return the record of *request*.
 
         Raises:
-            DamagedStore: there is no such record, or its body does not have its CRC.
-            OffsetOutOfRange: the log does not hold it any more.
+            DamagedStore: there is no such record, or its body does not match its CRC.
+            OffsetOutOfRange: the log no longer holds it.
         """
         return whole_record(self.read_bytes(request.commit_log_offset, request.record_size), 0)
 
     def read_many(self, batch: Iterable[DispatchRequest]) -> list[Record]:
-        """Return the records of all requests of *batch*, in its order. Neighbours are read at once.
+        """Return the records of all requests of *batch*, in its order. Adjacent records are read together.
 
         Raises:
             As `read`.
@@ -51,7 +51,7 @@ class CommitLogReader:
         return records + self.read_run(run) if run else records
 
     def read_run(self, run: list[DispatchRequest]) -> list[Record]:
-        """Return the records of requests that lie one behind the other in one segment."""
+        """Return the records of requests that are adjacent in one segment."""
         begin = run[0].commit_log_offset
         data = self.read_bytes(begin, run[-1].commit_log_offset + run[-1].record_size - begin)
         return [whole_record(data, request.commit_log_offset - begin) for request in run]
@@ -84,7 +84,7 @@ def whole_record(data: bytes, at: int) -> Record:
     """Return the record at ``data[at]``.
 
     Raises:
-        DamagedStore: there is none, or its body does not have its CRC.
+        DamagedStore: there is none, or its body does not match its CRC.
     """
     record = decode_record(data, at)
     if record.body and body_crc(record.body) != record.body_crc:

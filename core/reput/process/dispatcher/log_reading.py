@@ -1,4 +1,4 @@
-"""LogReading: records of the commit log for a dispatcher that the ring does not reach back to, and what stops it."""
+"""LogReading: reads the commit log for a dispatcher that is too far behind for the ring, and waits at damage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reput.process.frames.protocols import FrameHeader, LoopCell
 
 __all__ = ["HOLD_S", "LogReading"]
 
-# How often to look for accepted damage while the dispatcher stands before some.
+# How often to check whether damage was accepted while the dispatcher waits at it.
 DAMAGE_RETRY_S = 1.0
 HOLD_S = 0.01
 
@@ -26,8 +26,8 @@ class LogReading:
         now: monotonic seconds.
 
     Attributes:
-        damage: the damage that the dispatcher stands before; None: it stands before none.
-        resume_at: before then reading again would find the same.
+        damage: the damage that the dispatcher waits at; None: it waits at none.
+        resume_at: when to read again; an earlier read would find the same.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LogReading:
         return found
 
     def stand_before_damage(self, error: DamagedStore) -> None:
-        """Wait before bytes that are no record until an operator accepts them: damage is never skipped silently."""
+        """Wait at bytes that are no record until an operator accepts them: damage is never skipped silently."""
         if self.damage is None:
             self.logger.error("%s", error)
         self.damage = str(error)
@@ -91,7 +91,7 @@ class LogReading:
         self.wait(DAMAGE_RETRY_S)
 
     def wait(self, seconds: float) -> None:
-        """Let go of the log, and read no more of it for a while."""
+        """Close the log, and do not read it for *seconds*."""
         self.resume_at = self.now() + seconds
         self.log_feed.close()
         self.cell.set_phase(Phase.IDLE)

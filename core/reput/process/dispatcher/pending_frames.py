@@ -1,4 +1,4 @@
-"""PendingFrames: frames that were read from the ring and wait to be dispatched; the next batch is cut from them."""
+"""PendingFrames: frames read from the ring but not yet dispatched; the next batch is cut from them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from reput_hooks.dispatch import ROW_SIZE
 
 __all__ = ["PendingFrames", "TakenBatch", "lacks_properties"]
 
-# Readers see the end of a batch when all of it is dispatched: one of so many rows takes some milliseconds, and a larger
-# one is no cheaper per row.
+# Readers see a batch only when all of it is dispatched. A batch of this many rows takes some milliseconds, and a
+# larger one is no cheaper per row.
 BATCH_ROWS_MAX = 2048
 # Frames that were read but lie beyond the bound. A dispatcher with more of them reads the log later instead.
 PENDING_SIZE_MAX = 8 << 20
@@ -27,7 +27,7 @@ class TakenBatch(NamedTuple):
 
     Attributes:
         ordinal: number of records in the log below the end of the batch; None: not known.
-        row_count: rows of the batch; also where a plugin gets positions alone, whose batch has none.
+        row_count: rows of the frames, also if the plugin gets only positions and its batch has none.
     """
 
     batch: DispatchBatch
@@ -61,7 +61,7 @@ class PendingFrames:
     def add(self, frames: Sequence[bytes], bound: int) -> None:
         """Keep *frames*; those that end at or below the commit-log offset *bound* may be joined."""
         self.size += sum(map(len, frames))
-        # Each frame says for itself whether it has the properties.
+        # A dispatcher that needs properties checks each frame for them, so frames must not be joined.
         self.frames.extend(decode_frames(frames, 0 if self.needs_properties else bound))
 
     def clear(self) -> None:
@@ -72,13 +72,13 @@ class PendingFrames:
     def take(
         self, cursor: Cursor, ordinal: int | None, bound: int, record_count_max: int, size_max: int
     ) -> TakenBatch | Frame | None:
-        """Return what comes next behind *cursor*: one batch, or a frame that is a change of the log's history.
+        """Return the next item behind *cursor*: one batch, or a frame that changes the log's history.
 
         None: nothing lies below the commit-log offset *bound*; if `hole` is set, frames are missing.
 
         Args:
             ordinal: number of records in the log below *cursor*.
-            size_max: bytes of the log; one record goes, however large it is.
+            size_max: maximum log bytes; one record is always allowed, whatever its size.
         """
         self.hole = False
         taken = self.take_next(cursor, ordinal, bound, record_count_max, size_max)
@@ -117,7 +117,7 @@ class PendingFrames:
             else:
                 cut = cut_columns(columns, end, reach, count_max - row_count)
                 if cut.end == begin and reach < bound:
-                    # One record goes, however large it is.
+                    # One record is always allowed, whatever its size.
                     cut = cut_columns(columns, end, bound, 1)
                 if cut.row_count == len(columns) and frame.end <= bound:
                     frames.popleft()
@@ -141,6 +141,6 @@ class PendingFrames:
 def lacks_properties(columns: DispatchColumns) -> bool:
     """Whether a row was made before the writer knew that a dispatcher wants the properties. The log has them.
 
-    Checks all rows, not the first alone: a put that began before may end behind puts that began later.
+    Checks all rows, not only the first: an earlier put may end behind puts that began later.
     """
     return NO_PROPERTIES_LAST_BYTE in columns.rows[ROW_SIZE - 1 :: ROW_SIZE]

@@ -1,4 +1,4 @@
-"""Predecessors: how far the dispatchers have come that one dispatcher comes ``after``."""
+"""Predecessors: the progress of the dispatchers that one dispatcher comes ``after``."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ __all__ = ["RetriedBatch", "rest_of"]
 
 
 class RetriedBatch(NamedTuple):
-    """A batch that comes again at *at* (monotonic seconds)."""
+    """A batch to dispatch again at *at* (monotonic seconds)."""
 
     batch: DispatchBatch
     ordinal: int | None
@@ -21,10 +21,10 @@ class RetriedBatch(NamedTuple):
 
 
 def rest_of(batch: DispatchBatch, until: object, name: str) -> DispatchBatch:
-    """Return the part of *batch* behind *until*, up to which the plugin took it in.
+    """Return the part of *batch* behind *until*; the plugin has accepted the part before it.
 
     Raises:
-        DispatcherError: *until* is not a place in the batch at which a record ends.
+        DispatcherError: *until* is not the end of a record in the batch.
     """
     place = until.commit_log_offset if isinstance(until, Cursor) and until.store_id == batch.end.store_id else None
     if place is None or not batch.commit_log_offset <= place < batch.end.commit_log_offset:

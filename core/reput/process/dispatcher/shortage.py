@@ -1,4 +1,4 @@
-"""Shortage: a passing lack, of disk space for example, for which a plugin raises `RetryLater`."""
+"""Shortage: a temporary lack, for example of disk space, for which a plugin raises `RetryLater`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETRY_MAX_S = 5.0
 
 
 class Shortage:
-    """The shortage of one dispatcher, and the pauses before it tries again: each is twice as long as the one before.
+    """The shortage of one dispatcher, and the pauses before its retries: each is twice as long as the one before.
 
     Args:
         show_error: shows a text as the dispatcher's error in the status; None: the error is over.
@@ -33,7 +33,7 @@ class Shortage:
         self.delay_s = 0.0
 
     def pause(self, error: RetryLater) -> float:
-        """Show what the plugin waits for, and return the seconds until the next try.
+        """Show what the plugin waits for, and return the seconds until the next attempt.
 
         Raises:
             DispatcherError: the plugin asked for a delay that is not a number of seconds.
@@ -50,11 +50,11 @@ class Shortage:
         return delay
 
     def shorten_pauses(self) -> None:
-        """Begin with the shortest pause again: the plugin has made progress."""
+        """Restart with the shortest pause: the plugin has made progress."""
         self.delay_s = 0.0
 
     def end(self) -> None:
-        """The shortage is over, if there was one."""
+        """End the shortage, if there is one."""
         if self.reason is not None:
             self.clear()
             self.show_error(None)
@@ -66,10 +66,10 @@ class Shortage:
 
 
 def checked_delay(name: str, seconds: object) -> float:
-    """Return the delay that the plugin of dispatcher *name* asks for.
+    """Return the delay that the plugin of dispatcher *name* requests.
 
     Raises:
-        DispatcherError: it is not a number of seconds from 0 on.
+        DispatcherError: it is not a finite number of seconds, at least 0.
     """
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf:
         return float(seconds)

@@ -1,6 +1,6 @@
 """States of a dispatcher, the steps between them, and the phases of its work. Data only.
 
-The numbers stand in the dispatcher's cell, where other processes read them, also after its death: never renumber them.
+Other processes read the numbers in the dispatcher's cell, also after its death: never renumber them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["ABSENT", "TRANSITIONS", "Phase", "State", "StopMode", "check_transit
 
 
 class State(enum.IntEnum):
-    """What the supervisor has a dispatcher do."""
+    """The state of a dispatcher, as the supervisor sets it."""
 
     STOPPED = 0  # no process, none wanted
     STARTING = 1  # the process was made; `start` has not returned
@@ -37,12 +37,12 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 assert TRANSITIONS.keys() == set(State)
 
-# Nobody works on the view, and nobody will without being told to: who comes ``after`` it need not wait for ever.
+# No process works on the view, and none starts without a request: successors need not wait for it for ever.
 ABSENT = frozenset({State.STOPPED, State.PAUSED, State.FATAL, State.BROKEN})
 
 
 def check_transition(name: str, source: State, target: State) -> None:
-    """Refuse a step that the picture does not show.
+    """Refuse a step that `TRANSITIONS` does not allow.
 
     Raises:
         DispatcherError: there is no such step.
@@ -52,7 +52,7 @@ def check_transition(name: str, source: State, target: State) -> None:
 
 
 class Phase(enum.IntEnum):
-    """What a dispatcher's thread is doing. Each but IDLE calls the plugin, and each has a time limit of its own."""
+    """What a dispatcher's thread is doing. All phases but IDLE call the plugin, and each has its own time limit."""
 
     IDLE = 0
     START = 1

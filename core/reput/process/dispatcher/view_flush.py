@@ -1,11 +1,11 @@
-"""ViewFlush: when a view is made durable, in which steps, and what holds a flush back.
+"""ViewFlush: when a view is flushed, in which steps, and what delays a flush.
 
     dirty ──▶ prepare_flush, once or in steps between batches ──▶ flush ──▶ durable cursor in the cell
                  │ RetryLater                                       │ RetryLater
                  └──────────▶ the same again after a pause ◀────────┘
 
 A view is flushed only as far as the views that it comes ``after`` are durable: after a power cut it must not refer to
-what they have lost.
+records that they have lost.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from reput_hooks import CommitLogDispatcher, Cursor, RetryLater
 
 __all__ = ["ViewFlush"]
 
-# Shorter pauses between batches are no idleness, and a flush there would delay the next batch.
+# Shorter pauses between batches do not count as idle: a flush there would delay the next batch.
 IDLE_S = 0.1
 # Flush intervals after which a loop waits for the durable cursors of its predecessors.
 FLUSH_PATIENCE = 5
-# Before the next step of a flush, if there is nothing else to do: a thread of the plugin may be at work on it.
+# Pause before the next step of a flush, if there is nothing else to do: a plugin's thread may be working on it.
 FLUSH_STEP_S = 0.0005
 
 
@@ -34,13 +34,13 @@ class ViewFlush:
     """The flushes of one view.
 
     Args:
-        time_max_s: for how long a flush may be prepared with batches in between. The supervisor limits single calls.
+        time_max_s: time limit for preparing a flush, with batches in between. The supervisor limits single calls.
         now: monotonic seconds.
 
     Attributes:
         dirty: the view has changes that are not durable.
         preparing: a flush is under way in steps.
-        flushed_at: when the last flush ended, or the first change after it came.
+        flushed_at: when the last flush ended, or when the first change after it was made.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class ViewFlush:
         self.flushed_at = now()
 
     def note_change(self) -> None:
-        """The view has changed: the next flush comes one interval after the first change."""
+        """Record a change of the view: the next flush comes one interval after the first change."""
         if not self.dirty:
             self.dirty = True
             self.flushed_at = self.now()
 
     def forget(self) -> None:
-        """The dispatcher is gone, and with it what was not flushed."""
+        """Forget unflushed changes: the dispatcher is gone, and they with it."""
         self.dirty = self.preparing = False
 
     def alive(self) -> None:
-        """Renew the time limit: the plugin is at work."""
+        """Renew the time limit: the plugin is working."""
         self.preparing_since = self.now()
 
     def is_due(self, now: float) -> bool:
@@ -86,21 +86,21 @@ class ViewFlush:
         return self.preparing or (self.dirty and now >= self.resume_at and now - self.flushed_at >= self.interval_s)
 
     def is_due_when_idle(self, now: float, worked_at: float) -> bool:
-        """Whether to flush now, since nothing was dispatched for a while."""
+        """Whether to flush now because no batch was dispatched for a while."""
         return self.dirty and not self.preparing and now >= self.resume_at and now - worked_at >= IDLE_S
 
     def timeout(self, now: float, timeout_max: float) -> float:
-        """Return for how many seconds no flush is due, at most *timeout_max*."""
+        """Return the seconds until a flush is due, at most *timeout_max*."""
         if self.preparing:
             return FLUSH_STEP_S
         due_at = max(self.resume_at, self.flushed_at + self.interval_s)
         return min(timeout_max, due_at - now) if self.dirty and due_at > now else timeout_max
 
     def holds(self) -> bool:
-        """Whether the view has to stand still until its predecessors are durable as far as it is, so that it can flush.
+        """Whether the view must pause until its predecessors are durable up to its position, so that it can flush.
 
-        Usually they catch up by themselves: a dispatcher that flushes publishes no progress, so its successors stop
-        where it will be durable.
+        Usually they catch up by themselves: a dispatcher publishes no progress while it flushes, so its successors
+        stop where it will be durable.
         """
         if not self.predecessors.cells or not self.dirty:
             return False
