@@ -1,6 +1,6 @@
-"""Which messages a consumer wants: by tags, by SQL92 expressions, and by the bit maps that remember the answers.
+"""Message filters: tags, SQL92 expressions, and the bit maps that store an expression's results.
 
-    subscription          compiled           asked with the queue's unit    asked with the record
+    subscription          compiled           checked on the queue's unit    checked on the record
     "TagA || TagB"  ───▶  TagFilter  ─────▶  the tag's hash                 the tag itself
     "a > 5 AND …"   ───▶  SqlFilter  ──┬──▶  bit map of the ext unit        its properties
                                        ▼         ▲
@@ -10,11 +10,11 @@
     >>> wanted.evaluate({"price": "12", "color": "red"})
     True
 
-`MessageFilter` puts both questions to either kind of subscription, which is all that a reader of a queue needs to
-know. Nothing here knows of stores, rings or sockets. Every rule is RocketMQ's, its surprises included: an expression
-must not mean another thing here than at the broker it was written for.
+`MessageFilter` makes both checks for either kind of subscription; a reader of a queue needs nothing else. This package
+knows no stores, rings or sockets. Every rule is RocketMQ's, including the surprising ones: an expression must mean the
+same here as at the broker it was written for.
 
-Names are imported when they are first used: the store needs a hash from here, and never the parser.
+Names are imported on first use: the store needs a hash from here, but never the parser.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Bloom filter: which bits stand for a consumer group's filter in the bit map of a message.
+"""Bloom filter: the bits that represent a consumer group's filter in the bit map of a message.
 
-From an error rate and an expected number of filters follow k, the bits per filter, and m, the bits per map. Bit b lies
-in byte b // 8 under the mask 1 << b % 8; read as a little-endian number, the map has bit b where one expects it.
+The error rate and the expected number of filters determine k, the bits per filter, and m, the bits per map. Bit b lies
+in byte b // 8 under the mask 1 << b % 8; read as a little-endian number, the map has bit b at position b.
 
 Source: RocketMQ filter, BloomFilter, BloomFilterData and BitsArray.
 """
@@ -18,11 +18,11 @@ __all__ = ["BloomFilter", "BloomFilterData"]
 
 @dataclass(frozen=True, slots=True)
 class BloomFilterData:
-    """The bits of one filter, as they are kept in ``consumerFilter.json``.
+    """The bits of one filter, as ``consumerFilter.json`` stores them.
 
     Attributes:
         bit_positions: its bits, in the order of their calculation; the same bit may occur twice.
-        bit_count: bits of the map that they belong to.
+        bit_count: number of bits of the map that they belong to.
     """
 
     bit_positions: tuple[int, ...]
@@ -30,7 +30,7 @@ class BloomFilterData:
 
     @property
     def mask(self) -> int:
-        """All its bits, as a number to be compared with a map read as a little-endian number."""
+        """All its bits as a number, to compare with a map read as a little-endian number."""
         mask = 0
         for position in self.bit_positions:
             mask |= 1 << position
@@ -38,7 +38,7 @@ class BloomFilterData:
 
 
 class BloomFilter:
-    """The sizes that follow from an error rate and an expected number of filters, and the bits of each filter.
+    """Calculates sizes from an error rate and an expected number of filters, and the bits of each filter.
 
     Attributes:
         hash_count: k, bits per filter.
@@ -53,7 +53,7 @@ class BloomFilter:
             expected_count: filters per topic, RocketMQ's ``expectConsumerNumUseFilter``, at least 1.
 
         Raises:
-            ValueError: one of the two lies outside.
+            ValueError: one of the two is out of range.
         """
         if not 1 <= error_rate_percent < 100:
             raise ValueError(f"an error rate is from 1 to 99 percent: error_rate_percent={error_rate_percent}")

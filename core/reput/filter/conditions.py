@@ -1,8 +1,8 @@
 """Conditions: each operator of SQL92 as a closure over its operands.
 
-Nothing is checked here but what a message's properties decide; the parser has refused all that RocketMQ refuses.
-Unknown (null) is None. A closure for a property on the left of a literal, which most conditions are, is made with the
-literal already converted: one call, one look-up, one comparison per evaluation.
+The closures check only what depends on a message's properties; the parser has refused everything that RocketMQ refuses.
+Unknown (null) is None. Most conditions have a property on the left of a literal; their closure holds the converted
+literal, so an evaluation costs one call, one look-up and one comparison.
 
 Source: RocketMQ filter, ComparisonExpression, LogicExpression, UnaryExpression and UnaryInExpression.
 """
@@ -31,7 +31,7 @@ __all__ = [
     "truth_of_property",
 ]
 
-# Any: the types of both sides are looked at once, when the condition is made.
+# Any: the types of both sides are checked once, when the condition is made.
 _Convert = Callable[[Any], Any]
 _Compare = Callable[[Any, Any], bool]
 _Properties = Mapping[str, str]
@@ -60,7 +60,7 @@ _STRING_TESTS: dict[str, _Compare] = {
 
 
 def truth_of_property(operand: Property) -> Condition:
-    """Return the condition that a bare property is: unknown if it is missing, else false; no string is true."""
+    """Return the condition for a bare property: unknown if it is missing, else false; no string is true."""
     name = operand.name
     return Condition.of(lambda properties: False if name in properties else None, 1)
 
@@ -220,7 +220,7 @@ def _is_constant(expression: Expression) -> bool:
 
 
 def _equality(left: ValueType, right: ValueType) -> tuple[_Convert, _Convert, _Compare]:
-    """Return how to convert both sides and how to tell whether they are the same then."""
+    """Return how to convert both sides, and how to compare the results for equality."""
     if left is right or ValueType.NULL in (left, right):
         return _as_it_is, _as_it_is, operator.eq
     if left is ValueType.STRING and right is ValueType.BOOLEAN:
@@ -229,16 +229,16 @@ def _equality(left: ValueType, right: ValueType) -> tuple[_Convert, _Convert, _C
         return _as_it_is, _as_it_is, _fail_to_cast
     if ValueType.BOOLEAN in (left, right):
         return _as_it_is, _as_it_is, _differ
-    # Doubles by Python's equality: where Java's total order says otherwise, a zero or NaN stands on both sides,
-    # and neither can be written as a literal.
+    # Doubles use Python's equality. It differs from Java's total order only with a zero or NaN on both sides, and
+    # neither can be written as a literal.
     convert_left, convert_right, _ = _conversions(left, right)
     return convert_left, convert_right, operator.eq
 
 
 def _conversions(left: ValueType, right: ValueType) -> tuple[_Convert, _Convert, ValueType]:
-    """Return how to convert both sides to the numbers that are compared, and the type of these.
+    """Return how to convert both sides to the numbers to compare, and the type of these numbers.
 
-    A string is read as what stands on the other side, two strings as doubles; of two numbers the narrower is widened.
+    A string is read as the type of the other side, two strings as doubles; of two numbers, the narrower is widened.
     """
     numbers = [value_type for value_type in (left, right) if value_type in _NUMBERS]
     common_type = max(numbers, key=_NUMBERS.index, default=ValueType.DOUBLE)
@@ -271,10 +271,10 @@ def _differ(left: Any, right: Any) -> bool:
 
 
 def _flat(word: str, *operands: Condition) -> tuple[Condition, ...]:
-    """Return *operands* with those of a like junction in its place, which changes neither result nor order.
+    """Return *operands*, replacing each junction of the same kind by its operands; result and order stay the same.
 
-    A chain of hundreds is common and must not become as many calls within each other. Junctions beyond a size stay as
-    they are, or the cost of reading a chain would grow with the square of its length.
+    Chains of hundreds are common and must not become as many nested calls. Junctions beyond a size stay as they are;
+    otherwise the cost of reading a chain would grow with the square of its length.
     """
     flat: list[Condition] = []
     for operand in operands:

@@ -1,7 +1,7 @@
-"""What is known of one consumer group's expression on one topic, and the bit map that all groups' expressions fill.
+"""ConsumerFilter, one consumer group's expression on one topic; FilterBitMap, the results of all groups' expressions.
 
-A message's bit map says, for each filter that was registered when it was dispatched, whether the filter matched. It
-saves a reader the look at most records. It errs in one direction only: a bit may be set that belongs to another group.
+A message's bit map records, for each filter registered when it was dispatched, whether the filter matched. It saves a
+reader from reading most records. It errs in one direction only: a set bit may belong to another group.
 
 Source: RocketMQ broker, ConsumerFilterData and CommitLogDispatcherCalcBitMap.
 """
@@ -23,7 +23,7 @@ class ConsumerFilter:
 
     Attributes:
         consumer_group: its name.
-        topic: what the group subscribed to.
+        topic: the subscribed topic.
         sql_filter: the compiled expression; None if it could not be compiled.
         bloom_filter_data: its bits in a message's bit map; None if it has none.
         born_time: milliseconds since 1970. The bit maps of messages stored at this time or before say nothing about it.
@@ -40,7 +40,7 @@ class FilterBitMap:
     """Calculates the bit maps of one topic's messages, for a fixed set of filters."""
 
     def __init__(self, bloom_filter: BloomFilter, consumer_filters: Iterable[ConsumerFilter]) -> None:
-        """Take the registered filters of the topic; those that lack an expression or bits set none.
+        """Take the registered filters of the topic; those without an expression or bits set no bits.
 
         Raises:
             ValueError: the bits of a filter were calculated with other sizes than those of *bloom_filter*.
@@ -62,7 +62,7 @@ class FilterBitMap:
             self._masks.append((sql_filter, data.mask))
 
     def calculate(self, properties: Mapping[str, str] | None) -> bytes | None:
-        """Return the bit map of a message with *properties*, or None if the topic has no filters at all."""
+        """Return the bit map of a message with *properties*; None: the topic has no filters."""
         if not self._filter_count:
             return None
         bits = 0

@@ -1,4 +1,4 @@
-"""What a filter refuses to read, and what it fails to evaluate."""
+"""Errors of filters: an expression that does not parse, and one that cannot be evaluated."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class FilterSyntaxError(ValueError):
     Attributes:
         reason: what is wrong there.
         position: characters from the start of the expression.
-        detail: what was found there or is allowed there, as ``name=value``; may be empty.
+        detail: the text found or allowed there, as ``name=value``; may be empty.
     """
 
     def __init__(self, reason: str, position: int, detail: str = "") -> None:
-        # All are arguments of the exception, or it could not be pickled from process to process.
+        # All are arguments of the exception, so that it can be pickled between processes.
         super().__init__(reason, position, detail)
         self.reason = reason
         self.position = position
@@ -30,10 +30,10 @@ class FilterSyntaxError(ValueError):
 class FilterEvaluationError(Exception):
     """The expression has no result for these properties: not even unknown. Such a message does not match.
 
-    Most often a property that is compared with a number is not one, as ``a > 1`` where a is ``1.5``.
+    Most often a property compared with a number cannot be read as such, as in ``a > 1`` where a is ``1.5``.
     """
 
 
 def quoted(text: str) -> str:
-    """Return *text* as an error shows it: a property may be 32 KiB long, a line of a log should not."""
+    """Return *text* shortened for an error: a property may be 32 KiB long, a log line should not."""
     return repr(text if len(text) <= _QUOTED_SIZE_MAX else text[: _QUOTED_SIZE_MAX - 1] + "…")

@@ -1,4 +1,4 @@
-"""Parts of an expression, each with the closure that evaluates it and the type of what comes out.
+"""Parts of an expression, each with the closure that evaluates it and the type of its value.
 
     class         written as                                    value
     Property      a                                             its string, or null if it is missing
@@ -8,8 +8,8 @@
     Truth         TRUE, FALSE, NULL                             itself; a Condition
     Junction      AND, OR                                       true, false or null; a Condition
 
-The parser's checks ask for the class. A comparison asks for the value type, since that decides how the string on its
-other side is read; every number comes from the text of the expression, so types are known before any message is.
+The parser's checks use the class. A comparison uses the value type, which decides how to read a string on the other
+side. Every number comes from the text of the expression, so all types are known before any message.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Evaluate = Callable[[Mapping[str, str]], Value]
 
 
 class ValueType(Enum):
-    """What an expression gives when it does not give null, by Java's names."""
+    """The type of an expression's value when it is not null, by Java's names."""
 
     STRING = "string"
     INT = "int"
@@ -52,9 +52,9 @@ class Expression:
     """Anything that has a value.
 
     Attributes:
-        evaluate: gives the value for the properties of one message; raises FilterEvaluationError.
+        evaluate: returns the value for the properties of one message; raises FilterEvaluationError.
         value_type: of that value when it is not null; NULL if it always is.
-        depth: calls of `evaluate` within each other, itself included.
+        depth: number of nested calls of `evaluate`, including itself.
     """
 
     evaluate: Evaluate
@@ -88,14 +88,14 @@ class Literal(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Negation(Expression):
-    """A minus sign before something; `value` is the number that results, None for null."""
+    """A minus sign before an operand; `value` is the resulting number, None for null."""
 
     value: int | float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Condition(Expression):
-    """What is true, false or unknown."""
+    """An expression that is true, false or unknown."""
 
     @classmethod
     def of(cls, evaluate: Evaluate, depth: int) -> Condition:
@@ -124,7 +124,7 @@ class Junction(Condition):
 
 
 def negation(operand: Expression) -> Negation:
-    """Return ``- operand``: only numbers have one, all else becomes null."""
+    """Return ``- operand``: numbers are negated, everything else becomes null."""
     if isinstance(operand, Negation | Literal) and isinstance(operand.value, int | float):
         value = -operand.value
         return Negation(lambda _: value, operand.value_type, 1, value)
@@ -135,7 +135,7 @@ def negation(operand: Expression) -> Negation:
     evaluate = operand.evaluate
 
     def discard(properties: Mapping[str, str]) -> None:
-        # The result is null whatever the operand gives, but an error of the operand is one of the whole.
+        # The result is null for any operand, but an error of the operand must propagate.
         evaluate(properties)
 
     return Negation(discard, ValueType.NULL, operand.depth + 1, None)

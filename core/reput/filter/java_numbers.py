@@ -1,4 +1,4 @@
-"""Numbers as Java reads them from a string, which is neither what Python's ``int`` nor what its ``float`` accepts.
+"""Numbers as Java reads them from a string; Python's ``int`` and ``float`` accept other texts.
 
 Source: java.lang.Integer.valueOf, Long.valueOf, Double.valueOf and Double.compare.
 """
@@ -15,7 +15,7 @@ __all__ = ["INT_MAX", "LONG_MAX", "double_is_less", "int_or", "long_or", "read_d
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
-# Python refuses to convert more than some thousands of digits at once; leading zeros are legal in any number.
+# Python refuses to convert more than some thousands of digits at once, but any number of leading zeros is legal.
 _DIGIT_COUNT_PLAIN = 32
 
 _DOUBLE = re.compile(
@@ -34,24 +34,24 @@ _DOUBLE = re.compile(
 
 
 def read_int(text: str) -> int:
-    """Return the 32-bit integer that *text* is: an optional sign and decimal digits of any script, nothing else.
+    """Return *text* as a 32-bit integer: an optional sign and decimal digits of any script, nothing else.
 
     Raises:
         FilterEvaluationError: *text* is something else, or too large.
     """
-    # What nearly every number in a property looks like, at a fifth of the cost of all the rules.
+    # Fast path for nearly every number in a property, at a fifth of the cost of the full rules.
     if len(text) < 10 and text.isdecimal() and text.isascii():
         return int(text)
     return _read_integer(text, INT_MAX, "int")
 
 
 def read_long(text: str) -> int:
-    """Return the 64-bit integer that *text* is, by the rules of `read_int`."""
+    """Return *text* as a 64-bit integer, by the rules of `read_int`."""
     return _read_integer(text, LONG_MAX, "long")
 
 
 def int_or(text: str | None, otherwise: int) -> int:
-    """Return the 32-bit integer that *text* is; *otherwise* where it is none: anybody may give properties."""
+    """Return *text* as a 32-bit integer, or *otherwise*: a client may set any property value."""
     try:
         return otherwise if text is None else read_int(text)
     except FilterEvaluationError:
@@ -59,7 +59,7 @@ def int_or(text: str | None, otherwise: int) -> int:
 
 
 def long_or(text: str | None, otherwise: int) -> int:
-    """Return the 64-bit integer that *text* is; *otherwise* where it is none."""
+    """Return *text* as a 64-bit integer, or *otherwise*."""
     try:
         return otherwise if text is None else read_long(text)
     except FilterEvaluationError:
@@ -67,9 +67,9 @@ def long_or(text: str | None, otherwise: int) -> int:
 
 
 def read_double(text: str) -> float:
-    """Return the double that *text* is: decimal or hexadecimal, ``NaN`` or ``Infinity``, blanks around it allowed.
+    """Return *text* as a double: decimal or hexadecimal, ``NaN`` or ``Infinity``, blanks around it allowed.
 
-    What is too large becomes infinity, what is too small becomes zero.
+    A number too large becomes infinity, one too small becomes zero.
 
     Raises:
         FilterEvaluationError: *text* is no number.
@@ -97,7 +97,7 @@ def double_is_less(left: float, right: float) -> bool:
 
 def _read_integer(text: str, value_max: int, type_name: str) -> int:
     digits = text[1:] if text.startswith(("-", "+")) else text
-    # Java looks at UTF-16 units, so digits beyond the basic plane are none.
+    # Java reads UTF-16 units, so characters beyond the basic plane do not count as digits.
     if not digits.isdecimal() or not (digits.isascii() or max(digits) <= "\uffff"):
         raise _unreadable(text, type_name)
     value = int(digits) if len(digits) <= _DIGIT_COUNT_PLAIN else _many_digits(digits, value_max)
@@ -113,7 +113,7 @@ def _many_digits(digits: str, value_max: int) -> int:
     for digit in digits:
         value = 10 * value + int(digit)
         if value > value_max + 1:
-            break  # Too large already, whatever follows.
+            break  # Too large already, regardless of the rest.
     return value
 
 

@@ -1,14 +1,14 @@
-"""The two questions that a reader of a consume queue asks about each message, for either kind of subscription.
+"""The two checks that a reader of a consume queue makes on each message, for either kind of subscription.
 
-The first is asked with nothing but the queue's unit at hand and may answer yes in doubt. The second is asked with the
-record at hand, of what passed the first.
+The first check uses only the queue's unit, and says yes in doubt. The second uses the record, and applies to messages
+that passed the first.
 
     filter                     by the consume queue's unit    by the record's properties
     TagMessageFilter           hash of the tag                yes
     ExpressionMessageFilter    bit map of the ext unit        the expression
     RetryMessageFilter         the retry topic's own          the expression on the topic before the retry
 
-A subscription that is unknown, and one in RocketMQ's obsolete class-filter mode, has no filter: take every message.
+An unknown subscription, or one in RocketMQ's obsolete class-filter mode, has no filter: every message passes.
 
 Source: RocketMQ store, DefaultMessageFilter; broker, ExpressionMessageFilter and ExpressionForRetryMessageFilter.
 """
@@ -27,12 +27,12 @@ __all__ = ["ExpressionMessageFilter", "MessageFilter", "RetryMessageFilter", "Ta
 
 
 class MessageFilter(Protocol):
-    """What a reader of a consume queue asks."""
+    """The checks that a reader of a consume queue makes."""
 
     def is_matched_by_consume_queue(
         self, tags_code: int | None, ext_store_timestamp: int | None = None, filter_bit_map: bytes | None = None
     ) -> bool:
-        """Return whether the message of a unit may be wanted.
+        """Return whether the message of a unit may match.
 
         Args:
             tags_code: of the unit or, if it has one, of its ext unit; None if that is missing.
@@ -41,7 +41,7 @@ class MessageFilter(Protocol):
         """
 
     def is_matched_by_commit_log(self, properties: Mapping[str, str] | None) -> bool:
-        """Return whether a record with *properties* is wanted; None if it has none."""
+        """Return whether a record matches; *properties* None: it has none."""
 
 
 class TagMessageFilter:
@@ -52,7 +52,7 @@ class TagMessageFilter:
 
     @property
     def codes(self) -> frozenset[int] | None:
-        """The hashes that are wanted, signed 32-bit; None: all."""
+        """The matching hashes, signed 32-bit; None: all."""
         return None if self._tag_filter.expression == SUBSCRIBE_ALL else self._tag_filter.codes
 
     def is_matched_by_consume_queue(
@@ -62,15 +62,15 @@ class TagMessageFilter:
         return self._tag_filter.matches_tags_code(tags_code)
 
     def is_matched_by_commit_log(self, properties: Mapping[str, str] | None) -> bool:
-        """Return True: what the hash let pass is the consumer's to sort."""
+        """Return True: the consumer itself sorts out hash collisions."""
         return True
 
 
 class ExpressionMessageFilter:
-    """A subscription by expression. Without a compiled expression it takes every message."""
+    """A subscription by expression. Without a compiled expression, every message matches."""
 
     def __init__(self, consumer_filter: ConsumerFilter | None, bloom_filter: BloomFilter) -> None:
-        """Take the group's filter on the topic that it reads, None if there is none, and the sizes of bit maps now."""
+        """Take the group's filter on the topic that it reads, None if there is none, and the present bit map sizes."""
         self._sql_filter = None if consumer_filter is None else consumer_filter.sql_filter
         self._map_size: int | None = None
         self._mask = 0
@@ -99,19 +99,19 @@ class ExpressionMessageFilter:
 
 
 class RetryMessageFilter:
-    """A subscription to a retry topic: records are judged by the group's expression on their original topic.
+    """A subscription to a retry topic: the group's expression on the original topic decides about a record.
 
-    RocketMQ's ``filterSupportRetry``, off by default. It holds for subscriptions by tags as well, since a retry topic
-    is subscribed to by the tag ``*`` whatever the group asked of the original topic.
+    RocketMQ's ``filterSupportRetry``, off by default. It applies to subscriptions by tags as well, because a group
+    subscribes to its retry topic by the tag ``*``, regardless of its filter on the original topic.
     """
 
     def __init__(
         self, message_filter: MessageFilter, filter_on_topic: Callable[[str | None], SqlFilter | None]
     ) -> None:
-        """Take the filter that the retry topic itself has, and how to find the group's expression on another topic.
+        """Take the retry topic's own filter, and a function that finds the group's expression on another topic.
 
         Args:
-            filter_on_topic: is given the property ``RETRY_TOPIC`` of the record, None if it has none.
+            filter_on_topic: called with the record's property ``RETRY_TOPIC``, None if it has none.
         """
         self._message_filter = message_filter
         self._filter_on_topic = filter_on_topic
@@ -119,7 +119,7 @@ class RetryMessageFilter:
     def is_matched_by_consume_queue(
         self, tags_code: int | None, ext_store_timestamp: int | None = None, filter_bit_map: bytes | None = None
     ) -> bool:
-        """Return what the retry topic's own filter says."""
+        """Return the answer of the retry topic's own filter."""
         return self._message_filter.is_matched_by_consume_queue(tags_code, ext_store_timestamp, filter_bit_map)
 
     def is_matched_by_commit_log(self, properties: Mapping[str, str] | None) -> bool:

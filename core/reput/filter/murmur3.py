@@ -1,7 +1,7 @@
 """MurmurHash3, the 128-bit variant for 64-bit machines, with seed 0.
 
-Only the first 64 of its 128 bits are given, as a signed number: what Guava's ``murmur3_128().hashBytes(b).asLong()``
-returns and RocketMQ's Bloom filter is built on.
+The module computes only the first 64 of its 128 bits, as a signed number, like Guava's
+``murmur3_128().hashBytes(b).asLong()``, on which RocketMQ's Bloom filter is built.
 
 Source: MurmurHash3_x64_128 of Austin Appleby's public-domain MurmurHash3.
 """
@@ -27,7 +27,7 @@ def murmur3_hash64(data: bytes) -> int:
         h1 = h1 * 5 + 0x52DC_E729 & _MASK
         h2 = _rotate_left(h2 ^ _mix_k2(k2), 31) + h1 & _MASK
         h2 = h2 * 5 + 0x3849_5AB5 & _MASK
-    # The tail is read as if zeros followed it; a mixed zero is zero.
+    # The tail is padded with zeros; a mixed zero is zero.
     h1 ^= _mix_k1(int.from_bytes(data[tail_at : tail_at + 8], "little"))
     h2 ^= _mix_k2(int.from_bytes(data[tail_at + 8 :], "little"))
 

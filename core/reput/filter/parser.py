@@ -1,4 +1,4 @@
-"""SQL92 grammar: from the tokens of an expression to the condition it states, without recursion.
+"""SQL92 grammar: builds the condition of an expression from its tokens, without recursion.
 
 Lowest precedence first, all binary levels from left to right:
 
@@ -12,9 +12,9 @@ Lowest precedence first, all binary levels from left to right:
     unary      = "+" unary | "-" unary | NOT unary | primary
     primary    = string | integer | float | TRUE | FALSE | NULL | identifier | "(" or ")"
 
-Three habits of RocketMQ's parser surprise, and are kept because an expression must mean here what it means there. Once
-``or`` is complete the rest of the text is ignored, but for one token that must be readable. NOT binds tighter than any
-comparison. A property is true under no circumstances, so ``a LIKE 'x'`` is the property a and matches nothing.
+Three surprising rules of RocketMQ's parser are kept, because an expression must mean the same in both. Once ``or`` is
+complete, the rest of the text is ignored, except for one token that must be readable. NOT binds tighter than any
+comparison. A property is never true, so ``a LIKE 'x'`` is the property a and matches nothing.
 
 Source: RocketMQ filter 5.3.3, SelectorParser.jj and the constructors of its expressions.
 """
@@ -46,7 +46,7 @@ _TRUTHS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
 class _Level(IntEnum):
-    """How tightly an operator binds. What is pending is finished as soon as something of a lower level comes."""
+    """How tightly an operator binds. A pending operator is finished as soon as one of a lower level follows."""
 
     PARENTHESIS = 0
     OR = 1
@@ -70,10 +70,10 @@ _JUNCTIONS = {"AND": _Level.AND, "OR": _Level.OR}
 
 
 def parse_condition(expression: str) -> Condition:
-    """Return the condition that *expression* states.
+    """Return the condition of *expression*.
 
     Raises:
-        FilterSyntaxError: RocketMQ refuses it, or more than `DEPTH_MAX` operators lie within each other.
+        FilterSyntaxError: RocketMQ refuses it, or more than `DEPTH_MAX` operators are nested.
     """
     return _Parser(expression).parse()
 
@@ -90,7 +90,7 @@ class _Parser:
     def parse(self) -> Condition:
         """Read operands and operators in turn until the expression is complete."""
         value = self._read_operand()
-        comparable = True  # After IS NULL the level of comparisons is left: no such operator may follow.
+        comparable = True  # IS NULL leaves the level of comparisons: no such operator may follow.
         while True:
             token = self._token
             if self._pending and self._pending[-1].level is _Level.LOW_BOUND:
@@ -121,7 +121,7 @@ class _Parser:
                 return _condition(self._finish(value, _Level.OR), 0)
 
     def _read_operand(self) -> Expression:
-        """Read signs, NOT and opening parentheses up to a primary, and finish what waits for one."""
+        """Read signs, NOT and opening parentheses up to a primary, and finish the operators that wait for it."""
         while True:
             token = self._token
             if token.kind == "(":
@@ -229,7 +229,7 @@ def _primary(token: Token) -> Expression:
 
 def _integer(token: Token) -> Literal:
     digits = token.text.rstrip("lL")
-    # The length is looked at first: Python refuses to read some thousands of digits, with an error of its own.
+    # Check the length first: Python refuses to read some thousands of digits, with an error of its own.
     if len(digits) > len(str(LONG_MAX)) or int(digits) > LONG_MAX:
         raise FilterSyntaxError("an integer has more than 64 bits", token.position)
     value = int(digits)
@@ -278,7 +278,7 @@ def _order(token: Token, left: Expression, right: Expression) -> Condition:
 
 def _between(token: Token, operand: Expression, negated: bool, low: Expression, high: Expression) -> Condition:
     _check_ordered(token, operand, low, high)
-    # Only BETWEEN itself is checked, and only when both bounds are plain literals: a sign makes them something else.
+    # Only BETWEEN itself is checked, and only if both bounds are plain literals; a bound with a sign is none.
     bounds_known = not negated and isinstance(low, Literal) and isinstance(high, Literal)
     if bounds_known and conditions.order("<", high, low).evaluate({}):
         raise FilterSyntaxError("the lower bound of BETWEEN lies above the upper one", token.position)

@@ -16,7 +16,7 @@ _NO_PROPERTIES: Mapping[str, str] = {}
 
 
 class SqlFilter:
-    """What an expression says of a message's properties. Make it with `parse`; any number of threads may use it.
+    """An SQL92 filter on a message's properties. Make it with `parse`; any number of threads may use it.
 
     Attributes:
         expression: its text.
@@ -36,12 +36,12 @@ class SqlFilter:
             properties: of one message, the system's (``TAGS``, ``KEYS``, …) as well as the user's; None: it has none.
 
         Raises:
-            FilterEvaluationError: there is no result, as when a property that is compared with a number is not one.
+            FilterEvaluationError: there is no result, e.g. because a property compared with a number is not one.
         """
         try:
             result = self._evaluate(_NO_PROPERTIES if properties is None else properties)
         except RecursionError as error:
-            # The depth of the expression is bounded, so it is the caller who had used up the stack.
+            # The depth of the expression is bounded, so the caller had used up the stack.
             raise FilterEvaluationError(
                 f"no stack is left for the expression: expression={quoted(self.expression)}"
             ) from error
@@ -49,10 +49,10 @@ class SqlFilter:
         return result
 
     def matches(self, properties: Mapping[str, str] | None) -> bool:
-        """Return whether a message with *properties* is wanted: only if the result is true.
+        """Return whether a message with *properties* matches: only if the result is true.
 
-        An evaluation that fails counts as no, as in RocketMQ. The first failure is logged as a warning, more of them
-        for debugging only.
+        A failed evaluation counts as no match, as in RocketMQ. The first failure is logged as a warning, later ones at
+        debug level.
         """
         try:
             return self.evaluate(properties) is True
@@ -75,6 +75,6 @@ def parse(expression: str) -> SqlFilter:
     """Return the filter that the SQL92 *expression* describes, as RocketMQ 5.3.3 understands it.
 
     Raises:
-        FilterSyntaxError: RocketMQ refuses the expression, or its operators lie too deep within each other.
+        FilterSyntaxError: RocketMQ refuses the expression, or its operators are nested too deeply.
     """
     return SqlFilter(expression)

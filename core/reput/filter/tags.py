@@ -1,4 +1,4 @@
-"""Tags: a filter that compares hashes in the consume queue, and leaves the exact comparison to whoever has the record.
+"""Tags: a filter that compares hashes in the consume queue; the consumer compares the tags of the records.
 
     text                    tags       matches
     *, empty                -          everything
@@ -22,7 +22,7 @@ SUBSCRIBE_ALL = "*"
 _SEPARATOR = "||"
 # Java's trim: every character up to and including the space.
 _BLANKS = "".join(map(chr, range(0x21)))
-# What an expression has and hardly any tag: a blank inside, an operator, a bracket or a quote.
+# Signs of an expression that hardly any tag has: a blank inside, an operator, a bracket or a quote.
 _OF_EXPRESSIONS = re.compile(r"(?<=[^|\s])\s+(?=[^|\s])|[<>=(),'\"&]|(?<!\|)\|(?!\|)")
 
 
@@ -43,16 +43,16 @@ class TagFilter:
     def matches_tags_code(self, tags_code: int | None) -> bool:
         """Return whether a consume-queue unit with *tags_code* may hold a message of these tags.
 
-        True may be a collision of hashes; see `matches_tag`. None, a tags code that nobody knows, always matches.
+        True may be a hash collision; see `matches_tag`. None, an unknown tags code, always matches.
         """
         if tags_code is None or self.expression == SUBSCRIBE_ALL:
             return True
         return (tags_code + 0x8000_0000 & 0xFFFF_FFFF) - 0x8000_0000 in self.codes
 
     def matches_tag(self, tag: str | None) -> bool:
-        """Return whether a message with *tag*, its property ``TAGS``, belongs to the subscription: no hashes involved.
+        """Return whether a message with *tag*, its property ``TAGS``, belongs to the subscription, without hashes.
 
-        Like RocketMQ's consumers, a subscription that names no tag takes whatever it is given.
+        As with RocketMQ's consumers, a subscription that names no tag matches every message.
         """
         return not self.tags or tag in self.tags
 
@@ -61,7 +61,7 @@ def parse_tags(expression: str) -> TagFilter:
     """Return the filter for a subscription such as ``TagA || TagB``.
 
     Raises:
-        FilterSyntaxError: *expression* is made of separators alone.
+        FilterSyntaxError: *expression* consists of separators only.
     """
     if expression in ("", SUBSCRIBE_ALL):
         return TagFilter(SUBSCRIBE_ALL, frozenset(), frozenset())
@@ -73,9 +73,9 @@ def parse_tags(expression: str) -> TagFilter:
 
 
 def parse_plain_tags(expression: str) -> TagFilter:
-    """Return the filter for tags that a person wrote; what is no list of tags is not taken for one.
+    """Return the filter for tags that a person wrote; refuse a text that looks like no list of tags.
 
-    `parse_tags` takes everything that RocketMQ takes, ``price > 5`` for a tag included.
+    `parse_tags` accepts everything that RocketMQ accepts, even ``price > 5`` as a tag.
 
     Raises:
         FilterSyntaxError: *expression* looks like SQL92, or lists tags with another separator.
@@ -92,5 +92,5 @@ def parse_plain_tags(expression: str) -> TagFilter:
 
 
 def can_be_selected(tag: str) -> bool:
-    """Tell whether any subscription names *tag*: it would be split at ``||``, and trimmed."""
+    """Return whether a subscription can name *tag*: subscriptions are split at ``||`` and trimmed."""
     return _SEPARATOR not in tag and tag == tag.strip(_BLANKS)

@@ -1,13 +1,13 @@
-"""SQL92 tokens: how the text of an expression falls into words, numbers, strings and signs.
+"""SQL92 tokens: splits the text of an expression into words, numbers, strings and signs.
 
     kind        text
     identifier  [A-Za-z_$][A-Za-z0-9_$]*, case-sensitive, no keyword
     keyword     in any ASCII case; its kind is the word in capitals
-    string      '…', a quote inside is doubled; the token's text is what the string means
+    string      '…', a quote inside is doubled; the token's text is the string's value
     integer     0, or [1-9][0-9]* with an optional l or L
     float       1.5, 1., .5, 1e3, 1.5E-3
     sign        = <> > >= < <= ( ) , + -; its kind is itself
-    end         nothing is left
+    end         the end of the text
 
 The longest match wins. Blanks are space, tab, LF, CR and FF; ``--`` to the end of its line and ``/* */`` are comments,
 but ``--`` without a line end after it is two minus signs.
@@ -29,7 +29,7 @@ _KEYWORDS = frozenset(
     ["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"]
 )
 
-# Alternatives are tried in order, so of two that can match the same text the longer one stands first.
+# Alternatives are tried in order, so the longer of two that can match the same text comes first.
 _TOKEN = re.compile(
     r"""
     (?P<blank>      [ \t\n\r\f]+ | /\*[^*]*\*+(?:[^/*][^*]*\*+)*/ )
@@ -53,13 +53,13 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of *text*, the last of kind ``end``, and each only when it is asked for.
+    """Yield the tokens of *text* lazily, the last of kind ``end``.
 
     Raises:
-        FilterSyntaxError: the next token cannot be read. Whoever stops before it never hears of it, as in RocketMQ.
+        FilterSyntaxError: the next token cannot be read. A caller that stops before it sees no error, as in RocketMQ.
     """
     position = 0
-    # Where no line end follows, each of a thousand minus signs would have the rest of the text searched for one.
+    # Without a following line end, each of a thousand minus signs would search the rest of the text for one.
     last_line_end = max(text.rfind("\n"), text.rfind("\r"))
     while position < len(text):
         match = _LINE_COMMENT.match(text, position) if position < last_line_end else None
