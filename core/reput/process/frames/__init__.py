@@ -1,1 +1,1 @@
-"""The wire between writer and dispatchers: frames, their publishers, and frames read from the log."""
+"""The data path from writer to dispatchers: frames, their publishers, and reading from the log."""

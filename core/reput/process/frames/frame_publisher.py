@@ -1,6 +1,6 @@
-"""FramePublisher: what the writer of the store tells, put into frames for the dispatchers.
+"""FramePublisher: encodes the store writer's notifications as frames for the dispatchers.
 
-Called under the writer's put lock, but for `durable`, which the flusher calls.
+Called under the writer's put lock, except `durable`, which the flusher calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FramePublisher(Publisher):
 
     Args:
         epoch: number of the log's history.
-        on_read_only: called with the reason why the store refuses messages, with None once it takes them again.
+        on_read_only: called with the reason when the store refuses messages, with None once it accepts them again.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class FramePublisher(Publisher):
         self.on_read_only = on_read_only
 
     def publish(self, records: AppendedRecords) -> None:
-        """Publish *records*: one encoding and one copy. A frame that the ring cannot take goes out in parts."""
+        """Publish *records*: one encoding and one copy. A frame too large for the ring is published in parts."""
         end, ordinal, rows = records.end, records.ordinal, records.rows
         first_ordinal = ordinal - len(rows) // ROW_SIZE
         columns = records.queues, rows, records.texts
@@ -55,15 +55,15 @@ class FramePublisher(Publisher):
     def publish_in_parts(
         self, begin: int, end: int, store_timestamp: int, ordinal: int, columns: DispatchColumns
     ) -> None:
-        """Publish halves until they fit."""
+        """Halve the frame recursively until the parts fit, and publish them."""
         frame = batch_frame(self.epoch, begin, end, store_timestamp, ordinal, columns)
         row_count = len(columns)
         if len(frame) <= self.writer.frame_size_max:
             self.writer.publish(frame, end, ordinal + row_count)
             return
         if row_count <= 1:
-            # One record's texts exceed a frame. An empty batch behind it leaves a hole, for which all who read the
-            # ring turn to the commit log.
+            # One record's texts exceed a frame. An empty batch behind it leaves a hole, which makes all readers of
+            # the ring turn to the commit log.
             frame = batch_frame(self.epoch, end, end, store_timestamp, ordinal + row_count, NO_COLUMNS)
             self.writer.publish(frame, end, ordinal + row_count)
             return
@@ -78,16 +78,16 @@ class FramePublisher(Publisher):
         self.publish_in_parts(middle, end, store_timestamp, ordinal + half, latter)
 
     def durable(self, offset: int) -> None:
-        """The log is forced to disk up to *offset*."""
+        """Publish that the log is durable up to *offset*."""
         self.writer.set_durable(offset)
 
     def read_only(self, reason: str | None) -> None:
-        """The store refuses messages, and why; None: it takes them again."""
+        """Report why the store refuses messages; None: it accepts them again."""
         if self.on_read_only is not None:
             self.on_read_only(reason)
 
     def truncate(self, epoch: int, commit_log_offset: int, store_timestamp: int, ordinal: int) -> None:
-        """The log was cut at *commit_log_offset* and *epoch* has begun."""
+        """Publish that the log was cut at *commit_log_offset* and *epoch* has begun."""
         self.epoch = epoch
         self.writer.set_epoch(epoch)
         self.writer.publish(
@@ -95,10 +95,10 @@ class FramePublisher(Publisher):
         )
 
     def expire(self, commit_log_offset_min: int, appended: int, ordinal: int) -> None:
-        """The log was trimmed below *commit_log_offset_min*; it still ends at *appended*."""
+        """Publish that the log was trimmed below *commit_log_offset_min*; it still ends at *appended*."""
         self.writer.set_commit_log_offset_min(commit_log_offset_min)
         self.writer.publish(expire_frame(self.epoch, commit_log_offset_min), appended, ordinal)
 
     def delete_topic(self, topic: str, appended: int, ordinal: int) -> None:
-        """*topic* was deleted when the log ended at *appended*; `TopicDeletions` has it already."""
+        """Publish that *topic* was deleted when the log ended at *appended*; `TopicDeletions` already has it."""
         self.writer.publish(delete_topic_frame(self.epoch, appended, ordinal, topic), appended, ordinal)

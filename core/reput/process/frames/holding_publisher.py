@@ -1,15 +1,15 @@
-"""HoldingPublisher: publishes as one frame what is put one by one in a row, while no dispatcher sleeps.
+"""HoldingPublisher: collects consecutive single puts into one frame while no dispatcher sleeps.
 
-A frame for each record costs the writer a sixth of a put, and each dispatcher as much as the record itself. So a record
-that comes within the same millisecond as the one before it is held. Held records are published when there are
-`HELD_MAX` of them, with the next millisecond, or as soon as a dispatcher has nothing to do:
+One frame per record costs the writer a sixth of a put, and each dispatcher as much as the record itself. So a record
+put in the same millisecond as the previous one is held. Held records are published when there are `HELD_MAX` of them,
+with the first record of another millisecond, or as soon as a dispatcher has nothing to do:
 
     put ──▶ held ── a dispatcher has parked ───────▶ one frame
               ▲                                       ▲
               │ HELD                                  │ put lock
     dispatcher that parks ── release eventfd ──▶ ReleaseService
 
-A dispatcher that dies, or is paused, asks for nothing, so the service looks by itself, too, while anything is held.
+A dead or paused dispatcher does not ask, so while records are held the service also checks by itself.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from reput_hooks.dispatch import ROW_SIZE
 
 __all__ = ["HoldingPublisher"]
 
-# In frames of so many rows a row costs its readers half of what it does in a frame of its own. In larger ones it hardly
-# costs less, and the put that publishes them takes longer than all others.
+# In frames of this size a row costs its readers half as much as in a frame of its own. In larger frames it costs
+# hardly less, and the put that publishes them takes longer than all others.
 HELD_MAX = 8
-# Puts after which the flags of all readers are looked at, which takes as long as holding a record.
+# Puts between checks of the readers' flags; a check takes as long as holding a record.
 LOOK_EVERY = 4
 assert HELD_MAX % LOOK_EVERY == 0
 
@@ -36,7 +36,7 @@ class HoldingPublisher(FramePublisher):
     """A `FramePublisher` on a ring between processes.
 
     Attributes:
-        is_watched: the `ReleaseService` looks by itself whether something is held.
+        is_watched: the `ReleaseService` checks by itself for held records.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class HoldingPublisher(FramePublisher):
         watch: Callable[[], None],
         segment_size: int,
     ) -> None:
-        """*watch* is called, under the put lock, when something is held from now on and the service is not looking."""
+        """*watch* is called, under the put lock, when records become held while the service is not checking."""
         super().__init__(writer, epoch, on_read_only)
         self.ring = writer
         self.segment_size = segment_size
@@ -55,7 +55,7 @@ class HoldingPublisher(FramePublisher):
         self.is_watched = False
         # Where the last record ends, and when it was stored.
         self.end = self.store_timestamp = -1
-        # A record is held whose rows have so many bytes: a single row, or none at all.
+        # Only records whose rows have this many bytes are held: one row; -1 holds none.
         self.size_held = ROW_SIZE
         # Each entry is complete, since Ctrl-C may come between any two steps of a put: the next record then does not
         # begin where that one ended, and is not held behind it.
@@ -78,9 +78,9 @@ class HoldingPublisher(FramePublisher):
                     self.watch()
                     self.is_watched = True
             else:
-                # Whoever parked meanwhile has asked already, but this is sooner.
+                # A reader that parked meanwhile has already asked the service, but this is sooner.
                 is_wanted = not count % LOOK_EVERY and (count == HELD_MAX or self.ring.has_parked())
-            # Not before it is said that something is held: nothing is held behind one of which Ctrl-C left that out.
+            # Set only after the hold was announced: if Ctrl-C skips that, no record is held behind this one.
             self.end = end
             if is_wanted:
                 self.release()
@@ -91,40 +91,40 @@ class HoldingPublisher(FramePublisher):
         self.store_timestamp = store_timestamp
 
     def release(self) -> bool:
-        """Publish what is held, and return whether there was anything. Under the put lock."""
+        """Publish held records, and return whether there were any. Under the put lock."""
         held = self.held
         if not held:
             return False
         end, self.end = self.end, -1
         self.ring.end_hold()
-        # A blank may lie only before the first record of a piece. One look for all: segments end rarely.
+        # In one frame a blank may lie only before the first record. One check for all: segments end rarely.
         if held[0].begin // self.segment_size == (held[-1].end - 1) // self.segment_size:
             super().publish(merge_appended(held))
         else:
             for _, in_one_segment in groupby(held, lambda records: (records.end - 1) // self.segment_size):
                 super().publish(merge_appended(list(in_one_segment)))
-        # Last: the puts of these records have returned, so what Ctrl-C interrupts here is done again, by the next put
-        # or the service. Nothing is held behind it until then, and readers pass over what is said twice.
+        # Last: if Ctrl-C interrupts here, the next put or the service publishes these records again, since their puts
+        # have returned. Until then no record is held behind them, and readers skip duplicates.
         self.held = []
         self.end = end
         return True
 
     def hold_no_more(self) -> None:
-        """Publish what is held, and from now on each record at once. Under the put lock."""
+        """Publish held records, and from now on each record at once. Under the put lock."""
         self.size_held = -1
         self.release()
 
     def truncate(self, epoch: int, commit_log_offset: int, store_timestamp: int, ordinal: int) -> None:
-        """The log was cut, behind what is held."""
+        """Publish held records, then the cut of the log."""
         self.release()
         super().truncate(epoch, commit_log_offset, store_timestamp, ordinal)
 
     def expire(self, commit_log_offset_min: int, appended: int, ordinal: int) -> None:
-        """The log was trimmed, behind what is held."""
+        """Publish held records, then the trimming of the log."""
         self.release()
         super().expire(commit_log_offset_min, appended, ordinal)
 
     def delete_topic(self, topic: str, appended: int, ordinal: int) -> None:
-        """A topic was deleted, behind what is held."""
+        """Publish held records, then the deletion of *topic*."""
         self.release()
         super().delete_topic(topic, appended, ordinal)

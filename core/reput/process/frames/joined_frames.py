@@ -1,7 +1,7 @@
-"""Frames that were read together, decoded; batches that go on where the one before ends come as one.
+"""decode_frames: decodes frames that were read together, and joins adjacent batches into one.
 
-A put of one message makes a frame of one row, and a dispatcher reads hundreds of them at once. What each is made of is
-let go here, while the processor has it at hand, and is no work for those who take the batch:
+A put of one message makes a frame of one row, and a dispatcher reads hundreds of them at once. The objects of each
+frame are freed here, while they are in the processor's cache, so that readers of the batch need not do it:
 
     frames   │ a: 1 row │ a: 1 row │ b: 1 row │ a: 64 rows │ topic deleted │ a: 1 row │ …
     decoded  │ queues a, b: 67 rows                        │ topic deleted │ queue a: …
@@ -19,13 +19,13 @@ from reput_hooks import DispatchColumns
 
 __all__ = ["decode_frames"]
 
-# Readers see the end of a frame when all of it is dispatched. Its last batch may take it above that.
+# Readers see a frame only when all of it is dispatched. The last joined batch may exceed this number.
 JOINED_ROWS_MAX = 512
 UNKNOWN: list[int] = []
 
 
 class EncodedColumns(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """`DispatchColumns` whose queues, mostly those of the frame before, are not decoded."""
+    """`DispatchColumns` with undecoded queues, which mostly equal those of the previous frame."""
 
     queues: msgspec.Raw
     rows: bytes
@@ -46,12 +46,12 @@ class EncodedFrame(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 decode_encoded = msgspec.msgpack.Decoder(EncodedFrame).decode
 decode_queues = msgspec.msgpack.Decoder(list[tuple[str, int]]).decode
-# What is before the first frame: no batch goes on behind it.
+# Placeholder before the first frame: no batch continues it.
 NOTHING = EncodedFrame(-1, 0, 0, 0, 0, 0, EncodedColumns(msgspec.Raw(), b"", b""))
 
 
 class Numbering:
-    """Numbers the queues of joined frames in the order in which they come."""
+    """Numbers the queues of joined frames in order of appearance."""
 
     __slots__ = ("known", "numbers")
 
@@ -60,7 +60,7 @@ class Numbering:
         self.known: dict[bytes, list[int] | None] = {}
 
     def numbers_of(self, queues: msgspec.Raw) -> list[int] | None:
-        """Return the numbers of a frame's *queues*; None: they are those that its rows have already."""
+        """Return the numbers of a frame's *queues*; None: its rows already have these numbers."""
         data = bytes(queues)
         numbers = self.known.get(data, UNKNOWN)
         if numbers is UNKNOWN:
@@ -72,9 +72,9 @@ class Numbering:
 
 
 def decode_frames(frames: Sequence[bytes], bound: int) -> list[Frame]:
-    """Return *frames* with those joined that end at or below the commit-log offset *bound*."""
+    """Return *frames* decoded; those that end at or below the commit-log offset *bound* are joined."""
     if len(frames) == 1:
-        # There is nothing to join, and somebody may wait for just this one.
+        # There is nothing to join, and a reader may wait for this frame.
         return [decode_frame(frames[0])]
     decoded: list[Frame] = []
     first = last = NOTHING
@@ -114,6 +114,6 @@ def decode_frames(frames: Sequence[bytes], bound: int) -> list[Frame]:
 def joined_frame(
     first: EncodedFrame, last: EncodedFrame, numbering: Numbering, rows: list[bytes], texts: list[bytes]
 ) -> Frame:
-    """Return the frame that goes from *first* to *last*."""
+    """Return the frame that spans *first* to *last*."""
     columns = DispatchColumns(list(numbering.numbers), b"".join(rows), b"".join(texts))
     return Frame(first.kind, first.epoch, first.begin, last.end, last.end_store_timestamp, first.ordinal, columns)

@@ -1,6 +1,6 @@
-"""LogFeed: the commit log as a dispatcher's loop reads it when the ring does not reach back far enough.
+"""LogFeed: reads the commit log for a dispatcher's loop when the ring does not reach back far enough.
 
-The scan works with numpy, which is loaded at the first use: a dispatcher that is never late does without.
+The scan uses numpy, which is loaded at the first use: a dispatcher that is never late does not need it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["LogFeed", "LogRange"]
 
-# Bytes of the log are read by the chunk, which bounds the memory.
+# The log is read in chunks, which bounds the memory.
 CHUNK_SIZE = 4 << 20
 CHUNK_SIZE_MIN = 64 << 10
-# A chunk has about the records that are wanted and not many more, which would be read once more for the next batch.
+# A chunk has about the wanted number of records; surplus records would be read again for the next batch.
 CHUNK_MARGIN = 1.25
 
 
 class LogRange(NamedTuple):
-    """What one reading found: *parts* up to *end*; *store_timestamp* of the last record, 0 if there was none."""
+    """The result of one read: *parts* up to *end*; *store_timestamp* of the last record, 0 if there was none."""
 
     parts: list[DispatchColumns]
     end: int
@@ -49,7 +49,7 @@ class LogFeed:
     ) -> None:
         """
         Args:
-            verify: a record whose CRC does not fit is damage, as it is for a check of the log.
+            verify: treat a record with a wrong CRC as damage, as a check of the log does.
         """
         self.store_directory = store_directory
         self.settings = settings
@@ -64,12 +64,12 @@ class LogFeed:
         """Return whole records from *commit_log_offset* on, at least one, never beyond *until*.
 
         Args:
-            record_count_max: of positions alone it bounds nothing.
-            size_max: bytes of the log; one record goes, however large it is.
+            record_count_max: ignored if only positions are read.
+            size_max: maximum log bytes; one record is always allowed, whatever its size.
 
         Raises:
-            DamagedStore: there is no record there, and no operator has accepted that.
-            OffsetOutOfRange: the log does not hold that offset any more.
+            DamagedStore: there is no record at the offset, and no operator has accepted that.
+            OffsetOutOfRange: the log no longer holds that offset.
         """
         scan = self.scan or self.open()
         if self.positions:
@@ -82,7 +82,7 @@ class LogFeed:
             try:
                 scanned = scan.scan(end, until, min(self.chunk_size(wanted), limit - end))
             except (DamagedStore, OffsetOutOfRange):
-                # What was found before comes first.
+                # Return the records found before the error first.
                 if end > commit_log_offset:
                     break
                 raise
@@ -102,7 +102,7 @@ class LogFeed:
         return LogRange(parts, end, store_timestamp)
 
     def chunk_size(self, record_count: int) -> int:
-        """Return how many bytes to read for so many records."""
+        """Return the number of bytes to read for *record_count* records."""
         wanted = round(record_count * self.record_size * CHUNK_MARGIN)
         return min(max(wanted, CHUNK_SIZE_MIN), CHUNK_SIZE)
 
@@ -115,7 +115,7 @@ class LogFeed:
         return scan.scan(commit_log_offset, end, len(data)).columns
 
     def read_positions(self, scan: LogScan, commit_log_offset: int, until: int, size_max: int) -> LogRange:
-        """Find where the last of many records ends; their requests are not made."""
+        """Find the end of the last record in the range, without building requests."""
         end, timestamp = commit_log_offset, 0
         limit = commit_log_offset + size_max
         while end < min(until, limit):
@@ -136,11 +136,11 @@ class LogFeed:
         return LogRange([], end, timestamp)
 
     def begins_behind(self, commit_log_offset: int) -> bool:
-        """Tell whether the first segment that is there begins behind this offset."""
+        """Tell whether the first existing segment begins behind this offset."""
         return Segments(self.store_directory / "commitlog").offset_min > commit_log_offset
 
     def open(self) -> LogScan:
-        """Open the log, with the damage that has been accepted by now."""
+        """Open the log, with the damage accepted so far."""
         from reput.store.log.log_scan import LogScan
         from reput.store.recovery.damage_list import accepted_damage
         from reput.store.state.recorded_settings import read_delay_history

@@ -1,6 +1,6 @@
-"""What a dispatcher's loop reads and writes, whoever runs it: the ring's reader and cell, or the inline ones.
+"""The interfaces of a dispatcher's loop: the ring's reader and cell, or the inline ones.
 
-`RingReader`, `Cell` and `CellView` of `reput.ring` have these shapes, and so have the inline ones.
+`RingReader`, `Cell` and `CellView` of `reput.ring` implement them, and so do the inline classes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["FrameHeader", "FrameReader", "FrameWriter", "JoinedAt", "LoopCell", 
 
 
 class FrameHeader(Protocol):
-    """What the writer says of the log, as `reput.ring.ring_header.RingHeader`; None: not said yet."""
+    """The writer's numbers of the log, as `reput.ring.ring_header.RingHeader`; None: not published yet."""
 
     @property
     def appended(self) -> int | None: ...
@@ -33,42 +33,42 @@ class FrameHeader(Protocol):
 
 
 class JoinedAt(Protocol):
-    """Up to *appended* the commit log has to be read, from there on everything comes in frames."""
+    """Read the commit log up to *appended*; from there on all records come in frames."""
 
     @property
     def appended(self) -> int: ...
 
 
 class FrameReader(Protocol):
-    """Hands out frames. `read` raises RingLapped and RingClosed as `reput.ring.ring_reader.RingReader` does."""
+    """Returns frames. `read` raises RingLapped and RingClosed as `reput.ring.ring_reader.RingReader` does."""
 
     @property
     def header(self) -> FrameHeader: ...
 
     def join(self) -> JoinedAt:
-        """Go to the present end, forgetting what was published before."""
+        """Move to the current end, skipping everything published before."""
 
     def read(self, size_max: int = ...) -> list[bytes]:
-        """Return the frames from the present position on, and go behind them."""
+        """Return the frames from the current position on, and move behind them."""
 
 
 class FrameWriter(Protocol):
-    """Takes frames for all readers, as `reput.ring.ring_writer.RingWriter`."""
+    """Publishes frames to all readers, as `reput.ring.ring_writer.RingWriter`."""
 
     @property
     def frame_size_max(self) -> int: ...
 
     def publish(self, frame: bytes, appended: int, ordinal: int) -> None:
-        """Hand *frame* to all readers; the log is readable up to *appended* now, *ordinal* counts its records."""
+        """Publish *frame* to all readers; the log is now readable up to *appended*, *ordinal* counts its records."""
 
     def set_durable(self, durable: int) -> None:
-        """Say that the log is forced to disk up to *durable*."""
+        """Publish that the log is durable up to *durable*."""
 
     def set_commit_log_offset_min(self, commit_log_offset_min: int) -> None:
-        """Say that the log was trimmed below *commit_log_offset_min*."""
+        """Publish that the log was trimmed below *commit_log_offset_min*."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Say that another epoch of the log's history has begun."""
+        """Publish that another epoch of the log's history has begun."""
 
 
 class CursorNumbers(Protocol):
@@ -128,7 +128,7 @@ class LoopCell(Protocol):
 
 
 class Waiting(NamedTuple):
-    """What a loop without work waits for; the arguments of `reput.ring.ring_reader.RingReader.park`."""
+    """What an idle loop waits for; the arguments of `reput.ring.ring_reader.RingReader.park`."""
 
     timeout: float
     frames: bool

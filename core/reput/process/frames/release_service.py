@@ -1,8 +1,8 @@
-"""ReleaseService: the thread that publishes what the writer holds, when a dispatcher asks for it, and hears its wishes.
+"""ReleaseService: the thread that publishes held records when a dispatcher asks for them.
 
-A dispatcher that asks has nothing else to do, so it is served at once. While records are held again and again the
-service also looks by itself: dispatchers that are paused, or gone, ask for nothing, and other processes read the log up
-to where it is published.
+A dispatcher that asks has nothing else to do, so it is served at once. While the writer keeps holding records, the
+service also checks by itself: paused or dead dispatchers do not ask, and other processes read the log up to the
+published offset.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from reput.store.service.threads import Threads
 
 __all__ = ["ReleaseService"]
 
-# For so long at most a record is held.
+# A record is held at most this long.
 LOOK_MS = 20
 
 
 class ReleaseService(ServiceThread):
     """One thread. *descriptor* is the ring's `release_descriptor`, an eventfd.
 
-    *on_asked* is called whenever a dispatcher has written to it, which may wait for more to be durable, too.
+    *on_asked* is called whenever a dispatcher has written to it; the dispatcher may also wait for durable bytes.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ReleaseService(ServiceThread):
         self.start()
 
     def run(self) -> None:
-        """Release whenever somebody asks; while it is watched, look every `LOOK_MS`."""
+        """Publish on request; while the publisher is watched, also check every `LOOK_MS`."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         timeout: int | None = None
@@ -53,7 +53,7 @@ class ReleaseService(ServiceThread):
             timeout = LOOK_MS if self.look(was_asked) else None
 
     def look(self, was_asked: bool) -> bool:
-        """Publish what is held; return whether to look again without being asked."""
+        """Publish held records; return whether to check again without a request."""
         if was_asked:
             os.eventfd_read(self.descriptor)
             self.on_asked()
@@ -64,7 +64,7 @@ class ReleaseService(ServiceThread):
             return False
 
     def wakeup(self) -> None:
-        """Look at once."""
+        """Make the thread check at once."""
         os.eventfd_write(self.descriptor, 1)
 
     def end_waits(self, reason: str) -> None:
@@ -73,7 +73,7 @@ class ReleaseService(ServiceThread):
             self.publisher.hold_no_more()
 
     def stop(self) -> None:
-        """End the thread, and publish what is held. Nothing is put any more."""
+        """End the thread, and publish held records. The caller puts nothing any more."""
         try:
             super().stop()
         finally:

@@ -1,1 +1,1 @@
-"""Plugins: which are installed, what each declares, how one is loaded, and in which order they run."""
+"""Plugins: which are installed, what each declares, how they are loaded, and in which order they run."""

@@ -1,6 +1,6 @@
-"""Catalogue: which dispatchers are installed, by the metadata of their distributions. Nothing is imported.
+"""Catalogue: the installed dispatchers, from the metadata of their distributions. No plugin is imported.
 
-A plugin is code with the user's rights; that it is installed runs none of it.
+A plugin is code with the user's rights; an installed plugin must not run before it is enabled.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 __all__ = ["ENTRY_POINT_GROUP", "CatalogueEntry", "installed_dispatchers", "select_dispatchers"]
 
 ENTRY_POINT_GROUP = "reput.dispatchers"
-# The view's folder has it, with the intent to empty it beside; with one letter more it names a view that is built anew.
+# It names the view's folder; the intent to empty the view lies beside it. A shadow's name has one character more.
 NAME = re.compile(r"(?!.*\.emptying$)[A-Za-z0-9_-][A-Za-z0-9_.-]{0,62}")
 
 
 class DirectUrl(msgspec.Struct):
-    """What is of use here of PEP 610's ``direct_url.json``."""
+    """The fields of PEP 610's ``direct_url.json`` that are used here."""
 
     url: str
     dir_info: dict[str, bool] = {}
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True):
-    """One installed dispatcher, or one of several that the configuration makes of it.
+    """One installed dispatcher, or one of several that the configuration creates from it.
 
     Attributes:
         name: of the dispatcher: its section in the configuration, its view, its rows.
-        plugin: of the entry point, which is the name, too, unless the configuration gives another.
-        module: what is imported, in a process of its own.
-        distribution: name of the distribution that brought it.
+        plugin: name of the entry point; equal to *name* unless the configuration sets another.
+        module: the module to import, in a separate process.
+        distribution: name of the distribution that provides it.
         version: of that distribution.
         origin: where the distribution lies or came from: a folder or a URL.
-        editable: its code may change without its version changing.
-        rivals: other distributions that bring a dispatcher of this name, too.
+        editable: its code may change while its version stays the same.
+        rivals: other distributions that provide a dispatcher of the same name.
     """
 
     name: str
@@ -62,10 +62,10 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, name=name)
 
     def check(self) -> None:
-        """Refuse what cannot run; that it is installed is nobody else's trouble.
+        """Refuse a dispatcher that cannot run; it must not affect others merely by being installed.
 
         Raises:
-            ConfigError: another distribution brings a dispatcher of this name, or the name is none.
+            ConfigError: another distribution provides a dispatcher of this name, or the name is invalid.
         """
         if self.rivals:
             raise ConfigError(
@@ -83,9 +83,9 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
             )
 
     def module_changed_ns(self) -> int | None:
-        """Return when the module, or anything in its package, was changed, in ns since 1970.
+        """Return when the module, or any file in its package, last changed, in ns since 1970.
 
-        None: it is not found without an import.
+        None: it cannot be found without an import.
         """
         package = self.module.partition(".")[0]
         spec = PathFinder.find_spec(package)
@@ -98,10 +98,10 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
 
 
 def changed_ns(folder: Path) -> int:
-    """Return when Python's source in *folder*, or which files there are, was changed last."""
+    """Return the latest modification time of the Python sources in *folder*."""
     newest = 0
     for directory, names, files in os.walk(folder):
-        # The interpreter's own, which come with the first import.
+        # The interpreter creates these on the first import.
         names[:] = [name for name in names if name != "__pycache__"]
         paths = [os.path.join(directory, name) for name in files if name.endswith(".py")]
         newest = max([newest, *(os.stat(path).st_mtime_ns for path in paths)])
@@ -109,8 +109,8 @@ def changed_ns(folder: Path) -> int:
 
 
 def installed_dispatchers() -> dict[str, CatalogueEntry]:
-    """Return every installed dispatcher by its name, as `sys.path` shows them now; see `CatalogueEntry.check`."""
-    # Here, because the supervisor has mostly no use for it, and every dispatcher would carry its modules along.
+    """Return every dispatcher now installed on `sys.path`, by its name; see `CatalogueEntry.check`."""
+    # Import here: the supervisor rarely needs it, and every dispatcher would inherit its modules.
     from importlib import metadata
 
     entries: dict[str, CatalogueEntry] = {}
@@ -123,7 +123,7 @@ def installed_dispatchers() -> dict[str, CatalogueEntry]:
 
 
 def catalogue_entry(point: EntryPoint) -> CatalogueEntry:
-    """Return what the metadata says of one entry point."""
+    """Return the entry for one entry point, from its metadata."""
     distribution = point.dist
     if distribution is None:
         return CatalogueEntry(point.name, point.name, point.module, "", "", "", editable=True)
@@ -144,10 +144,10 @@ def select_dispatchers(names: Iterable[str], plugins: Mapping[str, str]) -> list
     """Return the entries of *names*, in their order, each once.
 
     Args:
-        plugins: of each dispatcher that is not named as its plugin is, as `Settings.dispatcher_plugins`.
+        plugins: of each dispatcher whose name differs from its plugin's, as `Settings.dispatcher_plugins`.
 
     Raises:
-        ConfigError: no installed distribution brings a dispatcher of that name, or two do, or it is no name.
+        ConfigError: no installed distribution provides a dispatcher of that name, or two do, or the name is invalid.
     """
     entries = installed_dispatchers()
     selected: dict[str, CatalogueEntry] = {}

@@ -1,8 +1,8 @@
-"""Describe: ask a plugin what it declares, in a short-lived process that imports it and nothing else does.
+"""Describe: asks a plugin for its declarations, in a short-lived process that alone imports it.
 
-The answer is kept in the user's cache directory by distribution and version (of an editable installation also by the
-time of the sources in the module's package), so that the question costs a file's reading from the second time on. What
-failed is asked again each time: a missing library may have been installed since.
+The answer is cached in the user's cache directory by distribution and version (for an editable installation also by
+the time of the sources in the module's package), so from the second time on the question costs one file read. A
+failure is not cached: a missing library may have been installed since.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ CACHE_VERSION = 7
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Which plugin is to describe itself, and the options that its dispatcher is to get."""
+    """The plugin to describe, and the options for its dispatcher."""
 
     entry: CatalogueEntry
     options: dict[str, object] = {}
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came back: a description, or *refused* (the options are wrong), or *broken* (a traceback).
+    """The answer: a description, or *refused* (the options are wrong), or *broken* (a traceback).
 
     Attributes:
-        offered: what the plugin declares, where it is the options that are wrong.
+        offered: the plugin's declarations, if only the options are wrong.
     """
 
     description: PluginDescription | None = None
@@ -65,7 +65,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DescribeProcess:
-    """One question under way. `answer` is there when the process has ended, or at once from the cache."""
+    """One pending question. `answer` is set when the process has ended, or at once from the cache."""
 
     def __init__(self, question: Question, path: Sequence[str] = ()) -> None:
         """Ask; *path*: further entries of `sys.path` for the process."""
@@ -96,20 +96,20 @@ class DescribeProcess:
             os.close(question)
 
     def receive(self) -> bool:
-        """Take up what the process has said, after its descriptor became readable; return whether it is done."""
+        """Read from the process after its descriptor became readable; return whether the answer is complete."""
         try:
             data = os.read(self.descriptor, 1 << 20)
         except BlockingIOError:
             return False
         self.received += data
-        # The answer is one line. Its end counts, not the pipe's: what the plugin forked may keep that open.
+        # The answer is one line. Its end counts, not the pipe's: a process that the plugin forked may keep that open.
         if data and not data.endswith(b"\n"):
             return False
         self.end()
         return True
 
     def end(self, reason: str = "") -> None:
-        """Take the process's end, which is due or overdue, and make an answer of what it said."""
+        """Wait for the process's end, killing it if there is a *reason*, and build the answer from its output."""
         assert self.process is not None
         os.close(self.descriptor)
         if reason:
@@ -128,7 +128,7 @@ class DescribeProcess:
 
 
 def describe(entry: CatalogueEntry, options: Mapping[str, object], timeout: float = 60.0) -> Answer:
-    """Ask *entry*'s plugin, and wait for the answer for *timeout* seconds."""
+    """Ask *entry*'s plugin, and wait up to *timeout* seconds for the answer."""
     import select
 
     try:
@@ -149,7 +149,7 @@ def describe(entry: CatalogueEntry, options: Mapping[str, object], timeout: floa
 
 
 def cache_file(question: Question) -> Path | None:
-    """Return where the answer to *question* is kept; None: it may change without anybody's noticing."""
+    """Return the cache file for the answer to *question*; None: changes of the plugin could not be detected."""
     entry = question.entry
     changed = entry.module_changed_ns() if entry.editable else 0
     if changed is None:
@@ -162,7 +162,7 @@ def cache_file(question: Question) -> Path | None:
 
 
 def read_kept(path: Path | None) -> Answer | None:
-    """Return the kept answer; None: there is none, or none that can be read."""
+    """Return the cached answer; None: there is none, or it cannot be read."""
     if path is None:
         return None
     try:
@@ -172,7 +172,7 @@ def read_kept(path: Path | None) -> Answer | None:
 
 
 def keep(path: Path | None, answer: Answer) -> None:
-    """Keep *answer*. A cache that cannot be written costs time at the next start, and nothing else."""
+    """Cache *answer*. If the cache cannot be written, the next start only takes longer."""
     if path is None:
         return
     with contextlib.suppress(OSError):
@@ -188,7 +188,7 @@ def main(arguments: Sequence[str]) -> None:
     from reput.process.system.parent_death import die_with_parent
 
     descriptor = int(arguments[0])
-    # Whoever asks waits for the answer in the thread that asked.
+    # The asking thread waits for the answer, so its end may end this process.
     die_with_parent(int(arguments[1]))
     os.set_inheritable(descriptor, False)
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
@@ -204,14 +204,14 @@ def main(arguments: Sequence[str]) -> None:
     except ConfigError as error:
         answer = Answer(refused=str(error), advice=error.advice, offered=offered)
     except BaseException:
-        # Whatever a stranger's import does, sys.exit included, is the answer.
+        # Any failure of a foreign import, including sys.exit, becomes the answer.
         answer = Answer(broken=traceback.format_exc())
     if os.getpid() != pid:
-        # The import has forked, and its child came back here: one answer is enough.
+        # The import has forked, and this is its child: one answer is enough.
         os._exit(0)
     os.set_blocking(descriptor, True)
     data = msgspec.json.encode(answer) + b"\n"
     while data:
         data = data[os.write(descriptor, data) :]
-    # Threads and exit handlers of the plugin have no say in how long this takes.
+    # Threads and exit handlers of the plugin must not delay the end.
     os._exit(0)

@@ -1,4 +1,4 @@
-"""PluginDescription: what a dispatcher declares, in a form that travels between processes and is kept on disk."""
+"""PluginDescription: a dispatcher's declarations, in a form that can be sent between processes and cached on disk."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class OptionField(msgspec.Struct, frozen=True):
 
 
 class PluginDescription(msgspec.Struct, frozen=True):
-    """As `reput_hooks.DispatcherDescription`, but for two fields.
+    """Like `reput_hooks.DispatcherDescription`, apart from these fields.
 
     Attributes:
         options: the fields of the plugin's struct.
-        schema: the JSON schema of that struct; None: there is no struct, or none of JSON's.
-        view_elsewhere: with the options that were given.
+        schema: the JSON schema of that struct; None: there is no struct, or JSON cannot express it.
+        view_elsewhere: evaluated with the given options.
     """
 
     api_version: int
@@ -47,13 +47,13 @@ class PluginDescription(msgspec.Struct, frozen=True):
 
 
 def lies_elsewhere(description: DispatcherDescription, options: object) -> bool:
-    """Tell whether the view leaves the store, with these options, which are an instance of the plugin's struct."""
+    """Tell whether the view lies outside the store with these options, an instance of the plugin's struct."""
     declared = description.view_elsewhere
     return bool(declared(options) if callable(declared) else declared)
 
 
 def portable_description(description: DispatcherDescription, *, view_elsewhere: bool = False) -> PluginDescription:
-    """Return *description* without the plugin's types; *view_elsewhere* as `lies_elsewhere` has it."""
+    """Return *description* without the plugin's types; *view_elsewhere* as returned by `lies_elsewhere`."""
     fields = msgspec.structs.fields(description.options) if description.options else ()
     return PluginDescription(
         api_version=description.api_version,
@@ -74,9 +74,9 @@ def portable_description(description: DispatcherDescription, *, view_elsewhere: 
 
 
 def options_schema(options: type[msgspec.Struct]) -> dict[str, Any] | None:
-    """Return the JSON schema of an options struct; of a type that JSON does not know, what Python calls it.
+    """Return the JSON schema of an options struct; a type unknown to JSON is described by its Python name.
 
-    None: it has a default that JSON does not know, as a path. The fields say what there is.
+    None: a default is unknown to JSON, such as a path. The fields still list the options.
     """
     try:
         return msgspec.json.schema(options, schema_hook=lambda kind: {"description": str(kind)})
@@ -85,7 +85,7 @@ def options_schema(options: type[msgspec.Struct]) -> dict[str, Any] | None:
 
 
 def option_field(field: msgspec.structs.FieldInfo) -> OptionField:
-    """Return what is to be known of one field of an options struct."""
+    """Return the description of one field of an options struct."""
     default = field.default
     if field.default_factory is not msgspec.NODEFAULT:
         default = field.default_factory()

@@ -1,4 +1,4 @@
-"""The order of dispatchers: those that others come ``after`` first."""
+"""The order of dispatchers: predecessors, which others come ``after``, first."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from reput.errors import ConfigError
 
 __all__ = ["enabled_predecessors", "in_order", "names_readers_wait_for"]
 
-# What RocketMQ's readers read: messages by queue, and by key.
+# The views that RocketMQ's readers use: messages by queue, and by key.
 READ_VIEWS = ("consume_queue", "index")
 
 
 def enabled_predecessors(after: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Return of each name those names it comes after that are enabled, that is: keys of *after*."""
+    """Return for each name its enabled predecessors, that is, those that are keys of *after*."""
     return {name: tuple(other for other in others if other in after) for name, others in after.items()}
 
 
 def names_readers_wait_for(after: Mapping[str, tuple[str, ...]]) -> set[str]:
-    """Return the enabled dispatchers whose views RocketMQ's readers read, and all that these come after."""
+    """Return the enabled dispatchers whose views RocketMQ's readers use, and all their predecessors."""
     predecessors = enabled_predecessors(after)
     found: set[str] = set()
     waiting = [name for name in READ_VIEWS if name in after]
@@ -32,10 +32,10 @@ def names_readers_wait_for(after: Mapping[str, tuple[str, ...]]) -> set[str]:
 
 
 def in_order(after: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return the names so that each stands behind all it comes after.
+    """Return the names sorted so that each follows all its predecessors.
 
     Raises:
-        ConfigError: some come after each other in a circle.
+        ConfigError: the order has a cycle.
     """
     try:
         return list(TopologicalSorter(enabled_predecessors(after)).static_order())

@@ -1,4 +1,4 @@
-"""Views that lie elsewhere, at a server or in another program: building one again sends it all of the log once more."""
+"""Views that lie elsewhere, on a server or in another program: a rebuild sends the whole log there again."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["described", "refuse_elsewhere"]
 
 
 def described(entries: Iterable[CatalogueEntry], settings: Settings) -> dict[str, PluginDescription | None]:
-    """Return what each plugin declares with the options that *settings* give it; None: it cannot be asked."""
+    """Return each plugin's declarations with its options in *settings*; None: it cannot be asked."""
     return {
         entry.name: describe(entry, settings.dispatcher_options.get(entry.name, {})).description for entry in entries
     }
 
 
 def refuse_elsewhere(descriptions: Mapping[str, PluginDescription | None], *, force: bool) -> None:
-    """Refuse to build views again, or to try them, that lie elsewhere.
+    """Refuse to rebuild, or to try out, views that lie elsewhere.
 
     Raises:
-        ConfigError: one of them does, and *force* is not set.
+        ConfigError: a view lies elsewhere, and *force* is not set.
     """
     elsewhere = [name for name, found in descriptions.items() if found is not None and found.view_elsewhere]
     if elsewhere and not force:

@@ -1,4 +1,4 @@
-"""Plugin: one dispatcher's module, imported. Only processes that run or describe this plugin come here.
+"""Plugin: one dispatcher's imported module. Only processes that run or describe this plugin use it.
 
 pluggy carries the hooks: their names and arguments are checked against `reput_hooks`.
 """
@@ -25,7 +25,7 @@ __all__ = ["Plugin", "check_instance", "convert_options", "load_plugin"]
 
 PROJECT = "reput"
 MISSING = re.compile(r"Object missing required field `(.+)`")
-# In a store's root, and no view of a dispatcher.
+# Names in a store's root that do not belong to a dispatcher's view.
 OTHERS_FOLDERS = frozenset({"", "..", "abort", "checkpoint", "commitlog", "config", "lock", "reput"})
 
 
@@ -40,8 +40,8 @@ class Plugin:
         """Return what the plugin declares.
 
         Raises:
-            DispatcherError: it makes no dispatcher, declares something that is none, or was written for another version
-                of the hooks.
+            DispatcherError: it creates no dispatcher, its declarations are invalid, or it was written for another
+                version of the hooks.
         """
         description = self.manager.hook.reput_describe_dispatcher()
         if description is None:
@@ -67,10 +67,10 @@ class Plugin:
         return description
 
     def check_fields(self, description: DispatcherDescription) -> None:
-        """Refuse what no dispatcher can declare; a struct's constructor takes anything.
+        """Refuse invalid declarations; a struct's constructor accepts any value.
 
         Raises:
-            DispatcherError: a field has a wrong type or value, which is named.
+            DispatcherError: a field has a wrong type or value; the text names it.
         """
         options = description.options
         if options is not None and not (isinstance(options, type) and issubclass(options, msgspec.Struct)):
@@ -85,12 +85,12 @@ class Plugin:
             field = path.rstrip("`").partition("[")[0]
             raise self.wrong_field(field, reason, getattr(description, field, None)) from None
         for folder in description.store_folders:
-            # A view that is built again is removed first, with all that lies in its folders.
+            # A rebuild first removes the view with everything in its folders.
             if Path(folder).name != folder or folder in OTHERS_FOLDERS:
                 raise self.wrong_field("store_folders", "Expected names of folders that are this view alone", folder)
 
     def wrong_field(self, field: str, reason: str, value: object) -> DispatcherError:
-        """Return the error of a declaration that cannot be."""
+        """Return the error for an invalid declaration."""
         return DispatcherError(
             f"the plugin declares what no dispatcher can: dispatcher={self.name} field={field} reason={reason} "
             f"value={value!r:.100}",
@@ -112,15 +112,15 @@ class Plugin:
         return dispatcher
 
     def read_view(self, folders: Sequence[Path]) -> object:
-        """Return what the plugin says that a view holds, None if it leaves that to its files."""
+        """Return the plugin's account of a view's content, None if the view's files show it."""
         return self.manager.hook.reput_read_view(folders=folders)
 
 
 def check_instance(entry: CatalogueEntry, store_folders: Sequence[str]) -> None:
-    """Refuse a second dispatcher of a plugin whose view has its place in the store's root.
+    """Refuse a second dispatcher of a plugin whose view lies in the store's root.
 
     Raises:
-        ConfigError: it is one; both would write to the same files.
+        ConfigError: *entry* is such a second dispatcher; both would write to the same files.
     """
     if store_folders and entry.name != entry.plugin:
         raise ConfigError(
@@ -131,7 +131,7 @@ def check_instance(entry: CatalogueEntry, store_folders: Sequence[str]) -> None:
 
 
 def load_plugin(name: str, module: str) -> Plugin:
-    """Import *module* and take up its hooks.
+    """Import *module* and register its hooks.
 
     Raises:
         Exception: whatever the import raised.
@@ -145,9 +145,9 @@ def load_plugin(name: str, module: str) -> Plugin:
 
 
 def convert_options(name: str, options: Mapping[str, object], option_type: type[msgspec.Struct] | None) -> Any:
-    """Return *options* as the plugin's own struct, None where it has none and none are given.
+    """Return *options* as the plugin's own struct, or None if it has no struct and no options are given.
 
-    Texts are taken for numbers and truth values where such are declared, since some sources know texts only.
+    Texts are converted to declared numbers and booleans, since some sources provide only text.
 
     Raises:
         ConfigError: an option is unknown, missing or of a wrong type; the text names it.
@@ -166,9 +166,9 @@ def convert_options(name: str, options: Mapping[str, object], option_type: type[
         return msgspec.convert(dict(options), option_type, strict=False)
     except msgspec.ValidationError as error:
         if error.__cause__ is not None:
-            # What the struct's own check raised; msgspec takes up ValueError and TypeError alone.
+            # The struct's own check raised it; msgspec wraps only ValueError and TypeError.
             raise checked_by_plugin(name, str(error), known) from None
-        # msgspec says where as a path: "Expected `int`, got `str` - at `$.limit`".
+        # msgspec gives the place as a path: "Expected `int`, got `str` - at `$.limit`".
         reason, _, path = str(error).partition(" - at `$")
         field = path.rstrip("`")
         missing = MISSING.fullmatch(reason)
@@ -180,7 +180,7 @@ def convert_options(name: str, options: Mapping[str, object], option_type: type[
         value: Any = options
         for step in field.lstrip(".").split("."):
             value = value.get(step) if isinstance(value, Mapping) else None
-        # Alone, never with those beside it, which may be secret.
+        # Show this value only, never its neighbours, which may be secret.
         shown = f" value={value!r}" if isinstance(value, str | int | float) else ""
         raise ConfigError(f"option of a dispatcher: dispatchers.{name}{field} reason={reason}{shown}") from None
     except Exception as error:
@@ -188,9 +188,9 @@ def convert_options(name: str, options: Mapping[str, object], option_type: type[
 
 
 def checked_by_plugin(name: str, reason: str, known: Sequence[str]) -> ConfigError:
-    """Return the error of options that the plugin's own check has refused, with the option of which *reason* speaks.
+    """Return the error for options that the plugin's own check refused, with the option that *reason* mentions.
 
-    Its value is not shown: what the check says of it is enough, and it may be secret.
+    The value is not shown: the check's text is enough, and the value may be secret.
     """
     reason, _, path = reason.partition(" - at `$")
     field = path.rstrip("`")

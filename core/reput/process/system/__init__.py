@@ -1,1 +1,1 @@
-"""What the processes of a group ask of Linux: fresh processes, signals of death, a poll, time slices."""
+"""The Linux facilities that a group's processes use: fresh processes, parent-death signals, poll, time slices."""

@@ -1,7 +1,7 @@
-"""role_command: the command line of a fresh process of reput's, for one of its roles.
+"""role_command: the command line of a fresh reput process, for one of its roles.
 
-The process is isolated (`python -I`): neither the current folder nor the user's environment decides what `import`
-finds. So that it sees the same plugins as the program that started it, that program's `sys.path` comes along, behind
+The process is isolated (`python -I`): neither the current folder nor the user's environment affects what `import`
+finds. So that it sees the same plugins as the program that started it, it gets that program's `sys.path`, behind
 everything that an isolated interpreter finds by itself.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 __all__ = ["SIGNALS_HELD_AT_START", "holding_signals", "role_command"]
 
-# What ends a process that has no handler yet, and means something else to a supervisor. It lets them come itself.
+# Signals that end a process without a handler but mean something else to a supervisor. It unblocks them itself.
 SIGNALS_HELD_AT_START = frozenset({signal.SIGTERM, signal.SIGHUP})
 
 MAIN = str(Path(__file__).parents[1] / "__main__.py")
@@ -33,7 +33,7 @@ def role_command(role: str, *arguments: str, path: Sequence[str]) -> list[str]:
 
 @contextmanager
 def holding_signals() -> Iterator[None]:
-    """Have a process that is started in here begin with `SIGNALS_HELD_AT_START` held back, until it lets them come."""
+    """Start processes in this context with `SIGNALS_HELD_AT_START` blocked, until they unblock them."""
     former = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS_HELD_AT_START)
     try:
         yield

@@ -1,7 +1,7 @@
-"""die_with_parent: have the kernel kill this process when the one that forked it ends.
+"""die_with_parent: make the kernel kill this process when its parent ends.
 
-The signal comes when the *thread* that forked ends. So it serves supervisor and dispatchers only: the supervisor has
-one thread, a program that opens a store may have any number, and ends them as it likes.
+The kernel sends the signal when the forking *thread* ends, so that thread must outlive the child. The supervisor has
+one thread; a program that opens a store may have any number, and end them as it likes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Be killed when *parent_pid* ends, also if it has ended already. Called in the child, right after the fork."""
+    """Arrange to be killed when *parent_pid* ends, or has ended. Called in the child, right after the fork."""
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent_pid:
-        # It ended before the kernel was told.
+        # The parent ended before prctl.
         os.kill(os.getpid(), signal.SIGKILL)

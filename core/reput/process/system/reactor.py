@@ -1,4 +1,4 @@
-"""Reactor: one place to wait for many descriptors. One thread."""
+"""Reactor: waits for many descriptors in one place. One thread."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class Reactor:
         self.handlers: dict[int, Callable[[], None]] = {}
 
     def watch(self, descriptor: int, handler: Callable[[], None]) -> None:
-        """Have *handler* called when *descriptor* can be read, or has ended."""
+        """Call *handler* when *descriptor* is readable or hung up."""
         self.handlers[descriptor] = handler
         self.poll.register(descriptor, select.POLLIN)
 
     def want_room(self, descriptor: int, wanted: bool) -> None:
-        """Have the handler of *descriptor*, if it is watched, called also when it can be written, or no longer."""
+        """Start or stop calling the handler of *descriptor*, if it is watched, also when it is writable."""
         if descriptor not in self.handlers:
             return
         self.poll.modify(descriptor, select.POLLIN | (select.POLLOUT if wanted else 0))
 
     def unwatch(self, descriptor: int) -> None:
-        """Take back `watch`, which may not have been called."""
+        """Undo `watch`; does nothing if *descriptor* is not watched."""
         if self.handlers.pop(descriptor, None) is not None:
             self.poll.unregister(descriptor)
 
@@ -35,7 +35,7 @@ class Reactor:
         """Wait at most *timeout* seconds until something is ready, and handle it; return the number of descriptors."""
         ready = self.poll.poll(max(0.0, timeout) * 1000)
         for descriptor, handler in [(descriptor, self.handlers[descriptor]) for descriptor, _ in ready]:
-            # The handler of another one may have closed it, and its number may be that of something new already.
+            # An earlier handler may have closed this descriptor, and its number may already be reused.
             if self.handlers.get(descriptor) is handler:
                 handler()
         return len(ready)

@@ -1,9 +1,9 @@
-"""TimeSlices: how long a process keeps a processor that other processes want, and whether it runs as soon as it wakes.
+"""TimeSlices: how long a process keeps a contended processor, and whether it runs as soon as it wakes.
 
-Linux lets a process that wakes up preempt the running one only if its time slices are shorter; else it waits until that
-one pauses, even for work of a few microseconds. So a dispatcher with waiting readers asks for short slices while it
-has little to do, which leaves its share of the processors as it is. With more to do it asks for the usual ones, because
-slices that end often slow down everything on the processor.
+Linux lets a process that wakes up preempt the running one only if its time slices are shorter; otherwise it waits
+until that one pauses, even for work of a few microseconds. So a dispatcher with waiting readers asks for short slices
+while it has little to do; its share of the processors stays the same. With more to do it asks for the usual ones,
+because frequent switches slow down everything on the processor.
 
 Source: Linux 6.12 and later, sched_setattr(2), ``sched_runtime`` of SCHED_OTHER. Earlier kernels ignore it.
 """
@@ -18,7 +18,7 @@ __all__ = ["TimeSlices"]
 
 # size, policy, flags, nice, priority, runtime, deadline, period: struct sched_attr.
 SCHED_ATTR = Struct("=IIQiIQQQ")
-# Of x86-64, which is all that the ring's memory order covers; the C library knows the call by name only since 2.41.
+# The x86-64 number; the ring supports only that. The C library has a wrapper for the call only since 2.41.
 SCHED_SETATTR = 314
 SHORT_NS = 100_000
 USUAL_NS = 0
@@ -31,7 +31,7 @@ class TimeSlices:
 
     def __init__(self) -> None:
         self.are_short = False
-        # Another policy was set on purpose; leave it alone.
+        # Leave any other policy alone: it was set on purpose.
         self.is_ours = os.sched_getscheduler(0) == os.SCHED_OTHER
 
     def set_short(self, short: bool) -> None:
