@@ -47,15 +47,15 @@ def scan(
     until: int | None = None,
     **options: Any,
 ) -> pa.RecordBatchReader:
-    """Return the rows of a store's log, in its order, as a reader of record batches that decodes as it is read.
+    """Return the rows of a store's log, in log order, as a reader that decodes record batches as they are read.
 
     Args:
-        store: a store directory: one that is being written, one that is not, or one that RocketMQ wrote.
+        store: a store directory, written by reput or RocketMQ, with or without a running writer.
         columns: names to keep, in this order; None: all of the mode.
         topics: names; None: every topic.
-        begin, until: commit-log offsets; the range begins with the first record from *begin* on, and *until*, where a
-            record begins or the log ends, is excluded. None: where the log begins or ends.
-        options: any field of `RowFormat`, `RowFilter` and `TableOptions` by its name, such as ``schema_mode="kafka"``,
+        begin, until: commit-log offsets; the range begins with the first record at or after *begin* and excludes
+            *until*, where a record begins or the log ends. None: where the log begins or ends.
+        options: any field of `RowFormat`, `RowFilter` and `TableOptions` by name, such as ``schema_mode="kafka"``,
             ``store_timestamp_min=…`` or ``on_corruption="report"``.
 
     Raises:
@@ -77,5 +77,5 @@ def scan(
 
 
 def read(store: Path | str, **options: Any) -> pa.Table:
-    """Return the rows of a store's log as one `pyarrow.Table`; arguments as of `scan`."""
+    """Return the rows of a store's log as one `pyarrow.Table`; the arguments are those of `scan`."""
     return scan(store, **options).read_all()

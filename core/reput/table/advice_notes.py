@@ -23,11 +23,11 @@ OURS = re.compile(rf"^reput\.errors\.(\w+): (.+)(?:\n{MARK}(.+))?", re.MULTILINE
 
 @contextmanager
 def advice_noted() -> Iterator[None]:
-    """Have errors of reput's that are raised meanwhile tell their advice in tracebacks; also a decorator."""
+    """Add the advice of reput errors raised inside the block to their tracebacks; also usable as a decorator."""
     try:
         yield
     except ReputError as error:
-        # In place of the note that the error has from its beginning.
+        # Replaces the unmarked note that the error adds when it is created.
         marked = f"{MARK}{error.advice}"
         others = (note for note in getattr(error, "__notes__", ()) if note not in (marked, error.advice))
         error.__notes__ = [marked, *others]
@@ -35,7 +35,7 @@ def advice_noted() -> Iterator[None]:
 
 
 def error_in(text: str) -> ReputError | None:
-    """Return the first error of reput's that a traceback tells of, with its advice; None if it tells of none."""
+    """Return the first reput error in a traceback's text, with its advice; None if there is none."""
     for name, sentence, advice in OURS.findall(text):
         found = getattr(reput.errors, name, None)
         if isinstance(found, type) and issubclass(found, ReputError):

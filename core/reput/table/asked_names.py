@@ -1,7 +1,7 @@
-"""What a reader asks for by name, held against the store: topics that are not there, queue offsets that are gone.
+"""Check the names in a read against the store: missing topics, and queue offsets that retention has deleted.
 
-Without this a misspelled topic would be an empty result, and a queue offset that retention took one that begins later.
-With ``fail_on_data_loss=False`` both are warnings.
+Without these checks a misspelled topic would give an empty result, and a deleted queue offset a later beginning. With
+``fail_on_data_loss=False`` a missing topic is only a warning, and queue offsets are not checked.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ logger = logging.getLogger(__name__)
 
 
 def asked_topics(row_filter: RowFilter) -> set[str]:
-    """Return the topics that *row_filter* names, alone or with a queue. A pattern names none."""
+    """Return the topics that *row_filter* names, alone or with a queue. A pattern does not count."""
     named = (row_filter.queues or (), row_filter.queue_ranges or ())
     return {*(row_filter.topics or ()), *(topic for queues in named for topic, _ in queues)}
 
 
 def require_topics(table: LogTable, topics: Iterable[str]) -> None:
-    """Refuse *topics* that the store does not have, or warn of them if the table's options take losses.
+    """Refuse *topics* that the store does not have, or only warn if ``fail_on_data_loss`` is off.
 
-    The store has a topic that is described, that has a queue, or of which its log has a record. The log is only read
-    for topics that are neither described nor have a queue.
+    The store has a topic if the topic is described, has a queue, or has a record in the log. The log is read only for
+    topics that are neither described nor have a queue.
 
     Raises:
         ConfigError: the store does not have one of them.
@@ -67,13 +67,13 @@ def require_topics(table: LogTable, topics: Iterable[str]) -> None:
 
 
 def require_queue_offsets(table: LogTable) -> None:
-    """Refuse a range of queue offsets that begins below the first record that the log has of its queue.
+    """Refuse a range of queue offsets that begins below the queue's first record in the log.
 
-    Nothing is refused if the table's options take losses. Of a queue without any record in a log that retention has
-    trimmed, reput's own record tells whether it had some.
+    If ``fail_on_data_loss`` is off, nothing is refused. If a trimmed log has no record of the queue, reput's snapshot
+    of queue offsets shows whether it had any.
 
     Raises:
-        OffsetOutOfRange: retention has taken some of the records, or may have.
+        OffsetOutOfRange: retention has deleted some of the records, or may have.
     """
     ranges = table.options.row_filter.queue_ranges or {}
     missing = {queue: bounds.begin for queue, bounds in ranges.items() if bounds.begin is not None}
@@ -90,7 +90,7 @@ def require_queue_offsets(table: LogTable) -> None:
         return
     snapshot = read_queue_offsets(table.store_directory)
     for queue, asked in missing.items():
-        # Of what came behind the snapshot the log still has all, and that is none of this queue.
+        # The log still holds every record after the snapshot, and none of them is in this queue.
         if (
             snapshot is None
             or snapshot.commit_log_offset < begin
@@ -100,7 +100,7 @@ def require_queue_offsets(table: LogTable) -> None:
 
 
 def lost(queue: Queue, asked: int | None, present: str) -> OffsetOutOfRange:
-    """Return the error for a queue of which records are gone."""
+    """Return the error for a queue whose records were deleted."""
     return OffsetOutOfRange(
         f"the log does not hold this queue offset any more: topic={queue[0]} queue_id={queue[1]} "
         f"queue_offset={asked} {present}",
@@ -114,7 +114,7 @@ def known_topics(store_directory: Path) -> set[str]:
     try:
         described.load()
     except StoreError:
-        # Which topics there are is told by queues and log then.
+        # The queues and the log then show which topics exist.
         logger.warning("the descriptions of topics cannot be read: path=%s", described.path)
     found = set(described.entries)
     for name in QUEUE_FOLDERS:
@@ -125,12 +125,12 @@ def known_topics(store_directory: Path) -> set[str]:
 
 
 def queues_in(columns: RecordColumns) -> list[Queue]:
-    """Return the queues that *columns* have records of."""
+    """Return the queues of the records in *columns*."""
     return [(topic.decode("utf-8", "replace"), queue_id) for topic, queue_id in columns.queues()[0]]
 
 
 def first_offsets(columns: RecordColumns) -> Mapping[Queue, int]:
-    """Return the queue offset of the first record of each queue; prepared and rolled back ones have no place in one."""
+    """Return the queue offset of each queue's first record. Prepared and rolled-back records are not in a queue."""
     transaction = columns.header["sys_flag"].astype(np.int64) & TRANSACTION_ROLLBACK_TYPE
     counted = np.flatnonzero((transaction != TRANSACTION_PREPARED_TYPE) & (transaction != TRANSACTION_ROLLBACK_TYPE))
     numbers, first = np.unique(columns.queues()[1][counted], return_index=True)

@@ -1,6 +1,6 @@
 """BatchDecoder: records of the commit log as Arrow record batches, a column at a time.
 
-Nothing is done record by record but for what few records need: unpacking bodies, IPv6 hosts, text that is not UTF-8.
+Only rare cases are handled record by record: packed bodies, IPv6 hosts, text that is not UTF-8.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MICROSECONDS = 1_000
 TIMESTAMP_MS_MAX = (2**63 - 1) // MICROSECONDS
 CREATE_TIME_TYPE = 0
 LOG_APPEND_TIME_TYPE = 1
-# Unpacked bodies are handed out before they outgrow this, however many rows a batch may have.
+# A batch is cut before its unpacked bodies exceed this, however many rows it may have.
 UNPACKED_SIZE_MAX = 64 << 20
 HEX_DIGITS = np.frombuffer(bytes(range(256)).hex().upper().encode(), np.uint16)
 
@@ -52,8 +52,8 @@ class BatchDecoder:
     """Makes record batches of one `RowFormat`. Use it from one thread at a time.
 
     Attributes:
-        schema: of every batch.
-        kept_packed: how many bodies so far were not packed in the way their flag says and stayed as stored.
+        schema: the schema of every batch.
+        kept_packed: the number of bodies so far that did not unpack as their flag says and stayed as stored.
     """
 
     def __init__(self, row_format: RowFormat) -> None:
@@ -65,9 +65,9 @@ class BatchDecoder:
         self.unpacks = row_format.decompress and not names.isdisjoint({"body", "value"})
 
     def decode(self, parts: RecordParts, rows: Array) -> Iterator[pa.RecordBatch]:
-        """Yield the records with the numbers *rows*, in that order: one batch, or more if their bodies unpack to much.
+        """Yield the records with the numbers *rows*, in that order, as one batch, or more if unpacked bodies are large.
 
-        The batches own their memory; the data that *parts* lies over may be overwritten.
+        The batches own their memory; the data behind *parts* may be overwritten.
         """
         if not len(rows):
             return
@@ -105,7 +105,7 @@ class BatchDecoder:
 
 
 class Fields:
-    """The fields of the chosen rows, each made when a column first asks for it."""
+    """The fields of the chosen rows, each computed on first use."""
 
     def __init__(self, parts: RecordParts, rows: Array, row_format: RowFormat, bodies: list[bytes] | None) -> None:
         """*bodies*: already unpacked; None: as stored."""
@@ -115,14 +115,14 @@ class Fields:
         self.rows = rows
         self.row_format = row_format
         self.bodies = bodies
-        # As lumps of bytes: numpy would else copy each record's header field by field.
+        # As opaque bytes: otherwise numpy copies each record's header field by field.
         self.header = columns.header.view(f"V{HEADER.itemsize}")[rows].view(HEADER)
         self.position = columns.position[rows]
         self.buffer = np.frombuffer(columns.data, np.uint8)
         self.kept: dict[str, Any] = {}
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what *make* returned when *name* was first asked for."""
+        """Return the cached value of *name*; *make* computes it on first use."""
         if name not in self.kept:
             self.kept[name] = make()
         return self.kept[name]
@@ -132,7 +132,7 @@ class Fields:
         return self.parts.take(part, self.rows)
 
     def text(self, part: int) -> pa.StringArray:
-        """Return one variable field as text; what is not UTF-8 is replaced as Java does."""
+        """Return one variable field as text; invalid UTF-8 is replaced as Java does."""
 
         def make() -> pa.StringArray:
             stored = self.binary(part)
@@ -144,7 +144,7 @@ class Fields:
         return self.once(f"text {part}", make)
 
     def properties(self) -> PropertyPieces:
-        """Return the properties, taken apart."""
+        """Return the properties, split into names and values."""
         made: PropertyPieces = self.once("properties", lambda: PropertyPieces(self.text(PROPERTIES)))
         return made
 
@@ -157,7 +157,7 @@ class Fields:
         return pa.array(self.header[name].astype(dtype))
 
     def reconsume_times(self) -> pa.Array:
-        """Return how often each record was sent back."""
+        """Return how often each record was reconsumed."""
         at = self.columns.body_at[self.rows] - RECONSUME_TIMES_BEFORE_BODY
         return pa.array(take(self.buffer, at, 4).view(">i4").reshape(-1).astype(np.int32))
 
@@ -178,7 +178,7 @@ class Fields:
         return self.hosts(*self.store_host_at())
 
     def hosts(self, at: Array, is_v6: Array) -> pa.StringArray:
-        """Return hosts as text. Few are different, often one, so each different one is formatted once."""
+        """Return hosts as text. Few are distinct, often only one, so each distinct host is formatted once."""
         if is_v6.any():
             return pa.array([decode_host(host) for host in self.stored_hosts(at, is_v6)], pa.string())
         numbers = take(self.buffer, at, IPV4_HOST_SIZE).view(">u8").reshape(-1).astype(np.uint64)
@@ -215,7 +215,7 @@ class Fields:
         return self.once("offset message id", make)
 
     def message_id(self) -> pa.StringArray:
-        """Return the ids that clients made, else the store's own."""
+        """Return the ids that clients assigned, else the store's own."""
         unique = self.properties().value_of("UNIQ_KEY")
         return unique if not unique.null_count else pc.coalesce(unique, self.offset_message_id())
 
@@ -249,19 +249,19 @@ class Fields:
 def timestamps(times: Array) -> pa.Array:
     """Return *times*, in ms, as timestamps; null where microseconds cannot hold one."""
     times = times.astype(np.int64)
-    # Not by way of abs(): the smallest number has none.
+    # Not with abs(): it overflows for the smallest int64.
     held = (times <= TIMESTAMP_MS_MAX) & (times >= -TIMESTAMP_MS_MAX)
     microseconds = np.where(held, times, 0) * MICROSECONDS
     return pa.array(microseconds, mask=None if held.all() else ~held).view(TIMESTAMP_TYPE)
 
 
 def kafka_timestamp(fields: Fields) -> pa.Array:
-    """Return the time that the row format asks for."""
+    """Return the time that the row format selects."""
     return fields.store_timestamp() if fields.row_format.timestamp_column == "store" else fields.born_timestamp()
 
 
 def kafka_timestamp_type(fields: Fields) -> pa.Array:
-    """Return Kafka's number for the kind of time: 0 for the sender's, 1 for the log's."""
+    """Return Kafka's timestamp type: 0 for the sender's time, 1 for the log's."""
     of_log = fields.row_format.timestamp_column == "store"
     return fields.constant(LOG_APPEND_TIME_TYPE if of_log else CREATE_TIME_TYPE, pa.int32())
 

@@ -1,4 +1,4 @@
-"""Bodies as the sender made them: unpacked by the compression that the record's sys flag names.
+"""Unpack bodies with the compression that the record's sys flag names.
 
 Source: RocketMQ common, MessageSysFlag and CompressionType: 0 and 3 zlib, 1 LZ4 (frame format), 2 zstd.
 """
@@ -16,14 +16,14 @@ COMPRESSION_TYPE_SHIFT = 8
 COMPRESSION_TYPE_MASK = 0x7
 ZLIB_TYPES = (0, 3)
 ARROW_CODECS = {1: "lz4", 2: "zstd"}
-# Far above what a client may send before it packs; a few packed MiB must not fill the memory.
+# Far more than a client may send before packing; a few packed MiB must not fill the memory.
 BODY_SIZE_MAX = 64 << 20
 
 
 def unpack_body(body: bytes, sys_flag: int) -> bytes | None:
-    """Return the unpacked *body* of a record with `COMPRESSED_FLAG`, None if it is not packed in the way its flag says.
+    """Return the unpacked *body* of a record with `COMPRESSED_FLAG`, None if it does not unpack as its flag says.
 
-    A body of more than `BODY_SIZE_MAX` bytes counts as such.
+    A body that unpacks to more than `BODY_SIZE_MAX` bytes also gives None.
     """
     kind = sys_flag >> COMPRESSION_TYPE_SHIFT & COMPRESSION_TYPE_MASK
     if kind in ZLIB_TYPES:

@@ -1,17 +1,17 @@
-"""LogMark: by which what was made of a log knows that log again - a lake, the checkpoint of a stream.
+"""LogMark: lets a lake or a stream's checkpoint recognise the log that it was read from.
 
-A store that reput never wrote has no name that survives its broker's retention, so whoever goes on behind such a log
-keeps marks of what it has taken: of each segment the last record, by offset, size, store time and body CRC. Compared
-with a log, each mark is
+A store that reput never wrote has no id that survives its broker's retention. So a follower of the log keeps marks of
+what it has read: the last record of each segment, by offset, size, store time and body CRC. Compared with a log, each
+mark is
 
     held          the same record lies there
     refuted       another record lies on its bytes, or the unused rest of a segment
     ahead         the log ends before it
-    damaged       the log goes on behind it, and on its bytes lies nothing that can be read
-    gone          retention took it
+    damaged       the log continues after it, but its bytes hold nothing readable
+    gone          retention has deleted it
 
-What is damaged or gone says nothing, neither for nor against. It is the same log where at least one mark is held and
-none behind that is refuted. A refuted mark with a held one behind it is damage, too, not another history.
+Damaged and gone marks prove nothing. It is the same log if at least one mark is held and no later one is refuted. A
+refuted mark before a held one counts as damage, not as another history.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ __all__ = [
 
 # Retention takes the oldest segments first, so the newest marks last longest.
 MARK_COUNT_MAX = 32
-# How far before an end its last record is looked for at first.
+# The search for the last record before an end starts this far back.
 LOOK_BACK = 64 << 10
 ROWS_WANTED = 1024
 WINDOW_SIZE = 1 << 20
-# Size, magic code, body CRC; the record's own offset, its sys flag; both relative to the record.
+# The header holds the body CRC unsigned, a mark holds it signed.
 SIGNED, UNSIGNED = Struct(">i"), Struct(">I")
 
 Verdict = Literal["held", "refuted", "ahead", "damaged", "gone"]
@@ -72,7 +72,7 @@ class LogMark(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def end(self) -> int:
-        """Where the record ends."""
+        """Commit-log offset of the record's end."""
         return self.commit_log_offset + self.record_size
 
 
@@ -81,9 +81,9 @@ class MarkComparison(msgspec.Struct, frozen=True):
 
     Attributes:
         held: the last mark that the log holds.
-        refuted: the first one behind it that the log refutes.
-        ahead: the first one that lies behind the log's end.
-        held_count, refuted_count, ahead_count, damaged_count, gone_count: of all marks.
+        refuted: the first mark after *held* that the log refutes.
+        ahead: the first mark that lies beyond the log's end.
+        held_count, refuted_count, ahead_count, damaged_count, gone_count: counts over all marks.
     """
 
     held: LogMark | None = None
@@ -97,12 +97,12 @@ class MarkComparison(msgspec.Struct, frozen=True):
 
     @property
     def agrees(self) -> bool:
-        """Whether it is the same log, as far as marks can tell."""
+        """Whether it is the same log, as far as the marks show."""
         return self.held is not None and self.refuted is None
 
     @property
     def held_end(self) -> int:
-        """Up to where the log is known to be the same; 0: nowhere."""
+        """The offset up to which the log is known to be the same; 0 without a held mark."""
         return 0 if self.held is None else self.held.end
 
     def __str__(self) -> str:
@@ -137,7 +137,7 @@ def compare_marks(segments: Segments, log_end: int, marks: Iterable[LogMark]) ->
 
 
 def verdict_of(segments: Segments, log_end: int, mark: LogMark) -> Verdict:
-    """Return what the log says of one mark."""
+    """Compare one mark with the log."""
     at = mark.commit_log_offset
     if at >= log_end:
         return "ahead"
@@ -146,17 +146,17 @@ def verdict_of(segments: Segments, log_end: int, mark: LogMark) -> Verdict:
     if record_at(segments, at) == mark:
         return "held"
     if segments.find(at) is None:
-        # Removed meanwhile.
+        # The segment was removed in the meantime.
         return "gone"
     return "refuted" if is_occupied(segments, log_end, at, mark.end) else "damaged"
 
 
 def record_at(segments: Segments, at: int) -> LogMark | None:
-    """Return the mark of the record whose header lies at *at*, None if none does."""
+    """Return the mark of the record that begins at *at*, None if none does."""
     try:
         data = segments.read(at, STORE_TIMESTAMP_END_MAX)
     except OffsetOutOfRange:
-        # Removed meanwhile, or so near the segment's end that no record can begin there.
+        # The segment was removed in the meantime, or ends too soon after *at* for a record.
         return None
     size, magic_code, crc, place, sys_flag = IDENTITY.unpack_from(data)
     if magic_code not in MESSAGE_MAGIC_CODES or place != at:
@@ -166,7 +166,7 @@ def record_at(segments: Segments, at: int) -> LogMark | None:
 
 
 def is_occupied(segments: Segments, log_end: int, begin: int, until: int) -> bool:
-    """Tell whether a whole record, its CRC included, or a segment's unused rest lies on bytes of [begin, until)."""
+    """Return whether a valid record (CRC included) or a segment's unused rest overlaps [begin, until)."""
     behind = record_before(segments, begin, until)
     reader = RangeReader(
         segments,
@@ -188,7 +188,7 @@ def is_occupied(segments: Segments, log_end: int, begin: int, until: int) -> boo
 
 
 def record_before(segments: Segments, begin: int, until: int) -> int:
-    """Return where a record begins, or a segment, from which the records that lie on [begin, until) can be read."""
+    """Return the begin of a record or a segment from which the records that overlap [begin, until) can be read."""
     segment = segments.find(begin)
     distance = LOOK_BACK
     while segment is not None and distance < begin - segment.begin:
@@ -201,9 +201,9 @@ def record_before(segments: Segments, begin: int, until: int) -> int:
 
 
 def last_marks(segments: Segments, begin: int, until: int) -> list[LogMark]:
-    """Return the last record of each segment that begins in [begin, until), of the newest segments, ascending.
+    """Return the mark of each segment's last record in [begin, until), for the newest segments, ascending.
 
-    *begin* is where a record begins, or a blank; *until* where one begins or ends.
+    *begin* is where a record or a blank begins, *until* where a record begins or ends.
     """
     found: list[LogMark] = []
     for segment in reversed(segments.list):
@@ -217,7 +217,7 @@ def last_marks(segments: Segments, begin: int, until: int) -> list[LogMark]:
 
 
 def last_record(segments: Segments, low: int, high: int) -> LogMark | None:
-    """Return the last record that begins in [low, high), a part of one segment; None if none does."""
+    """Return the mark of the last record that begins in [low, high), a part of one segment; None if none does."""
     distance = LOOK_BACK
     reader = RangeReader(
         segments, rows_wanted=ROWS_WANTED, window_size_max=WINDOW_SIZE, fail_on_data_loss=False, on_damage=pass_over
@@ -234,7 +234,7 @@ def last_record(segments: Segments, low: int, high: int) -> LogMark | None:
 
 
 def mark_of_last(columns: RecordColumns) -> LogMark:
-    """Return the mark of the last of some records."""
+    """Return the mark of the last record in *columns*."""
     header = columns.header[-1]
     return LogMark(
         int(header["commit_log_offset"]),
@@ -245,7 +245,7 @@ def mark_of_last(columns: RecordColumns) -> LogMark:
 
 
 def joined_marks(known: Sequence[LogMark], new: Sequence[LogMark], segment_size: int) -> list[LogMark]:
-    """Return *known* and *new* marks, the last of each segment, of the newest segments, ascending."""
+    """Merge *known* and *new* marks: the last one of each segment, for the newest segments, ascending."""
     of_segment: dict[int, LogMark] = {}
     for mark in sorted((*known, *new), key=lambda mark: mark.commit_log_offset):
         of_segment[mark.commit_log_offset // segment_size] = mark
@@ -253,17 +253,17 @@ def joined_marks(known: Sequence[LogMark], new: Sequence[LogMark], segment_size:
 
 
 def find_parting(epochs: Epochs, cursor: Cursor, compared: MarkComparison, commit_log_offset_min: int) -> int | None:
-    """Return from where on the log has another history than what was read up to *cursor*, None if it goes on there.
+    """Return where the log's history departs from what was read up to *cursor*, None if the log continues it.
 
-    It never lies below *commit_log_offset_min*, for the log contradicts nothing there, nor below a mark that is held.
+    The offset never lies below *commit_log_offset_min*, where the log contradicts nothing, nor below a held mark.
     """
     difference = epochs.first_difference(cursor, commit_log_offset_min)
     parting = None if difference is None else difference.commit_log_offset
     since = epochs.since(cursor)
     located = cursor.epoch <= epochs.epoch and all(epoch.located for epoch in since)
     if parting is not None and compared.held is not None and (not located or compared.held_end > parting):
-        # The epochs only know the lowest place where the histories may part: an epoch also begins where another program
-        # went on, and what it appended may have been read before.
+        # The epochs give only the lowest offset at which the histories may part: an epoch also begins where another
+        # program continued the log, and its records may have been read before.
         if compared.refuted is not None or compared.ahead is not None:
             parting = max(parting, compared.held_end)
         else:
@@ -275,4 +275,4 @@ def find_parting(epochs: Epochs, cursor: Cursor, compared: MarkComparison, commi
 
 
 def pass_over(damaged: BadRange) -> None:
-    """Leave a damaged range alone: a mark is a record that can be read."""
+    """Skip a damaged range: only readable records become marks."""

@@ -1,6 +1,6 @@
 """LogTable: the commit log of a store directory as a table of Arrow record batches.
 
-One row per record, in the log's order. It reads beside whoever writes the store, and changes nothing.
+One row per record, in log order. It can read while another process writes the store, and changes nothing.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ __all__ = ["LogTable", "TableOptions", "table_options"]
 
 Array = np.ndarray[Any, Any]
 
-# A search by time looks this far around, because the broker's clock may have been set back a little.
+# A search by time widens the range by this, because the broker's clock may have been set back a little.
 CLOCK_SLACK_MS = 60_000
-# Batches that a filter left smaller than this part of what was asked are joined.
+# Batches are joined until they reach this fraction (one n-th) of the requested size.
 SMALL_BATCH_PART = 4
 
 logger = logging.getLogger(__name__)
 
 
 class TableOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the log is read, and how.
+    """What to read from the log, and how.
 
     Attributes:
         verify_crc: "all": compare every record with its CRCs; "none", "tail": only those at the end of a log that was
-            not closed, which a crash may have torn, so that a body that changed on disk is handed out as it is.
-        on_corruption: "fail": raise at bytes that are no records, or at a CRC that does not fit; "report": log them,
-            keep them in `LogTable.damage`, and go on behind them.
-        fail_on_data_loss: raise where the log was trimmed above the asked offset; else begin where it begins now.
+            not closed, which a crash may have torn. A body that changed on disk is then returned as it is.
+        on_corruption: "fail": raise at bytes that are not records, or at a CRC mismatch; "report": log the range, keep
+            it in `LogTable.damage`, and continue after it.
+        fail_on_data_loss: raise if the log was trimmed above the requested offset; else begin where it begins now.
         batch_rows, batch_bytes: bounds of a record batch; the second counts bytes of the log.
     """
 
@@ -68,10 +68,10 @@ class TableOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def table_options(**options: Any) -> TableOptions:
-    """Return the options whose names, of whichever of the three structs, are given.
+    """Return the options from fields of all three structs (`RowFormat`, `RowFilter`, `TableOptions`) by name.
 
     Raises:
-        ConfigError: a name is unknown, or a value is not what it takes.
+        ConfigError: a name is unknown, or a value is wrong.
     """
     structs: tuple[type[RowFormat | RowFilter | TableOptions], ...] = (RowFormat, RowFilter, TableOptions)
     chosen: dict[type, dict[str, Any]] = {struct: {} for struct in structs}
@@ -94,12 +94,12 @@ def table_options(**options: Any) -> TableOptions:
 
 
 class LogTable:
-    """Use it from one thread at a time.
+    """The log of one store. Use it from one thread at a time.
 
     Attributes:
         store_id: 32 hex digits.
-        schema: of every batch.
-        damage: ranges that were no records, so far; with ``on_corruption="report"``.
+        schema: the schema of every batch.
+        damage: damaged ranges found so far; with ``on_corruption="report"``.
     """
 
     def __init__(self, store_directory: Path | str, options: TableOptions | None = None) -> None:
@@ -120,28 +120,28 @@ class LogTable:
 
     @property
     def store_id(self) -> str:
-        """The store's id; what its first record calls it for now where it has none."""
+        """The store's id; if it has none yet, the id derived from its first record."""
         return read_store_id(self.store_directory)
 
     @property
     def offset_min(self) -> int:
-        """Commit-log offset of the first byte that is still there."""
+        """Commit-log offset of the first byte that still exists."""
         self.segments.refresh()
         return self.segments.offset_min
 
     def find_end(self) -> int:
-        """Return where the log ends now. The first call looks at the last segment, later ones at what is new."""
+        """Return the log's end. The first call reads the last segment, later ones only what is new."""
         self.segments.refresh()
         self.log_end = find_log_end(self.store_directory, self.segments, self.log_end)
         return self.log_end
 
     def find_durable_end(self) -> int:
-        """Return where the log ends now, every byte below it being one that no power cut takes back.
+        """Return the log's end; every byte below it survives a power cut.
 
-        What somebody is appending just now may be in memory only; it is forced to disk first.
+        If a process is writing the store, new bytes may be in memory only, so this forces them to disk first.
 
         Raises:
-            StoreError: the disk refuses.
+            StoreError: the disk cannot force them.
         """
         being_written = StoreLock.may_be_held(self.store_directory)
         end = self.find_end()
@@ -171,11 +171,11 @@ class LogTable:
         return low, max(low, high)
 
     def next_record(self, commit_log_offset: int, until: int) -> int:
-        """Return where the first record at or behind an offset begins, *until* if none does below that."""
+        """Return where the first record at or after an offset begins; at most *until*."""
         return next_record(self.segments, commit_log_offset, until)
 
     def aligned(self, commit_log_offset: int, until: int) -> int:
-        """Return an offset that somebody wrote down, or the next record unless one or a blank begins there."""
+        """Return an offset where a record or a blank begins, or one before the log, unchanged; else the next record."""
         if commit_log_offset <= self.offset_min or begins_blank(self.segments, commit_log_offset):
             return commit_log_offset
         return self.next_record(commit_log_offset, until)
@@ -185,7 +185,7 @@ class LogTable:
         return offset_of_time(self.searcher(), begin, until, store_timestamp)
 
     def offset_after(self, begin: int, until: int, record_count: int) -> int:
-        """Return the offset behind *record_count* records of any kind from *begin* on; at most *until*."""
+        """Return the offset after *record_count* records of any kind from *begin* on; at most *until*."""
         for columns in self.searcher().read(begin, until):
             if len(columns) > record_count:
                 return int(columns.header["commit_log_offset"][record_count])
@@ -200,7 +200,7 @@ class LogTable:
         split_bytes: int = 64 << 20,
         split_count_min: int = 1,
     ) -> list[Split]:
-        """Return the parts of [begin, until) to be read in parallel; see `plan_splits`.
+        """Return the parts of [begin, until) for parallel reading; see `plan_splits`.
 
         Raises:
             OffsetOutOfRange: the log was trimmed above *begin*.
@@ -210,10 +210,10 @@ class LogTable:
         return plan_splits(self.segments, low, high, split_bytes, split_count_min)
 
     def batches(self, begin: int, until: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the records that begin in [begin, until), both of which are where a record begins.
+        """Yield the rows of the records that begin in [begin, until); records must begin at both offsets.
 
         Raises:
-            DamagedStore: some bytes are no records, and nobody asked to go on.
+            DamagedStore: some bytes are not records, and ``on_corruption`` is "fail".
             OffsetOutOfRange: the log was trimmed above *begin*.
         """
         options = self.options
@@ -221,7 +221,7 @@ class LogTable:
         return joined(self.decoded(begin, until), rows_min, bytes_min)
 
     def decoded(self, begin: int, until: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows as they come, a window of bytes at a time."""
+        """Yield the rows as they are decoded, a window of bytes at a time."""
         batch_rows = self.options.batch_rows
         kept_packed = self.decoder.kept_packed
         for parts, rows in self.records(begin, until):
@@ -236,7 +236,7 @@ class LogTable:
             )
 
     def records(self, begin: int, until: int) -> Iterator[tuple[RecordParts, Array]]:
-        """Yield runs of records, with the numbers of those that pass the filter; valid until the next is asked for."""
+        """Yield runs of records and the row numbers that pass the filter; a run is valid until the next one."""
         options = self.options
         on_damage = self.report if options.on_corruption == "report" else None
         reader = self.reader(options.verify_crc == "all", options.fail_on_data_loss, on_damage)
@@ -247,13 +247,13 @@ class LogTable:
                 yield parts, rows
 
     def searcher(self) -> RangeReader:
-        """Return a reader that looks for a place. It reports no damage, because reading the rows will."""
+        """Return a reader for searches. It reports no damage, because reading the rows will."""
         return self.reader(False, False, pass_over if self.options.on_corruption == "report" else None)
 
     def reader(
         self, verify: bool, fail_on_data_loss: bool, on_damage: Callable[[BadRange], None] | None
     ) -> RangeReader:
-        """Return a reader of ranges, which passes over the damage that an operator has accepted."""
+        """Return a range reader that skips damage that an operator has accepted."""
         options = self.options
         return RangeReader(
             self.segments,
@@ -266,17 +266,17 @@ class LogTable:
         )
 
     def report(self, damaged: BadRange) -> None:
-        """Keep and log a range that is passed over."""
+        """Record and log a damaged range that is skipped."""
         self.damage.append(damaged)
         logger.warning("the log is damaged: from=%d until=%d reason=%s", damaged.begin, damaged.end, damaged.reason)
 
 
 def pass_over(damaged: BadRange) -> None:
-    """Go on behind a damaged range without a word."""
+    """Skip a damaged range silently."""
 
 
 def joined(batches: Iterable[pa.RecordBatch], rows_min: int, bytes_min: int) -> Iterator[pa.RecordBatch]:
-    """Yield *batches*, those joined that have fewer rows than *rows_min* and fewer bytes than *bytes_min*."""
+    """Yield *batches*, joining small ones until they have *rows_min* rows or *bytes_min* bytes."""
     pending: list[pa.RecordBatch] = []
     row_count = byte_count = 0
     for batch in batches:
@@ -291,7 +291,7 @@ def joined(batches: Iterable[pa.RecordBatch], rows_min: int, bytes_min: int) -> 
 
 
 def join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return *batches* as one, or as few as Arrow's offsets allow."""
+    """Combine *batches* into one, or as few as Arrow's offsets allow."""
     if len(batches) == 1:
         return batches
     found: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()

@@ -1,9 +1,9 @@
-"""PropertyPieces: the properties of thousands of records taken apart at once.
+"""PropertyPieces: splits the properties of thousands of records at once.
 
-The strings lie one behind the other in one buffer. Separators are found by numpy over the whole buffer, names and
-values are then one Arrow ``take`` each. The rules are those of RocketMQ's readers, filters included: the first 0x01 of
-a piece parts name and value, a piece without a name or without a value is no property, of equal names the last one wins
-in the place of the first.
+The strings lie one after the other in one buffer. numpy finds the separators in the whole buffer, then names and values
+take one Arrow ``take`` each. The rules are those of RocketMQ's readers, including filters: the first 0x01 of a piece
+separates name and value; a piece without a name or a value is not a property; if a name repeats, its last value takes
+the place of the first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PropertyPieces:
     """The properties of each string of *texts*, an Arrow string array without nulls that begins at its buffers' start.
 
     Attributes:
-        names, values: Arrow string arrays, a property each, in the order of the records.
+        names, values: Arrow string arrays with one element per property, in record order.
         offsets: int32, one more than there are records: the properties of record n are ``offsets[n]:offsets[n + 1]``.
     """
 
@@ -80,18 +80,18 @@ class PropertyPieces:
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
     def repeats_a_name(self) -> bool:
-        """Say whether any record has two properties of one name."""
+        """Return whether any record has two properties with the same name."""
         if len(self.distinct) > DISTINCT_NAMES_MAX:
             return len(np.unique(self.rows() * len(self.distinct) + self.codes)) < len(self.codes)
         filled = self.offsets[:-1][np.diff(self.offsets) > 0]
         if not len(filled):
             return False
-        # A record's names as powers of two: their sum is their union if, and only if, none comes twice.
+        # With a record's names as powers of two, their sum equals their bitwise OR if and only if no name repeats.
         bits = np.left_shift(np.uint64(1), self.codes.astype(np.uint64))
         return bool((np.add.reduceat(bits, filled) != np.bitwise_or.reduceat(bits, filled)).any())
 
     def keep_the_later(self) -> None:
-        """Leave each record one property of a name: the last value, in the first one's place."""
+        """Keep one property per record and name: the last value, in the first one's place."""
         row = self.rows()
         key = row * len(self.distinct) + self.codes
         order = np.argsort(key, kind="stable")
@@ -106,7 +106,7 @@ class PropertyPieces:
         self.offsets = np.searchsorted(row[first], np.arange(len(self.offsets))).astype(np.int32)
 
     def value_of(self, name: str) -> pa.StringArray:
-        """Return each record's value of *name*, null where it has none."""
+        """Return each record's value of *name*, null if it has none."""
         count = len(self.offsets) - 1
         if name not in self.distinct:
             return pa.nulls(count, pa.string())

@@ -1,7 +1,7 @@
 """RangeReader: the records of a range of the commit log, a window of bytes at a time.
 
-One reader, its own descriptor and buffer, read-only. Bytes are copied out of the file before they are judged, so that
-they cannot change in between, and into the same buffer each time, so that no page is touched for the first time twice.
+One reader, its own descriptor and buffer, read-only. Bytes are copied out of the file before they are checked, so they
+cannot change in between. The copies reuse one buffer, so its pages are faulted in only once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["RangeReader", "pass_trimmed"]
 
 WINDOW_SIZE_FIRST = 1 << 20
 WINDOW_SIZE_MIN = 64 << 10
-# Windows differ by less than this part of them, where messages are alike.
+# If messages are alike, windows differ by less than this fraction (one n-th).
 WINDOW_MARGIN_PART = 32
 
 logger = logging.getLogger(__name__)
 
 
 class RangeReader:
-    """Reads ranges one after the other. Use it from one thread at a time."""
+    """Reads one range after the other. Use it from one thread at a time."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class RangeReader:
         Args:
             rows_wanted: windows are sized so that about this many records lie in each.
             verify: compare every record with its CRC.
-            fail_on_data_loss: raise where the log was trimmed above the beginning of a range; else go on where it
-                begins now, with a warning.
+            fail_on_data_loss: raise if the log was trimmed above the beginning of a range; else warn and continue
+                where it begins now.
             passed_over: damaged ranges (begin, until) that the operator has accepted. A record that begins in one is
-                not read, whatever it looks like.
-            on_damage: called with each other damaged range, which is then passed over; None: damage is raised.
+                never read.
+            on_damage: called with each other damaged range, which is then skipped; None: damage raises.
         """
         self.segments = segments
         self.rows_wanted = rows_wanted
@@ -63,12 +63,12 @@ class RangeReader:
         self.reader = SegmentReader(segments)
 
     def read(self, begin: int, until: int) -> Iterator[RecordColumns]:
-        """Yield the records that begin in [begin, until), in its order; each run is valid until the next is asked for.
+        """Yield the records that begin in [begin, until), in log order; each run is valid until the next one.
 
-        *begin* and *until* are where records begin, or the end of the log.
+        Records begin at *begin* and *until*, or the log ends there.
 
         Raises:
-            DamagedStore: some bytes of the range are no records, and nobody accepts that.
+            DamagedStore: some bytes of the range are not records; neither `passed_over` nor `on_damage` covers them.
             OffsetOutOfRange: the log was trimmed above *begin*.
         """
         at = begin
@@ -85,7 +85,7 @@ class RangeReader:
             self.close()
 
     def window(self, segment: Segment, at: int, until: int) -> tuple[RecordColumns | None, int]:
-        """Return the records of one window from *at* on, None if there are none, and where to go on."""
+        """Return the records of one window from *at* on, None if there are none, and where to continue."""
         accepted = accepted_end(self.passed_over, at)
         if accepted is not None:
             return None, min(accepted, until)
@@ -97,7 +97,7 @@ class RangeReader:
             columns = columns.until(bad)
         columns = self.until_passed_over(columns)
         if len(columns):
-            # A little fewer: what one window has too many would be a batch of its own.
+            # Slightly fewer than wanted, because the surplus of a window would become an extra batch.
             wanted = columns.end // len(columns) * (self.rows_wanted - self.rows_wanted // WINDOW_MARGIN_PART)
             self.window_size = min(max(wanted, WINDOW_SIZE_MIN), self.window_size_max)
             return columns, at + columns.end
@@ -122,7 +122,7 @@ class RangeReader:
         return columns
 
     def pass_missing(self, at: int, until: int) -> int:
-        """Return where to go on after bytes that no segment holds."""
+        """Return where to continue after bytes that no segment holds."""
         offset_min = self.segments.offset_min
         if at >= offset_min:
             return self.pass_damage(at, until, "a segment is missing or cut short")
@@ -132,7 +132,7 @@ class RangeReader:
         """Report the damaged range that begins at *at* and return its end.
 
         Raises:
-            DamagedStore: nobody asked for reports.
+            DamagedStore: there is no `on_damage`.
         """
         found = LogWalk(self.segments).find_record(at + 1)
         end = until if found is None else min(found, until)
@@ -176,7 +176,7 @@ def pass_trimmed(commit_log_offset: int, offset_min: int, fail_on_data_loss: boo
     """Return *commit_log_offset*, or *offset_min* with a warning if the log was trimmed above it.
 
     Raises:
-        OffsetOutOfRange: it was trimmed, and that is not to be passed over.
+        OffsetOutOfRange: it was trimmed, and *fail_on_data_loss* is set.
     """
     if commit_log_offset >= offset_min:
         return commit_log_offset

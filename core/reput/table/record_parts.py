@@ -1,7 +1,7 @@
-"""RecordParts: body, topic and properties of thousands of records, each as one Arrow ``take`` without another copy.
+"""RecordParts: body, topic and properties of thousands of records, each with one Arrow ``take`` and no further copy.
 
-All variable fields of a run of records lie in one buffer. One array of offsets over it, six numbers per record, makes
-an Arrow array in which every other element is a field and the ones between are the bytes that separate them:
+All variable fields of a run of records lie in one buffer. An array of six offsets per record turns it into an Arrow
+array in which every other element is a field, and the elements between are the separating bytes:
 
     body begin, body end, topic begin, topic end, properties begin, properties end, next record's body begin, …
     └── take 0, 6, 12, …     └── take 2, 8, …       └── take 4, 10, …
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 class RecordParts:
-    """The variable fields of *columns*, of which there must be at least one and whose data may change afterwards."""
+    """The variable fields of *columns*, which must hold at least one record; its data may change afterwards."""
 
     __slots__ = ("columns", "elements")
 

@@ -1,6 +1,6 @@
 """RowFilter: which records of the log become rows.
 
-Everything is decided for thousands of records at once, before any of their bodies is touched.
+The filter evaluates thousands of records at once, before it touches any body.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["QueueRange", "RowFilter", "is_user_topic"]
 
 Array = np.ndarray[Any, Any]
 
-# Topics of the broker's own use. Source: RocketMQ common, TopicValidator and MixAll.
+# Topics for the broker's own use. Source: RocketMQ common, TopicValidator and MixAll.
 SYSTEM_TOPICS = frozenset(
     {
         "TBW102",
@@ -37,12 +37,12 @@ SYSTEM_TOPIC_PREFIXES = ("rmq_sys_", "%RETRY%", "%DLQ%")
 
 
 def is_user_topic(topic: str) -> bool:
-    """Tell whether *topic* is a user's: no system topic, half messages, retries or dead letters."""
+    """Return whether *topic* is a user's: not a system topic, half messages, retries or dead letters."""
     return topic not in SYSTEM_TOPICS and not topic.startswith(SYSTEM_TOPIC_PREFIXES)
 
 
 class QueueRange(msgspec.Struct, frozen=True):
-    """The records of one queue from queue offset *begin* on, below *until*; None: no bound."""
+    """The records of one queue with queue offsets in [begin, until); None: no bound."""
 
     begin: int | None = None
     until: int | None = None
@@ -55,12 +55,12 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
         topics: names.
         topic_pattern: regular expression that the whole name matches.
         queues: (topic, queue id) pairs.
-        queue_ids: of whatever topic.
-        user_topics_only: leaves out system topics, half messages, retries and dead letters.
+        queue_ids: queue ids, of any topic.
+        user_topics_only: skip system topics, half messages, retries and dead letters.
         store_timestamp_min, store_timestamp_until: ms; the second is excluded.
         queue_offset_min, queue_offset_until: units; the second is excluded.
         commit_log_offset_min, commit_log_offset_until: bytes; the second is excluded.
-        queue_ranges: (topic, queue id) to a range of queue offsets; queues that are not named are not bounded.
+        queue_ranges: (topic, queue id) to a range of queue offsets; other queues are not bounded.
     """
 
     topics: frozenset[str] | None = None
@@ -105,7 +105,7 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
         return np.flatnonzero(passed)
 
     def asks_for_topics(self) -> bool:
-        """Tell whether any condition needs the records' topics."""
+        """Return whether any condition needs the records' topics."""
         conditions = (self.topics, self.topic_pattern, self.queues, self.queue_ranges)
         return self.user_topics_only or any(condition is not None for condition in conditions)
 
@@ -125,7 +125,7 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
         return passes
 
     def match_topics(self, parts: RecordParts, passed: Array) -> None:
-        """Clear *passed* where a condition on the topic or the queue fails. Each different topic is judged once."""
+        """Clear *passed* where a condition on the topic or the queue fails. Each distinct topic is tested once."""
         columns = parts.columns
         encoded = parts.take(TOPIC, np.arange(len(columns))).dictionary_encode()
         topics = [topic.decode("utf-8", "replace") for topic in encoded.dictionary.to_pylist()]

@@ -5,12 +5,12 @@ Names and types are those of Spark's Kafka source (``kafka``) or RocketMQ's fiel
     rocketmq                                                       kafka
     topic, queueId, queueOffset, commitLogOffset, storeSize,       key: KEYS, value: body, topic, partition: queueId,
     msgId: UNIQ_KEY, else offsetMsgId, offsetMsgId, tags, keys,    offset: queueOffset, timestamp, timestampType,
-    body, properties, flag, sysFlag, bodyCRC, reconsumeTimes,      headers: properties, where they are asked for
+    body, properties, flag, sysFlag, bodyCRC, reconsumeTimes,      headers: properties, if requested
     bornTimestamp, storeTimestamp, bornHost, storeHost,
     preparedTransactionOffset, brokerName
 
-Every column may be null, so that a schema read back from anywhere compares equal. Times are microseconds, UTC; a time
-that microseconds cannot hold is null.
+Every column is nullable, so that a schema read back from any format compares equal. Times are microseconds, UTC; a time
+outside the range of microseconds is null.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class RowFormat(msgspec.Struct, frozen=True, kw_only=True):
         schema_mode: "rocketmq" or "kafka", as in the module's table.
         columns: names to keep, in this order; None: all of the mode.
         properties_format: "map"; "json": one object; "string": as stored, ``name 0x01 value 0x02 …``.
-        decompress: bodies are unpacked. One that its own flags wrongly call packed stays as stored; its ``bodyCRC``
-            then fits it.
-        include_headers: ``kafka`` has ``headers``.
-        timestamp_column: which time ``kafka`` has as ``timestamp``.
+        decompress: unpack bodies. A body that does not unpack as its flags say stays as stored; its ``bodyCRC`` then
+            matches it.
+        include_headers: add ``headers`` to ``kafka``.
+        timestamp_column: the time in the column ``timestamp`` of ``kafka``.
         broker_name: fills ``brokerName``.
     """
 
@@ -88,7 +88,7 @@ class RowFormat(msgspec.Struct, frozen=True, kw_only=True):
         """Return the Arrow schema of the rows.
 
         Raises:
-            ConfigError: a name in *columns* is no column of this mode.
+            ConfigError: a name in *columns* is not a column of this mode.
         """
         types = dict(ROCKETMQ_TYPES if self.schema_mode == "rocketmq" else KAFKA_TYPES)
         if self.schema_mode == "rocketmq" and self.properties_format != "map":

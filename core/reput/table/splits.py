@@ -1,7 +1,7 @@
 """Splits: a range of the commit log in parts that can be read in parallel.
 
-Records name their own place, so a cut can be made anywhere: the next record behind it begins where the magic code and
-the record's own offset say so. Splits are a function of the range and the size alone.
+Each record contains its own offset, so a cut can be made anywhere: the next record begins where a magic code and the
+matching offset are found. Splits depend only on the range and the size.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["Split", "begins_blank", "next_record", "plan_splits"]
 
 
 class Split(msgspec.Struct, frozen=True, array_like=True):
-    """The records that begin at commit-log offsets from *begin* on, below *until*; a record begins at *begin*."""
+    """The records that begin in [begin, until), as commit-log offsets; a record begins at *begin*."""
 
     begin: int
     until: int
 
 
 def next_record(segments: Segments, commit_log_offset: int, until: int) -> int:
-    """Return where the first record at or behind *commit_log_offset* begins, *until* if none does below that."""
+    """Return where the first record at or after *commit_log_offset* begins; at most *until*."""
     if commit_log_offset >= until:
         return until
     walk = LogWalk(segments)
@@ -35,7 +35,7 @@ def next_record(segments: Segments, commit_log_offset: int, until: int) -> int:
 
 
 def begins_blank(segments: Segments, commit_log_offset: int) -> bool:
-    """Tell whether the unused rest of a segment begins at *commit_log_offset*."""
+    """Return whether the unused rest of a segment begins at *commit_log_offset*."""
     segment = segments.find(commit_log_offset)
     if segment is None or commit_log_offset + SIZE_AND_MAGIC.size > segment.begin + segment.size:
         return False
@@ -46,7 +46,7 @@ def begins_blank(segments: Segments, commit_log_offset: int) -> bool:
 def plan_splits(segments: Segments, begin: int, until: int, split_bytes: int, split_count_min: int = 1) -> list[Split]:
     """Cut [begin, until) into splits of about *split_bytes* bytes, ascending and without gaps.
 
-    *begin* and *until* are where records begin, or the log's end. An empty range gives no splits.
+    Records begin at *begin* and *until*, or the log ends there. An empty range gives no splits.
     """
     if begin >= until:
         return []

@@ -1,4 +1,4 @@
-"""Where in the commit log a time is: a search by halves over records that name their own place and store time."""
+"""Find a time in the commit log: a binary search over records, which contain their own offset and store time."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from reput.table.range_reader import RangeReader
 
 __all__ = ["offset_of_time"]
 
-# Below this it is cheaper to look at each record than to search for more of them.
+# Below this size reading every record is cheaper than searching further.
 RANGE_SIZE = 1 << 20
 
 
 def offset_of_time(reader: RangeReader, begin: int, until: int, store_timestamp: int) -> int:
     """Return the commit-log offset of the first record that was stored at *store_timestamp* (ms) or later.
 
-    *until* if there is none; *begin* and *until* are where records begin. Where the broker's clock was set back, some
-    of the records before the offset may be as late, and some behind it earlier.
+    *until* if there is none; records begin at *begin* and *until*. If the broker's clock was set back, some records
+    before the offset may be as late, and some after it earlier.
 
     Args:
-        reader: of the log; reads the records around that time, and decides what their damage means.
+        reader: reads the records around that time, and decides how to treat damage.
 
     Raises:
-        DamagedStore: the records around that time cannot be read, and the reader does not pass them over.
+        DamagedStore: the records around that time cannot be read, and the reader does not skip them.
     """
     walk = LogWalk(reader.segments)
     low, high = begin, until
