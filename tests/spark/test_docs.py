@@ -19,6 +19,6 @@ def test_every_column_is_on_the_page():
 
 
 def test_every_option_of_the_dispatcher_is_on_the_page():
-    """But the name, which only tells exports into one table apart."""
+    """Each stands in the example section."""
     section = PAGE.partition("[dispatchers.spark_export]")[2].partition("[spark]")[0]
-    assert set(re.findall(r"^(\w+) = ", section, re.M)) == set(SparkExportOptions.__struct_fields__) - {"name"}
+    assert set(re.findall(r"^(\w+) = ", section, re.M)) == set(SparkExportOptions.__struct_fields__)

@@ -123,7 +123,7 @@ def test_batches_are_kept_once_merged_and_cut(storage_options: dict[str, str], l
     assert Maintenance(location, interval_ms=1, vacuum_hours=1).run(lambda: None) > 0
     assert offsets_of(location) == log.offsets
     cut = Lake(location, "export", epochs.begin(ends[25], 0))
-    cut.truncate(Cursor(epochs.store_id, cut.epochs.epoch, ends[25], 0))
+    cut.truncate(Cursor(epochs.store_id, cut.epochs.epoch, ends[25], 0), [])
     assert offsets_of(location) == log.offsets[:25]
 
 

@@ -346,7 +346,10 @@ class Store(OpenedStore[StoreEngine]):
         Args:
             handler: a function, which runs in threads, or a coroutine function, which runs in tasks. It gets the
                 message as a `reput.Record`; what it returns is ignored.
-            group, topics, filter, begin: as for `consumer`.
+            topics: as for `consumer`.
+            group: as for `consumer`.
+            filter: as for `consumer`.
+            begin: as for `consumer`.
             concurrency: how many messages are handled at the same time.
             order: "any": a failed message goes back to the store and comes again after 10 s, 30 s, 1 min and so on,
                 while others go on. "queue": the messages of a queue are handled one by one, in their order; a failed
@@ -359,7 +362,7 @@ class Store(OpenedStore[StoreEngine]):
             drain_time: seconds that running handlers get to end; None: as long as they need.
 
         Raises:
-            As `consumer`; ConfigError too if *handler* or an option is wrong.
+            ConfigError: *handler* or an option is wrong; see also `consumer`.
             StoreError: the store cannot be read, or another thread closed it.
         """
         return self.worker(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from unittest.mock import patch
 
 import pytest
@@ -44,13 +45,22 @@ def test_a_message_that_cannot_be_read_yet_is_looked_for_until_its_view_has_it(s
 
 
 def test_a_put_costs_the_same_however_many_groups_wait_for_its_topic(arrival_service):
-    """It goes through the loops that they have, not through them; each is told by the thread that it wakes."""
+    """A put goes through the loops of a topic, not through its watches: the service's thread looks at these."""
     told = []
     watches = [arrival_service.watch(("crowded", "other"), told.append) for _ in range(500)]
     assert arrival_service.loops_of_topic == {"crowded": {None: 500}, "other": {None: 500}}
-    with patch.object(arrival_service, "watches", None):
+    lookers = set()
+
+    class Watches(dict):
+        def get(self, *arguments):
+            lookers.add(threading.current_thread())
+            return super().get(*arguments)
+
+    with patch.object(arrival_service, "watches", Watches(arrival_service.watches)):
         arrival_service.arrived([("crowded", 0)], 0)
-    wait_until(lambda: len(told) == 500)
+        wait_until(lambda: len(told) == 500)
+    assert lookers
+    assert threading.current_thread() not in lookers
     for watch in watches:
         arrival_service.unwatch(watch)
     assert (arrival_service.loops_of_topic, arrival_service.watches) == ({}, {})

@@ -148,7 +148,8 @@ class TransactionService:
         """Settle the transaction of the half message at *commit_log_offset*, as END_TRANSACTION does.
 
         Args:
-            commit_log_offset, queue_offset: of any of its copies.
+            commit_log_offset: of any of its copies.
+            queue_offset: of the same copy.
             from_check: this call answers a check.
 
         Returns:
