@@ -89,7 +89,7 @@ class IndexBuilder:
     # Taking in.
 
     def put(self, batch: DispatchBatch) -> None:
-        """Add the keys of all records of *batch*, which goes on where the last one ended.
+        """Add the keys of all records of *batch*, which continues where the last one ended.
 
         Raises:
             OSError: the disk has no room; nothing was changed.
@@ -130,8 +130,8 @@ class IndexBuilder:
     def places(self, key_count: int, keys_end_batch: bool) -> Iterator[tuple[IndexMapping, int]]:
         """Make room for the keys of at least one record, then yield each file and how many of the keys go there.
 
-        RocketMQ asks for a file that is not full once for each record, whether it has keys or not. So the record that
-        follows the one which filled a file makes the next. *keys_end_batch*: the last key is of the last record.
+        RocketMQ requests a file with room once per record, with or without keys. So the record that follows the one
+        which filled a file creates the next file. *keys_end_batch*: the last key is of the last record.
 
         Raises:
             OSError: there is no room; nothing was changed.
@@ -192,13 +192,13 @@ class IndexBuilder:
             raise
         return made
 
-    # Forcing, and what is kept beside the cursor.
+    # Forcing, and the state kept beside the cursor.
 
     def begin_force(self) -> Callable[[Progress], None]:
-        """Return what forces all that was put so far, of which `state` tells now; any thread may call it.
+        """Return a function that forces all entries put so far, as `state` describes them now; any thread may call it.
 
-        What is put meanwhile does no harm: slots that lead to it are found again, see `IndexMapping.restore`. When it
-        has returned comes `end_force`; after a failure, or when it is not waited for, `abandon_force`.
+        Entries put meanwhile do no harm: `IndexMapping.restore` finds the slots that lead to them. After the function
+        has returned, call `end_force`; after a failure, or without waiting for it, `abandon_force`.
         """
         self.abandon_force()
         self.full_to_force, self.full = self.full, []
@@ -216,20 +216,20 @@ class IndexBuilder:
         return force
 
     def end_force(self) -> None:
-        """Let go of the files that were full at `begin_force`; all of that is on disk now."""
+        """Close the files that were full at `begin_force`; they are on disk now."""
         while self.full_to_force:
             self.full_to_force.pop().close()
         self.names_to_force = False
 
     def abandon_force(self) -> None:
-        """Have the next force be for everything that the last one was for."""
+        """Make the next force cover everything that the last one was meant to cover."""
         self.full = [*self.full_to_force, *self.full]
         self.full_to_force = []
         self.names_changed |= self.names_to_force
         self.names_to_force = False
 
     def state(self) -> IndexState:
-        """Return what the index holds."""
+        """Return the state of the index: its files and the newest header."""
         header = self.last.header if self.last is not None else IndexHeader()
         return IndexState(list(self.names), msgspec.structs.replace(header))
 
@@ -344,7 +344,7 @@ class IndexBuilder:
 
 
 def keys_of(request: DispatchRequest, *, with_tags: bool) -> Iterator[IndexKey]:
-    """Yield what stands in the index of one record."""
+    """Yield the index keys of one record."""
     if request.sys_flag & TRANSACTION_ROLLBACK_TYPE == TRANSACTION_ROLLBACK_TYPE:
         return
     topic, offset, timestamp = request.topic, request.commit_log_offset, request.store_timestamp
@@ -361,7 +361,7 @@ def keys_of(request: DispatchRequest, *, with_tags: bool) -> Iterator[IndexKey]:
 def next_name(last_name: str, now_ms: int) -> str:
     """Return the name of the next file: the local time, and at least 1 ms behind *last_name*, "" if there is none.
 
-    Names give the order of the files, so they go on growing when the clock goes back.
+    Names define the order of the files, so they keep growing when the clock goes back.
     """
     name = format_name(datetime.fromtimestamp(now_ms // 1000) + timedelta(milliseconds=now_ms % 1000))
     if name > last_name:

@@ -32,7 +32,7 @@ def read_chain(
     """Yield the commit-log offsets of the entries under a hash, newest first; None once if times leave one out.
 
     Args:
-        read: gives up to so many bytes from a place of the file on.
+        read: (size, position in the file) → up to *size* bytes.
         wanted: the hash.
         header: read before; beside a live builder the slot may lead to entries that came after it.
         begin, end: store time in ms, both included.

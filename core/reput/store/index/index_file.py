@@ -26,12 +26,12 @@ __all__ = [
     "tags_hash",
 ]
 
-# What tells tags from a key of the same text: MessageConst.INDEX_TAG_TYPE.
+# Distinguishes tags from a key with the same text: MessageConst.INDEX_TAG_TYPE.
 TAGS_TYPE = "T"
 
 
 class FoundOffsets:
-    """What a query found: *offsets* newest first, and how far the newest file of the index goes."""
+    """The result of a query: *offsets* newest first, and how far the newest file of the index goes."""
 
     __slots__ = ("last_update_offset", "last_update_timestamp", "offsets")
 
@@ -42,7 +42,7 @@ class FoundOffsets:
 
 
 def key_hash(topic: str, key: str) -> int:
-    """Return the hash under which a key of a topic stands in the index."""
+    """Return the hash under which the index holds a key of a topic."""
     code = abs(string_hash(f"{topic}#{key}"))
     return code if code <= 0x7FFFFFFF else 0
 
@@ -59,7 +59,7 @@ def hashes_of(record: Record) -> set[int]:
 
 
 def index_damage(where: str, what: str) -> DamagedStore:
-    """Return the error that says what is wrong with the index, and *where*, as ``name=value``."""
+    """Return the error for damage *what* of the index at *where*, which is ``name=value``."""
     return DamagedStore(
         f"the index is damaged: {where}: {what}",
         "See `reput check STORE`; `reput rebuild STORE index` builds it again from the log.",
@@ -94,10 +94,10 @@ class Index:
         """Return the commit-log offsets below *progress* of records under a hash, newest first, at most *count_max*.
 
         Args:
-            wanted: what `key_hash` or `tags_hash` gives.
-            begin, end: store time in ms, both included; the index knows it to the second.
-            agrees: tells whether the record at a commit-log offset has the key, or the tags.
-            stored_at: gives the store time of the record at a commit-log offset, None where the log has it no more.
+            wanted: the result of `key_hash` or `tags_hash`.
+            begin, end: store time in ms, both included; the index is precise to the second.
+            agrees: whether the record at a commit-log offset has the key, or the tags.
+            stored_at: returns the store time of the record at a commit-log offset, None if the log no longer has it.
 
         Raises:
             DamagedStore: a file that may hold some of them was cut short, or contradicts itself or the log.
@@ -156,10 +156,10 @@ class Index:
         return IndexHeader(*HEADER.unpack(self.files.read(path, HEADER.size, 0)))
 
     def has_entry(self, path: str, slot_count: int, wanted: int) -> bool:
-        """Tell whether a file whose header says that it has no entry has got one under this hash by now.
+        """Return False if the slot of this hash is empty, in a file whose header says that it has no entry.
 
         Raises:
-            DamagedStore: the header still says so, and there is one.
+            DamagedStore: the slot leads to an entry.
         """
         (number,) = SLOT.unpack(self.files.read(path, SLOT.size, HEADER.size + SLOT.size * (wanted % slot_count)))
         if not number:
@@ -168,10 +168,10 @@ class Index:
         raise index_damage(f"path={path}", f"a slot leads to an entry, and there is none: entry={number} count={count}")
 
     def compare(self, path: str, slot_count: int, header: IndexHeader, stored_at: Callable[[int], int | None]) -> None:
-        """Compare a header, whose times have left something out, with the first and the last entry, and with the log.
+        """Compare a header whose times have excluded an entry with the first and the last entry, and with the log.
 
         Raises:
-            DamagedStore: it contradicts them.
+            DamagedStore: the header contradicts them.
         """
         if self.compared.get(path) == header:
             return
@@ -196,7 +196,7 @@ class Index:
     def newest_first(self) -> list[tuple[str, int | None]]:
         """Return the files and their numbers of slots, newest first; those without an entry are left out.
 
-        None: the file has entries, and shows no sizes that they could be found by.
+        None: the file has entries, but does not show the sizes needed to find them.
         """
         if self.stamp.changed() or self.unfinished:
             while True:
@@ -232,7 +232,7 @@ class Index:
         sizes = IndexSizes(self.slot_count, self.entry_count)
         shown = find_index_sizes(path, sizes)
         if shown is None:
-            # It may have been cut short; then the others show what it began with.
+            # It may have been cut short; then the other files show its original sizes.
             common = find_common_sizes(paths, sizes)
             shown = common if common is not None and is_head_of(path, common) else None
         return None if shown is None else shown.slot_count

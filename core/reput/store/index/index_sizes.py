@@ -75,7 +75,7 @@ def find_common_sizes(paths: Sequence[Path], configured: IndexSizes) -> IndexSiz
 
 
 def is_head_of(path: Path, sizes: IndexSizes) -> bool:
-    """Tell whether the file at *path* was cut short, and has what a file of these *sizes* begins with."""
+    """Tell whether the file at *path* was cut short, and begins like a file of these *sizes*."""
     size = path.stat().st_size
     if not sizes.entries_at + 2 * ENTRY.size <= size < sizes.file_size:
         return False
@@ -114,7 +114,7 @@ def places_of(descriptor: int, memory: mmap.mmap, end_offset: int) -> Iterator[i
             begin = max(os.lseek(descriptor, at, os.SEEK_DATA), HEADER.size)
             at = os.lseek(descriptor, begin, os.SEEK_HOLE)
         except OSError:
-            # ENXIO: nothing but a hole up to the end.
+            # ENXIO: only a hole up to the end.
             return
         begin -= begin % SLOT.size
         count = (min(at + ENTRY.size, len(memory)) - begin) // SLOT.size

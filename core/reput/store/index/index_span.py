@@ -13,13 +13,13 @@ __all__ = ["Followed", "follow_span"]
 
 
 class Followed(NamedTuple):
-    """What a run of entries holds of a chain.
+    """The part of a chain in one run of entries.
 
     Attributes:
         offsets: commit-log offsets under the hash, newest first; None where times leave some out.
-        previous, last_offset: the entry to go on with, and the commit-log offset of the one before it.
+        previous, last_offset: the entry where the chain continues, and the commit-log offset of the last one followed.
         entry_count: of the chain.
-        is_over: what comes is older than what is wanted.
+        is_over: the next entries are older than the wanted time.
     """
 
     offsets: list[int | None]
@@ -32,7 +32,8 @@ class Followed(NamedTuple):
 def follow_span(
     data: bytes, first: int, slot_count: int, wanted: int, header: IndexHeader, last_offset: int, begin: int, end: int
 ) -> Followed | None:
-    """Follow a chain through the entries from *first* on, the last of which is its next; None: it is broken there."""
+    """Follow a chain through the entries in *data*, from number *first* on. The chain's next entry is the last of
+    these. None: the chain is broken there."""
     entries = np.frombuffer(data, ENTRY_DTYPE)
     codes = entries["key_hash"].astype(np.int64)
     own = np.flatnonzero(codes % slot_count == wanted % slot_count)

@@ -1,11 +1,11 @@
 """BatchQueueReader: reads a batch consume queue that RocketMQ 5 has built, message by message.
 
-Each message of a batch has a queue offset of its own, as its consumers see it, though one unit stands for all of them:
+Each message of a batch has its own queue offset, as its consumers see it, though one unit represents the whole batch:
 
     units      base 0, 3 messages │ base 3, 1 message │ base 4, 2 messages
     offsets    0     1     2      │ 3                 │ 4     5
 
-reput builds no such queue, so what RocketMQ has not dispatched yet is not there.
+reput builds no such queues, so a message that RocketMQ has not dispatched yet is missing.
 
 Source: RocketMQ store, BatchConsumeQueue; RocketMQ client, PullAPIWrapper.processPullResult, which unwraps the batches.
 """
@@ -37,7 +37,7 @@ from reput_hooks import Record
 
 __all__ = ["BatchQueueReader"]
 
-# What a record may have besides a body of max_message_size.
+# Bytes that a record may have besides a body of max_message_size.
 RECORD_OVERHEAD_MAX = 65536
 
 
@@ -54,7 +54,7 @@ class BatchQueueReader:
         self.paths = queue_paths(store.directory / "batchconsumequeue" / topic / str(queue_id))
         self.file_units = self.paths[0].stat().st_size // BATCH_UNIT_SIZE if self.paths else 0
         unit_count = len(self.paths) * self.file_units
-        # Units of one queue ascend in every number, and behind the last one there are zeros, or what a crash left.
+        # Units of one queue ascend in every number. Behind the last one there are zeros, or remains of a crash.
         self.end = first_from(0, unit_count, lambda number: self.usable(number) is None)
         first = first_from(0, self.end, lambda number: self.unit(number).commit_log_offset >= self.log_min)
         self.begin = first_from(first, self.end, lambda number: self.unit(number).commit_log_offset > self.deleted_at)
@@ -132,7 +132,7 @@ class BatchQueueReader:
         return GetMessageResult(GetMessageStatus.FOUND if taken else status, at, low, high, Records(taken))
 
     def unit_of(self, queue_offset: int) -> int:
-        """Return the number of the unit that stands for a queue offset in `range`."""
+        """Return the number of the unit that covers a queue offset in `range`."""
         return first_from(self.begin, self.end, lambda at: self.unit(at).base_queue_offset > queue_offset) - 1
 
     def messages(self, unit: BatchUnit) -> list[bytes] | None:
@@ -186,7 +186,8 @@ def queue_paths(directory: Path) -> list[Path]:
 
 
 def first_from(begin: int, end: int, holds: Callable[[int], bool]) -> int:
-    """Return the first number in [begin, end) for which *holds* says True, as for all behind it; *end* if none is."""
+    """Return the first number in [begin, end) for which *holds* is true, as for all behind it; *end* if there is
+    none."""
     while begin < end:
         middle = (begin + end) // 2
         if holds(middle):
@@ -197,7 +198,7 @@ def first_from(begin: int, end: int, holds: Callable[[int], bool]) -> int:
 
 
 def matches(message_filter: MessageFilter, message: Record) -> bool:
-    """Ask a filter with one message, first with what its queue would know of it."""
+    """Apply a filter to one message, first to the tags code that its queue would hold."""
     code = string_hash(message.tags or "")
     return message_filter.is_matched_by_consume_queue(code) and message_filter.is_matched_by_commit_log(
         filled_properties(message.properties) or None

@@ -1,7 +1,7 @@
-"""ConsumeQueueBounds: where a consume queue begins and ends, as far as the log bears it out.
+"""ConsumeQueueBounds: where a consume queue begins and ends, as far as the log confirms it.
 
 A unit is within the bounds if its view's progress has passed it and the log has its record: the same topic, queue id
-and queue offset. Behind the last one, units that are damaged are told from the end of the queue.
+and queue offset. Behind the last such unit, this module tells damaged units from the end of the queue.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from reput.store.record.record import decode_record
 __all__ = ["PART_READ_SIZE", "RUN_SIZE_MAX", "ConsumeQueueBounds"]
 
 RUN_SIZE_MAX = 1 << 20
-# Of a larger record head and topic are read by themselves where nothing else of it is wanted.
+# Of a larger record, only head and topic are read if nothing else is needed.
 PART_READ_SIZE = 1 << 16
 
 
@@ -46,13 +46,13 @@ class ConsumeQueueBounds:
         self.units = ConsumeQueue(directory, file_size, store.files)
         # Commit-log offset of the first record that is still there, as of the last `range`.
         self.log_min = 0
-        # Where the topic was deleted last. The view may not have come so far, and what it has from before is not this
-        # topic's any more, though queue offsets are the same.
+        # Where the topic was deleted last. The view may not have reached that offset yet; then its units belong to the
+        # deleted topic, though queue offsets are the same.
         self.deleted_at = -1
         self.topic_fields, self.unpack_tail = topic_layout(topic)
 
     def forget(self) -> None:
-        """Take nothing for granted that was read so far, in the middle of a read, too."""
+        """Discard everything read so far, also in the middle of a read."""
         self.units.forget()
         self.units.file_size, _ = self.store.queue_file_sizes()
 
@@ -93,7 +93,7 @@ class ConsumeQueueBounds:
         return store.proof.end(self.topic, self.queue_id, end, begin, progress, store.at_rest)
 
     def garbled(self, queue_offset: int, what: str) -> DamagedStore:
-        """Return the error that says that the queue goes on with what is no unit."""
+        """Return the error for a queue that continues with bytes that are no unit."""
         return DamagedStore(
             f"the consume queue is damaged: topic={self.topic} queue_id={self.queue_id} queue_offset={queue_offset}: "
             f"{what}",
@@ -101,7 +101,7 @@ class ConsumeQueueBounds:
         )
 
     def agrees(self, queue_offset: int, unit: Unit) -> bool:
-        """Tell whether the log has the record of a unit, or has it no more."""
+        """Tell whether the log has the record of a unit, or had it and has removed it."""
         if unit[0] < self.deleted_at:
             return False
         if unit[0] < self.log_min:
@@ -120,7 +120,7 @@ class ConsumeQueueBounds:
     def begins_as_record(self, queue_offset: int, unit: Unit) -> bool:
         """Tell whether a large record is that of a unit, from its head and its topic, without reading its body.
 
-        One that is in this queue by multi-dispatch alone is not known so.
+        This does not recognize a record that is in this queue by multi-dispatch alone.
         """
         offset, size, _ = unit
         head = self.store.read_log(offset, BODY_AT[-1])
@@ -135,10 +135,10 @@ class ConsumeQueueBounds:
         return self.store.read_log(offset + body_at + body_size, len(topic_field)) == topic_field
 
     def record_bytes(self, commit_log_offset: int, size: int) -> bytes:
-        """Return the bytes that a unit names; of one whose size is no usual one, only if the record itself says so.
+        """Return the bytes that a unit points at. An unusual size must agree with the record's own size word.
 
         Raises:
-            OffsetOutOfRange: the log does not hold them all, or the record there has another size.
+            OffsetOutOfRange: the log does not hold all of them, or the record there has another size.
         """
         if size > RUN_SIZE_MAX:
             own_size = int.from_bytes(self.store.read_log(commit_log_offset, SIZE.size), "big")
@@ -170,10 +170,11 @@ class ConsumeQueueBounds:
 
 @lru_cache(1024)
 def topic_layout(topic: str) -> tuple[tuple[bytes, bytes], Callable[..., tuple[Any, ...]]]:
-    """Return *topic* as a record in V1 and in V2 has it, and what unpacks what lies behind the body of one in V1.
+    """Return *topic* as encoded in a V1 and in a V2 record, and a function that unpacks it behind the body of a V1
+    record.
 
-    Its size is before it: one byte in V1, two in V2. Behind it lies the size of the properties. The queues of a topic
-    share this, so that reads of many queues find it in the processor's caches.
+    The topic's size precedes it: one byte in V1, two in V2. The size of the properties follows it. The queues of a
+    topic share the result, so that reads of many queues find it in the processor's caches.
     """
     name = topic.encode("utf-8", "replace")
     fields = bytes([len(name) & 0xFF]) + name, (len(name) & 0xFFFF).to_bytes(2, "big") + name

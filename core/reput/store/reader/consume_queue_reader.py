@@ -56,7 +56,7 @@ class ConsumeQueueReader(ConsumeQueueBounds):
         _, self.ext.file_size = self.store.queue_file_sizes()
 
     def passes_over_body(self, record: bytes) -> bool:
-        """Return False for a record whose body does not have its CRC, if an operator has accepted that.
+        """Return False for a record whose body does not match its CRC, if an operator has accepted that.
 
         Raises:
             DamagedStore: no operator has.
@@ -67,7 +67,7 @@ class ConsumeQueueReader(ConsumeQueueBounds):
         raise log_damage(self, NOT_ITS_CRC, queue_offset, commit_log_offset, len(record))
 
     def may_be_wanted(self, unit: Unit, message_filter: MessageFilter) -> bool:
-        """Ask a filter with what the queue knows of a message. What the ext files have lost counts as unknown."""
+        """Apply a filter to the queue's unit of a message. A lost ext unit counts as unknown."""
         tags_code = unit[2]
         if not is_address(tags_code):
             return message_filter.is_matched_by_consume_queue(tags_code)
@@ -131,7 +131,7 @@ class ConsumeQueueReader(ConsumeQueueBounds):
         agreed = self.store.agreed
         try:
             if agreed is not None and len(run) == 1 and agreed[:3] == (self, *run[0]):
-                # A reader that follows a queue wants the record by which its end was found.
+                # A reader that follows a queue wants the record that confirmed the queue's end.
                 data = agreed[3]
             else:
                 data = self.record_bytes(begin, end - begin) if end > begin else b""
@@ -213,10 +213,10 @@ class ConsumeQueueReader(ConsumeQueueBounds):
             raise self.garbled(queue_offset, f"its file is missing: path={self.units.unit_file(queue_offset)}")
 
     def refuse_garbage(self, chosen: Sequence[tuple[int, Unit]]) -> None:
-        """Look among units whose records were not all found for one that was never written.
+        """Search units whose records were not all found for one that was never written.
 
         Raises:
-            DamagedStore: there is one.
+            DamagedStore: there is such a unit.
         """
         for queue_offset, unit in chosen:
             if is_garbage(unit):
@@ -229,14 +229,14 @@ class ConsumeQueueReader(ConsumeQueueBounds):
         for begin in self.units.begins():
             first = begin // UNIT_SIZE
             if first < end:
-                # Retention, or the deletion of the topic, may take a file while it is looked at.
+                # Retention, or the deletion of the topic, may remove a file meanwhile.
                 with contextlib.suppress(FileNotFoundError):
                     changed_ns = os.stat(self.units.prefix + file_name(begin)).st_mtime_ns
                     files.append(QueueFile(first, min(first + per_file, end), changed_ns // 1_000_000))
         return files
 
     def known_store_timestamp(self, queue_offset: int) -> int | None:
-        """Return the store time of a message in ms, None where the log has it no more."""
+        """Return the store time of a message in ms, None if the log no longer has it."""
         unit = self.units.unit(queue_offset)
         if unit is None or unit[1] == PRE_BLANK_SIZE or unit[0] < self.log_min:
             return None
@@ -244,7 +244,7 @@ class ConsumeQueueReader(ConsumeQueueBounds):
         return None if record is None else record.store_timestamp
 
     def store_timestamp(self, queue_offset: int) -> int:
-        """Return the store time of a message in ms; of one that the log lacks, that of the one before it, or 0."""
+        """Return the store time of a message in ms; for a lost message, that of the one before it, or 0."""
         while (unit := self.units.unit(queue_offset)) is not None and unit[1] == PRE_BLANK_SIZE and queue_offset:
             queue_offset -= 1
         if unit is None or unit[1] == PRE_BLANK_SIZE:
@@ -254,7 +254,7 @@ class ConsumeQueueReader(ConsumeQueueBounds):
 
 
 def body_fits(record: bytes) -> bool:
-    """Tell whether the body of a whole record has the CRC that the record names; an empty body has any."""
+    """Tell whether the body of a whole record matches the record's CRC; an empty body always does."""
     crc, sys_flag = BODY_CRC_AND_SYS_FLAG.unpack_from(record)
     body_at = BODY_AT[sys_flag >> HOST_FLAGS_SHIFT & HOST_FLAGS_MASK]
     (size,) = BODY_SIZE.unpack_from(record, body_at - BODY_SIZE.size)

@@ -38,10 +38,10 @@ class IndexReader:
         """Return the newest *count_max* messages of *topic* with this key, in commit-log order.
 
         The unique key that clients give counts as a key. If no message has this key, it may be the id that the store
-        itself gave a message, which names the place in the log.
+        itself gave a message, which encodes the place in the log.
 
         Args:
-            begin, end: store time in ms, both included; the index knows it to the second.
+            begin, end: store time in ms, both included; the index is precise to the second.
         """
 
         def has_key(record: Record) -> bool:

@@ -156,7 +156,7 @@ class MessageReader:
         if status is not None and queue_offset >= high and (garbage := queue.units.garbage_behind(high)) is not None:
             raise queue.garbled(*garbage)
         if status is GetMessageStatus.OFFSET_TOO_SMALL and queue_offset >= 0:
-            # Garbage looks as old as a unit whose record is gone.
+            # Garbage can look as old as a unit whose record is gone.
             unit = queue.units.unit(queue_offset)
             if unit is None:
                 queue.refuse_cut_short(queue_offset)
@@ -204,7 +204,7 @@ class MessageReader:
                 chosen, at = choose(data, at, numbers, count_max - count)
             else:
                 if numbers is not None and count == 0:
-                    # The first message always fits, so what is before it need not be asked for limits.
+                    # The first message always fits, so the units before it need no check of the limits.
                     first = numbers[0] if numbers else len(data) // UNIT_SIZE
                     data = data[first * UNIT_SIZE :]
                     at += first
@@ -217,7 +217,7 @@ class MessageReader:
                         full = True
                         break
                     at += 1
-                    # Most units are told by their hash alone, without a call.
+                    # The hash alone decides about most units, without a call.
                     if codes is not None and unit[2] not in codes and INT_MIN <= unit[2] <= INT_MAX:
                         continue
                     if message_filter is None or queue.may_be_wanted(unit, message_filter):
@@ -233,7 +233,7 @@ class MessageReader:
                 self.store.on_damage(error)
                 raise
             if len(found) < len(chosen) and self.store.log().offset_min > log_min:
-                # Retention took a segment out of the middle of this: what is left is found without a hole.
+                # Retention removed a segment from the middle of this read: a new read finds the rest without a hole.
                 return self.get_message(
                     topic, queue_id, queue_offset, count_max, message_filter=message_filter, limits=limits
                 )
@@ -278,11 +278,11 @@ class MessageReader:
 
 
 def choose(data: bytes, queue_offset: int, numbers: list[int] | None, count_max: int) -> tuple[list[Place], int]:
-    """Return up to *count_max* places of units whose bytes *data* are, and the queue offset behind what was looked at.
+    """Return up to *count_max* places of the units in *data*, and the queue offset behind the last unit examined.
 
     Args:
         queue_offset: of the first unit.
-        numbers: the units that are wanted, ascending; None: all.
+        numbers: the wanted units, ascending; None: all.
     """
     if numbers is None:
         places = list(enumerate(UNIT.iter_unpack(data[: count_max * UNIT_SIZE]), queue_offset))
@@ -295,7 +295,7 @@ def choose(data: bytes, queue_offset: int, numbers: list[int] | None, count_max:
 
 
 def find_zero_unit(units: bytes) -> int:
-    """Return the number of the first of these units that was never written, -1 if all were."""
+    """Return the number of the first unwritten unit, -1 if all were written."""
     lively = units[LIVELY_BYTE_AT::UNIT_SIZE]
     number = lively.find(0)
     while number >= 0 and not units.startswith(ZERO_UNIT, number * UNIT_SIZE):

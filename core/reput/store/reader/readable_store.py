@@ -47,19 +47,19 @@ class ReadableStore:
         """Read the store in *store_directory*.
 
         Args:
-            progress: gives the commit-log offset up to which the view of that name is readable now.
-            generation: gives a number that is raised whenever another view takes the place of the one of that name, or
-                files of it were removed that may be open here.
-            log_begin: gives the commit-log offset of the first byte that the log still has; only in the writer's
+            progress: returns the commit-log offset up to which the view of that name is readable now.
+            generation: returns a number that grows whenever another view replaces the one of that name, or files of
+                the view that may be open here are removed.
+            log_begin: returns the commit-log offset of the first byte that the log still has; only in the writer's
                 process, where *generation* never lags behind. None: each read looks at the directories instead.
-            deletions: gives where in the log each topic was deleted last; None: a file is read instead.
+            deletions: returns where in the log each topic was deleted last; None: a file is read instead.
             own_from: commit-log offset from which on this process has put all records. The bodies of earlier records
                 come from a disk, and are compared with their CRC.
-            on_damage: gets each error that names a damaged place of the log, before it is raised.
-            queue_end_at: gives the end of a queue (topic, queue id) that is built up to a commit-log offset, 0 if it is
+            on_damage: called with each error that names a damaged place of the log, before it is raised.
+            queue_end_at: returns the end of a queue (topic, queue id) that is built up to a commit-log offset, 0 if
                 unknown; in the writer's process it is known once all records are built. None: the view's cursor is
                 read instead.
-            at_rest: no dispatcher builds the queues, so bytes behind the end of one are not only there for a moment.
+            at_rest: no dispatcher builds the queues, so bytes behind a queue's end are not just a write in progress.
         """
         self.directory = store_directory
         self.settings = settings
@@ -186,7 +186,7 @@ class ReadableStore:
                 if not magic or int.from_bytes(magic, "big") in MESSAGE_MAGIC_CODES:
                     data = self.read_log(commit_log_offset, size)
         except OffsetOutOfRange:
-            # Retention may have taken it since the caller saw that the log has it.
+            # Retention may have removed it since the caller saw it in the log.
             if self.segments is not None and commit_log_offset < self.segments.offset_min:
                 return None
             raise

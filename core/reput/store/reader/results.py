@@ -1,4 +1,4 @@
-"""What a read of messages returns: RocketMQ's statuses, the records, and how much is handed out at once."""
+"""Results of a read of messages: RocketMQ's statuses, the records, and the limits of one answer."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = [
     "empty_status",
 ]
 
-# Queue offset, and the unit that stands there.
+# A queue offset, and its unit.
 Place = tuple[int, Unit]
 
 
 class GetMessageStatus(enum.Enum):
-    """What became of a get, in RocketMQ's words."""
+    """The outcome of a get, in RocketMQ's words."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -54,10 +54,10 @@ class BoundaryType(enum.Enum):
 
 
 class Records(Sequence[Record]):
-    """Records as they were read, each decoded when it is asked for.
+    """Records as they were read, each decoded on access.
 
     Raises:
-        DamagedStore: where a record is asked for whose bytes are none.
+        DamagedStore: on access to a record whose bytes are invalid.
     """
 
     __slots__ = ("_body_ends", "_data", "_places")
@@ -100,7 +100,7 @@ class Records(Sequence[Record]):
         return len(data), store_timestamp
 
     def with_queue_offsets(self) -> Iterator[tuple[int, Record]]:
-        """Yield each record behind the queue offset that it tells of itself."""
+        """Yield (queue offset, record), with the queue offset that the record itself holds."""
         if self._places is None:
             return ((record.queue_offset, record) for record in self)
         return zip(map(itemgetter(0), self._places), self, strict=True)
@@ -118,7 +118,7 @@ class GetMessageResult(msgspec.Struct, frozen=True):
     """Messages of one queue, in its order: a sequence of them, with what else RocketMQ says.
 
     Attributes:
-        next_queue_offset: where to go on.
+        next_queue_offset: where to continue.
         queue_offset_min, queue_offset_max: the queue's first unit, and the one behind its last.
     """
 

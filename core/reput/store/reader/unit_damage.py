@@ -1,6 +1,6 @@
-"""What is wrong where a unit of a consume queue, within the queue's bounds, leads to no record of that queue.
+"""The fault behind a unit within its consume queue's bounds that leads to no record of that queue.
 
-Two files disagree, the queue's and the log's. The error tells which of them to repair:
+Two files disagree, the queue's and the log's. The error says which of them to repair:
 
     the unit    was never written, points behind the log or before its neighbours, into the middle of a record, or at
                 another queue's: `reput rebuild STORE consume_queue` builds it again from the log
@@ -23,7 +23,7 @@ WALK_SIZE_MAX = 64 << 20
 
 
 def damage_of_unit(queue: ConsumeQueueBounds, queue_offset: int, unit: Unit) -> DamagedStore:
-    """Return the error that says why *unit*, which stands at *queue_offset*, leads to no record of *queue*."""
+    """Return the error that says why *unit*, at *queue_offset*, leads to no record of *queue*."""
     commit_log_offset, size, tags_code = unit
     stands = f"commit_log_offset={commit_log_offset} record_size={size}"
     if unit == NO_UNIT or is_garbage(unit):
@@ -61,12 +61,12 @@ def damage_of_unit(queue: ConsumeQueueBounds, queue_offset: int, unit: Unit) -> 
 def require_reason(queue: ConsumeQueueBounds, missing: list[tuple[int, Unit]]) -> bool:
     """Refuse units that were within the queue's bounds and lead to no record of it, unless there is a reason.
 
-    An accepted damage of the log is a reason, and so is the removal of the record by retention, by the deletion of the
-    topic or by a truncation since the bounds were read: the bounds are read again. Return True if there are other units
+    Accepted damage of the log is a reason. So is removal of the record by retention, by deletion of the topic or by a
+    truncation since the bounds were read; this function reads the bounds again. Return True if there are other units
     now, which the caller reads instead.
 
     Raises:
-        DamagedStore: there is none.
+        DamagedStore: there is no reason.
     """
     queue.forget()
     low, high = queue.range()

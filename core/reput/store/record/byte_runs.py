@@ -8,27 +8,27 @@ import numpy as np
 
 __all__ = ["WORD_SIZE", "join_runs"]
 
-# Bytes that are copied at once. Most texts take one or two of these, and a word costs about as much as a byte.
+# Bytes copied at once. Most texts take one or two such words, and a word costs about as much as a byte.
 WORD_SIZE = 32
 
 Array = np.ndarray[Any, Any]
 
 
 def join_runs(buffer: Array, begin: Array, size: Array, gap: int = 0) -> tuple[Array, Array]:
-    """Return an array with the runs of bytes of *buffer* in their order, and where in it each of them begins.
+    """Return an array with the runs of bytes of *buffer* in their order, and where in the array each run begins.
 
-    Before each run lie *gap* bytes, and before the first `WORD_SIZE` further ones, that hold anything.
+    *gap* undefined bytes precede each run, and `WORD_SIZE` further ones the first run.
 
     Args:
-        begin, size: of each run; one that is not empty has `WORD_SIZE` bytes of *buffer* before it.
+        begin, size: of each run; `WORD_SIZE` bytes of *buffer* must precede a run that is not empty.
     """
     word_count = (size + (WORD_SIZE - 1)) // WORD_SIZE
     words_until = np.cumsum(word_count)
     total = int(words_until[-1]) if len(size) else 0
     end = np.cumsum(size + gap) + WORD_SIZE
     joined = np.empty(int(end[-1]) if len(size) else WORD_SIZE, np.uint8)
-    # Words count back from the end of their run, so the first one may begin before it. The run before is copied after
-    # it, and puts right what that has overwritten.
+    # Words count back from the end of their run, so the first one may begin before it. The run before is copied
+    # afterwards, and restores the overwritten bytes.
     steps = WORD_SIZE * np.arange(total - 1, -1, -1)
     backwards = slice(None, None, -1)
     word_count = word_count[backwards]

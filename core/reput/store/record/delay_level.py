@@ -47,14 +47,14 @@ class DelayLevels:
         return len(self.delay_ms)
 
     def level_of(self, message: Message) -> int:
-        """Return the delay level that *message* is put with, the highest at most; 0: it does not wait.
+        """Return the delay level of *message*, the highest level at most; 0: no delay.
 
-        The property ``DELAY``, by which RocketMQ's clients say it, counts as much as the field does. Not so where the
-        field says all: what a service puts that was delayed before keeps the property, and would wait again. Nor of the
-        schedule topic, whose records wait where they are.
+        The property ``DELAY``, which RocketMQ's clients set, counts as much as the field does, with two exceptions. For
+        a `MessageExtBrokerInner` only the field counts: a message that was delayed before keeps the property, and would
+        wait again. For the schedule topic, too: its records wait where they are.
 
         Raises:
-            MessageIllegal: a level is no number, field and property name two, or properties are none.
+            MessageIllegal: a level is not a number, field and property differ, or the properties are invalid.
 
         Source: RocketMQ common, Message.getDelayTimeLevel.
         """
@@ -125,6 +125,6 @@ class DelayHistory:
         return self.levels[max(bisect_right(self.begins, commit_log_offset) - 1, 0)]
 
     def longest_delay(self, level: int) -> int:
-        """Return the longest delay in ms that *level* ever had; one that never was counts as RocketMQ's."""
+        """Return the longest delay in ms that *level* ever had; `UNKNOWN_LEVEL_MS` for a level that never existed."""
         delays = [levels.delay_ms[level - 1] for levels in self.levels if level <= levels.level_max]
         return max(delays, default=UNKNOWN_LEVEL_MS)

@@ -40,7 +40,7 @@ def is_inner_batch(record: Record) -> bool:
 
 
 def messages_of(record: Record) -> list[bytes]:
-    """Return each message of an inner batch as a record of its own, at the place of the one that holds them all.
+    """Return each message of an inner batch as its own record, at the place of the record that holds the batch.
 
     Raises:
         DamagedStore: the body does not fall into messages.

@@ -66,8 +66,8 @@ class MessageExtBrokerInner(Message, gc=False):
     """A message that was born elsewhere, or stored before: with the fields that the writer otherwise fills in.
 
     For callers that put on behalf of others: a broker for its clients, the services that deliver, retry and commit.
-    The properties are whole; tags and keys stand in them. Only `delay_level` delays it: what was delivered late keeps
-    ``DELAY`` among its properties.
+    The properties are complete and include tags and keys. Only `delay_level` delays the message: after a late delivery
+    ``DELAY`` stays among its properties.
 
     Attributes:
         born_timestamp: ms since 1970; None: the store time.

@@ -53,7 +53,7 @@ __all__ = [
     "with_further_offsets",
 ]
 
-# Looked up once: an enum's attribute costs as much as the result that it stands in.
+# Looked up once: reading an enum's attribute costs as much as making the result that holds it.
 PUT_OK = PutMessageStatus.PUT_OK
 pack_row = ROW.pack
 
@@ -81,10 +81,11 @@ TopicT = TypeVar("TopicT", bound=TopicHead)
 
 
 class RecordHead(msgspec.Struct, frozen=True):
-    """What a record says besides its message: one for all messages of this program, others for `MessageExtBrokerInner`.
+    """The fields of a record besides its message: one head for all messages of this program, others for
+    `MessageExtBrokerInner`.
 
     Attributes:
-        pack: packs fields 1 to 15 of the record, of which 8 to 14 come as what `origin` returns.
+        pack: packs fields 1 to 15 of the record; the result of `origin` provides 8 to 14.
         record_size_min: bytes of the record up to its body.
         born_timestamp: None stands for the store time.
         appends_crc: the properties end with room for the CRC of the whole record.
@@ -115,12 +116,12 @@ class RecordHead(msgspec.Struct, frozen=True):
 
 
 class EncodedMessage(msgspec.Struct, Generic[TopicT], gc=False):
-    """One message, encoded as far as its place and store time do not matter.
+    """One message, encoded except for the parts that depend on its place and store time.
 
     Attributes:
         crc: of the body, as the record has it.
         after_body: the record's bytes behind its body.
-        texts: what the dispatch row carries of the message; the sizes below cut it.
+        texts: the message's texts for the dispatch row; the sizes below divide it.
         deliver_after: ms from the store time to the delivery of a delayed message; -1: not delayed.
         further: names of the further queues, by multi-dispatch. `with_further_offsets` adds the offsets there, which
             make the record longer.
@@ -151,7 +152,7 @@ class EncodedRun(msgspec.Struct, Generic[TopicT], gc=False):
 
     Attributes:
         data: their records.
-        results: what a put of each returns.
+        results: the result of each put.
         queues: (topic, queue id) of each queue, in the order of the rows' queue indexes.
         following: of each queue its topic, queue id, next queue offset behind the run, and bytes of records.
         rows, texts: what `DispatchColumns` take.

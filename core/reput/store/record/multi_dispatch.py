@@ -1,8 +1,8 @@
 """Multi-dispatch: one record in further queues, the light queues (LMQ) among them.
 
 A message names the queues in ``INNER_MULTI_DISPATCH``, joined by commas. With ``enable_multi_dispatch`` the writer adds
-``INNER_MULTI_QUEUE_OFFSET``, the queue offset that it gets in each, and counts each of them on; the consume queue's
-dispatcher then writes a unit into each. A name that begins with ``%LMQ%`` has the one queue 0, another one the queue of
+``INNER_MULTI_QUEUE_OFFSET``, the message's queue offset in each queue, and increments each; the consume queue's
+dispatcher then writes a unit into each queue. A name that begins with ``%LMQ%`` has only queue 0; any other name uses
 the message's queue id.
 
 Source: RocketMQ store, MultiDispatch.wrapMultiDispatch, MultiDispatchUtils and ConsumeQueue.multiDispatchLmqQueue.
@@ -61,13 +61,13 @@ def further_queues(name: tuple[str, int], text: bytes) -> Iterator[tuple[tuple[s
 
 
 def named_queues(topic: str, properties: Mapping[str, str] | None, properties_size: int) -> tuple[str, ...]:
-    """Return the names of the further queues that a message asks for, in its order.
+    """Return the names of the further queues that a message names, in its order.
 
     Args:
-        properties_size: bytes of all its properties, without the offsets that are still to come.
+        properties_size: bytes of all its properties, without the offsets, which are added later.
 
     Raises:
-        MessageIllegal: one is no name of a topic, or there may be no room for their offsets.
+        MessageIllegal: a name is not valid for a topic, or there may be no room for the offsets.
     """
     text = (properties or {}).get(DISPATCH_NAMES, "")
     if not text.strip() or not has_further_queues(topic):

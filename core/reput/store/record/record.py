@@ -107,7 +107,7 @@ def encode_address(address: str) -> bytes:
     """Return the stored form of ``127.0.0.1:5000`` or ``[::1]:5000``, as a `Record` has it.
 
     Raises:
-        ValueError: it is not a numeric address with a port.
+        ValueError: *address* is not a numeric address with a port.
     """
     host, _, port = address.rpartition(":")
     return encode_host(host.strip("[]"), int(port))
@@ -237,7 +237,7 @@ def checked_record(data: bytes, place: tuple[int, tuple[int, int, int]], body_at
     """Return the record of *data*, whose sizes agree.
 
     Args:
-        place: its queue offset and the unit of its queue, which are what the record itself says.
+        place: its queue offset and its unit, which agree with the record itself.
         body_at, body_end: where its body begins and ends.
     """
     record: Any = UndecodedRecord()
@@ -252,7 +252,7 @@ def checked_record(data: bytes, place: tuple[int, tuple[int, int, int]], body_at
 
 
 def decode_fields(data: bytes, name: str) -> dict[str, Any]:
-    """Return values of fields of a record whose sizes were checked, by name; that of *name* is one of them."""
+    """Return values of fields of a record with checked sizes, by name; the field *name* is among them."""
     (sys_flag,) = SYS_FLAG.unpack_from(data, SYS_FLAG_AT)
     header = HEADERS[sys_flag >> HOST_FLAGS_SHIFT & HOST_FLAGS_MASK]
     body_at = header.size

@@ -42,7 +42,8 @@ __all__ = ["RecordColumns", "ScanStop", "locate_records"]
 
 HEADER = np.dtype(list(FIXED_FIELDS))
 assert HEADER.itemsize == BORN_HOST_AT
-# Records of one size, one behind the other, that are worth being looked at together; else for so many it is not tried.
+# A run of at least this many records of one size is worth examining at once; after a shorter one, as many records pass
+# before the next attempt.
 RUN_WORTHWHILE = 64
 
 ARRAYS = (
@@ -60,15 +61,15 @@ ARRAYS = (
 
 Array = np.ndarray[Any, Any]
 
-# The powers of an odd number, by which the bytes of a topic are added up; the last one stands for its size. Words wrap.
+# The powers of an odd number, which weigh the bytes of a topic in a sum; the last one weighs its size. Words wrap.
 WEIGHTS: Array = np.cumprod(np.full(TOPIC_SIZE_MAX_V2 + 1, 0x9E3779B97F4A7C15, np.uint64))
 
 
 class ScanStop:
-    """Why a run of records ended at a byte that is not the end of what was asked.
+    """Why a run of records ended before the end of the requested range.
 
-    *kind* is "more" (the record there goes on behind the given bytes, *size* says how long it is), "blank" (the rest of
-    the segment, *size* bytes, is unused) or "damage" with a *reason*.
+    *kind* is "more" (the record there extends beyond the given bytes, *size* is its size), "blank" (the rest of the
+    segment, *size* bytes, is unused) or "damage" with a *reason*.
     """
 
     __slots__ = ("kind", "reason", "size")
@@ -243,7 +244,7 @@ class RecordColumns:
         return int(wrong.argmax()) if wrong.any() else None
 
     def without_crc(self) -> Array:
-        """Tell of each record whether its properties do not end with the CRC of the record."""
+        """Return a flag per record: true if its properties do not end with the CRC of the record."""
         lacks = np.ones(len(self), bool)
         for number, is_named, _ in self.crc_places():
             lacks[number] = not is_named
@@ -257,7 +258,7 @@ class RecordColumns:
         begins = (self.properties_at + self.properties_size)[long] - CRC_PROPERTY_SIZE
         name = np.frombuffer(CRC_PROPERTY_NAME, np.uint8)
         named = (take(buffer, begins, len(name)) == name).all(axis=1)
-        # Two of the digits tell nearly all others.
+        # Checking two of the digits excludes nearly all other records.
         first, last = begins + len(name), begins + CRC_PROPERTY_SIZE - 2
         others = np.flatnonzero(~named & is_digit(buffer[first]) & is_digit(buffer[last]))
         digits = take(buffer, first[others], CRC_PROPERTY_SIZE - 1 - len(name))
@@ -377,7 +378,7 @@ def stop_at(data: bytes | bytearray | memoryview, at: int, remaining: int, reaso
 
 
 def judge(data: bytes | bytearray | memoryview, commit_log_offset: int, position: Array) -> tuple[RecordColumns, str]:
-    """Take the fields of the records at *position*, up to one whose parts do not fit together, and say why not."""
+    """Return the fields of the records at *position*, up to the first inconsistent one, and what is wrong with it."""
     buffer = np.frombuffer(data, np.uint8)
     header = take(buffer, position, HEADER.itemsize).view(HEADER).reshape(-1)
     size = header["record_size"].astype(np.int64)

@@ -31,18 +31,18 @@ from reput_hooks import Record
 
 __all__ = ["Appender"]
 
-# Looked up once: an enum's attribute costs as much as the result that it stands in.
+# Looked up once: reading an enum's attribute costs as much as making the result that holds it.
 PUT_OK = PutMessageStatus.PUT_OK
 
 
 class Appender:
-    """The only one that appends to a commit log.
+    """The only object that appends to a commit log.
 
     Attributes:
-        publisher: told of all that is appended. Changed under the put lock.
+        publisher: receives everything appended. Changed under the put lock.
         ordinal: records in the log since its birth.
         store_timestamp: of the last record, ms.
-        read_only_reason, disk_full_reason: why nothing can be put: for good, and until the disk has room again.
+        read_only_reason, disk_full_reason: why puts are refused: for good, or until the disk has room again.
         forked_from: in a forked child, the process that opened the store.
         deleted_at: topic → commit-log offset of its last deletion.
         on_delayed: called with the delay level and the deliver time (ms) of each delayed message, under the put lock.
@@ -281,7 +281,7 @@ class Appender:
         return timestamp
 
     def peek(self, commit_log_offset: int) -> Record | None:
-        """Return the record that begins there and is in no file yet; None: the files have what is there.
+        """Return the record at *commit_log_offset* that is in no file yet; None: the files have these bytes.
 
         Raises:
             DamagedStore: no record begins there.
@@ -291,10 +291,10 @@ class Appender:
             return None if data is None else decode_record(data)
 
     def delete_topic(self, topic: str) -> int:
-        """Delete *topic* as of now and return the commit-log offset of that; views follow.
+        """Delete *topic* now and return the commit-log offset of the deletion; views follow.
 
-        Its records stay in the log until retention removes them. Messages that are put to it from now on belong to a
-        new topic, whose queue offsets begin with 0.
+        Its records stay in the log until retention removes them. Later messages to *topic* belong to a new topic, whose
+        queue offsets begin with 0.
 
         Raises:
             MessageIllegal: no topic may have this name.
@@ -366,7 +366,7 @@ class Appender:
         return was_open
 
     def forget(self) -> None:
-        """In a forked child: this copy is closed, the parent's store goes on."""
+        """Close this copy in a forked child; the parent's store stays open."""
         self.closed = True
         self.forked_from = os.getppid()
         self.topic_table.forget_locks()

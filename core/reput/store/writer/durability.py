@@ -1,4 +1,4 @@
-"""Durability: brings what was appended to disk, and keeps what a recovery would otherwise have to scan for.
+"""Durability: brings appended records to disk, and keeps snapshots that spare a recovery from scanning.
 
     appended ── commit service, with a transient pool ──▶ committed ── flush service ──▶ durable
                                                                             │
@@ -109,7 +109,7 @@ class Durability:
             self.appender.publisher = publisher
             return
         if self.commit_service is not None:
-            # The publisher before gets what was put for it: the new one may need more of a record.
+            # The previous publisher gets the records put for it: the new one may need more fields of a record.
             self.commit_service.try_commit()
         self.committed_publisher.change(publisher, self.shown)
 
@@ -168,7 +168,7 @@ class Durability:
     # Snapshots.
 
     def snapshot_regularly(self) -> None:
-        """Keep what a recovery would otherwise have to scan for, RocketMQ's checkpoint included, every 10 s."""
+        """Every 10 s, write a snapshot that spares a recovery from scanning, and RocketMQ's checkpoint."""
         now = self.clock.monotonic()
         if now - self.snapshot_at >= SNAPSHOT_INTERVAL_S and self.commit_log.durable > self.snapshot_offset:
             self.snapshot_at = now

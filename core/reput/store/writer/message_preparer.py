@@ -64,7 +64,7 @@ class MessagePreparer:
 
     Attributes:
         needs_properties: dispatch rows carry the raw properties.
-        is_plain: nothing is added to what a message says itself.
+        is_plain: the preparer adds nothing to a message.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class MessagePreparer:
         )
 
     def prepare_any(self, message: Message, queue_id: int) -> Prepared:
-        """Do what `prepare` does, for a message of any kind whose queue is chosen and whose numbers are checked."""
+        """As `prepare`, for a message of any kind whose queue is chosen and whose numbers are checked."""
         given = message.properties
         if given is not None or message.delay_level:
             message, queue_id = self.as_stored(message, queue_id)
@@ -269,7 +269,7 @@ class MessagePreparer:
         return field
 
     def delayed(self, message: Message, queue_id: int, level: int) -> Message:
-        """Return *message*, whose real queue is *queue_id*, as the schedule topic keeps it until its delivery.
+        """Return *message*, whose real queue is *queue_id*, as the schedule topic holds it until its delivery.
 
         Source: RocketMQ store, 4.9 CommitLog.asyncPutMessage and 5.x HookUtils.transformDelayLevelMessage.
         """

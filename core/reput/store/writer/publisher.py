@@ -103,17 +103,17 @@ class ForwardingPublisher(Publisher):
 
 
 class CommittedPublisher(ForwardingPublisher):
-    """Publishes only what lies below the offset that `release` was given last, and keeps the rest.
+    """Publishes only records below the offset last given to `release`, and keeps the rest.
 
-    Records that waited together are published together. Calls come under the put lock, except `durable`, whose offset
-    is committed already, and `read_only`, which has none.
+    Records that waited together are published together. Callers hold the put lock, except for `durable`, whose offset
+    is committed already, and `read_only`, which has no offset.
     """
 
     def __init__(self, publisher: Publisher, appended: Callable[[int], None]) -> None:
         """*appended* is called with the log's new end at each `publish`."""
         super().__init__(publisher)
         self.appended = appended
-        # Up to where the log has to be committed, and what is published or called then.
+        # (commit-log offset up to which the log must be committed, what to publish or call then).
         self.kept: deque[tuple[int, AppendedRecords | Callable[[], None]]] = deque()
 
     def publish(self, records: AppendedRecords) -> None:
@@ -148,8 +148,7 @@ class CommittedPublisher(ForwardingPublisher):
             self.publisher.publish(merge_appended(together))
 
     def change(self, publisher: Publisher, committed: int) -> None:
-        """Publish to the present publisher what is committed, and to *publisher* what is not yet. Under the put
-        lock."""
+        """Publish committed records to the present publisher, and all others to *publisher*. Under the put lock."""
         self.release(committed)
         self.publisher = publisher
 

@@ -1,7 +1,7 @@
 """PutStatistics: how long puts took, and how many there were a second, since the store was opened.
 
-Almost every put takes less than a millisecond. Such a one costs two readings of the clock and one comparison: its
-bucket is what is left of all messages when the others are counted.
+Almost every put takes less than a millisecond. Such a put costs two readings of the clock and one comparison: the count
+of its bucket is that of all messages minus those of the other buckets.
 
 Source of the buckets and of the periods: RocketMQ store, StoreStatsService.
 """
@@ -46,10 +46,10 @@ class PutTotals(msgspec.Struct, frozen=True):
     Attributes:
         put_nums, put_size: messages, and bytes of their records.
         put_size_average: bytes of a record; None: there was none.
-        put_tps: messages a second in the last 10, 60 and 600 seconds; None: it is not open for so long.
-        put_entire_time_max_ms: of one call that put; None: there was none. With SYNC_FLUSH the wait for the disk is in
-            it, without the wait of whoever appends and waits later.
-        put_distribute_time: messages by how long the call took that put them, in RocketMQ's buckets.
+        put_tps: messages a second in the last 10, 60 and 600 seconds; None: the store is not open for that long yet.
+        put_entire_time_max_ms: of one put call; None: there was none. With SYNC_FLUSH it includes the wait for the
+            disk, unless the caller appends first and waits later.
+        put_distribute_time: messages by the duration of their put call, in RocketMQ's buckets.
     """
 
     put_nums: int
@@ -81,7 +81,7 @@ class PutStatistics:
         self.buckets = [0] * len(DISTRIBUTION)
         self.longest = 0.0
         self.threshold = 0.0
-        # (time, messages ever put) at the beginning of each second or later, as far back as anybody asks.
+        # (time, messages ever put) at the beginning of each second or later, as far back as the longest period.
         self.samples: deque[tuple[float, int]] = deque(maxlen=PERIODS_S[-1] + 1)
         self.sample()
 
@@ -110,7 +110,7 @@ class PutStatistics:
         return None if before is None else round((self.message_count() - before[1]) / (now - before[0]), 3)
 
     def totals(self, put_size: int) -> PutTotals:
-        """Return what was put until now; *put_size* are the bytes of it."""
+        """Return the totals until now; *put_size*: bytes of all records put."""
         put_nums = self.message_count() - self.count_before
         with self.lock:
             buckets, longest = list(self.buckets), self.longest

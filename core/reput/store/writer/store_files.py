@@ -171,7 +171,7 @@ class StoreFiles:
                 f"the commit log of this store is gone: store={self.directory} store_id={identity.store_id}",
                 "Put commitlog/ back, or move the directory away and begin anew.",
             ) from None
-        # The recovery of a store of our own knows more, and says what is missing.
+        # For a store that reput wrote, recovery has more information, and reports what is missing.
         if identity is None and not SEGMENT_SIZE_MIN <= segments.segment_size <= SEGMENT_SIZE_MAX:
             raise DamagedStore(
                 f"the segments have a size that no segment can have: segment_size={segments.segment_size} "

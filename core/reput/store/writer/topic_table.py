@@ -30,7 +30,7 @@ class Topic(TopicHead):
         turns: counts the messages that were spread.
         is_scheduled: its messages wait for their delivery.
         put_size: bytes of its records since the store was opened.
-        queues: by queue id, the list of this one queue, as a publisher is told of it.
+        queues: queue id → the list of this one queue, as a publisher gets it.
     """
 
     __slots__ = ("is_scheduled", "put_size", "queues", "turns", "write_queue_nums")
