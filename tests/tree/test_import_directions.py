@@ -22,7 +22,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reput.argument_checks": BELOW_PROCESS,
     "reput.process": {*BELOW_PROCESS, "reput.ring", "reput.argument_checks"},
     "reput.consume": {*BELOW_PROCESS, "reput.ring", "reput.argument_checks"},
-    "reput.worker": {*FOUNDATION, "reput.argument_checks", "reput.in_thread"},
+    # Of the store it takes the threads alone.
+    "reput.worker": {*FOUNDATION, "reput.argument_checks", "reput.in_thread", "reput.store"},
     "reput.embedded": {
         *BELOW_PROCESS,
         "reput.ring",
