@@ -14,10 +14,10 @@ import pytest
 
 from simulation.simulation import FAULTS, Simulation
 
-SEEDS = os.environ.get("REPUT_SIMULATION_SEEDS", "0-499")
-# Small parts keep the workers of a run evenly busy.
-PART_SIZE = 125
-FAULT_COUNT_MIN = 10
+SEEDS = os.environ.get("REPUT_SIMULATION_SEEDS", "0-1999")
+# Parts keep the workers of a run evenly busy.
+PART_SIZE = 250
+FAULT_COUNT_MIN = 50
 
 
 def parts() -> list[range]:
