@@ -152,7 +152,8 @@ def is_running(process: Path) -> bool:
     """Whether the process of that folder is there, and more than a name that nobody has asked for yet."""
     try:
         return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except OSError:
+        # It may end between the opening and the reading of the file, too: a ProcessLookupError.
         return False
 
 

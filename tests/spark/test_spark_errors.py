@@ -87,15 +87,20 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch):
         gateway.proc.wait()
 
 
+def read_of_process(path: Path) -> bytes:
+    """Return what a file in /proc says; nothing if its process or thread has ended since the path was found."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
 def jvm_below(pid: int) -> int | None:
     """Return the JVM that runs Spark among the children of a process and theirs; None if there is none yet."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text().split():
-            try:
-                words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            found = int(child) if b"org.apache.spark.deploy.SparkSubmit" in words else jvm_below(int(child))
+        for child in map(int, read_of_process(children).split()):
+            words = read_of_process(Path(f"/proc/{child}/cmdline")).split(b"\0")
+            found = child if b"org.apache.spark.deploy.SparkSubmit" in words else jvm_below(child)
             if found is not None:
                 return found
     return None

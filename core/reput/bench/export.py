@@ -13,6 +13,7 @@ MB are 10^6 bytes of the log.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -246,11 +247,14 @@ def jvm_memory(store: Any) -> int | None:
     waiting = [row.pid]
     while waiting:
         process = Path(f"/proc/{waiting.pop()}")
-        status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-        if status["Name"].strip() == "java":
-            return int(status["VmHWM"].split()[0]) << 10
+        # A process or a thread may end before it is read; it has nothing below it then.
+        with contextlib.suppress(OSError):
+            status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+            if status["Name"].strip() == "java" and "VmHWM" in status:
+                return int(status["VmHWM"].split()[0]) << 10
         for children in process.glob("task/*/children"):
-            waiting += children.read_text().split()
+            with contextlib.suppress(OSError):
+                waiting += children.read_text().split()
     return None
 
 

@@ -98,6 +98,9 @@ def group_memory(pids: list[int]) -> dict[str, int]:
             )
         except OSError:
             continue
+        # A process that has ended and still waits for its parent has no memory, and no lines about it.
+        if "RssAnon" not in fields:
+            continue
         anonymous += int(fields["RssAnon"].split()[0]) * 1024
         shared = max(shared, int(fields["RssShmem"].split()[0]) * 1024)
     return {"anonymous_bytes": anonymous, "shared_bytes": shared, "total_bytes": anonymous + shared}
