@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from reput.errors import StoreLocked as StoreLocked
     from reput.errors import StoreReadOnly as StoreReadOnly
     from reput.errors import WaitTimeout as WaitTimeout
-    from reput.process.control.control_messages import GroupStatus as GroupStatus
     from reput.process.control.control_messages import RebuiltView as RebuiltView
+    from reput.process.control.group_status import GroupStatus as GroupStatus
     from reput.process.owner.debugging import DebuggedDispatcher as DebuggedDispatcher
     from reput.process.owner.debugging import debug as debug
     from reput.settings import Settings as Settings
@@ -161,7 +161,8 @@ else:
                 "StoreReadOnly",
                 "WaitTimeout",
             ),
-            "reput.process.control.control_messages": ("GroupStatus", "RebuiltView"),
+            "reput.process.control.control_messages": ("RebuiltView",),
+            "reput.process.control.group_status": ("GroupStatus",),
             "reput.process.owner.debugging": ("DebuggedDispatcher", "debug"),
             "reput.settings": ("Settings",),
             "reput.store.config.subscription_group_manager": ("SubscriptionGroupConfig",),

@@ -24,7 +24,7 @@ from typing import Any
 
 import reput
 from reput.bench.append import put_to_readable
-from reput.bench.machine import anonymous_memory, machine_facts, percentiles, processor_time
+from reput.bench.machine import machine_facts, percentiles, processor_time
 from reput.bench.scratch import scratch_directory
 from reput.embedded.store import Store
 from reput.process.owner.process_group import ProcessGroup
@@ -198,9 +198,7 @@ def put_at_full_speed(store: Store, count: int, body: bytes) -> dict[str, Any]:
     return {
         "put": put_and_look(store, names, count, 1, body),
         "put_batch": put_and_look(store, names, count, FULL_SPEED_BATCH, body),
-        "anonymous_bytes": {
-            row.name: anonymous_memory(row.pid) for row in store.status().dispatchers if row.pid is not None
-        },
+        "anonymous_bytes": {row.name: row.rss_bytes for row in store.status().dispatchers if row.rss_bytes is not None},
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import reput
 
-__all__ = ["anonymous_memory", "group_memory", "machine_facts", "machine_text", "percentiles", "processor_time"]
+__all__ = ["group_memory", "machine_facts", "machine_text", "percentiles", "processor_time"]
 
 
 def machine_facts(directory: Path) -> dict[str, Any]:
@@ -71,18 +71,6 @@ def processor_time(pid: int, *, with_children: bool = False) -> float:
     """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11 : 15 if with_children else 13])) / os.sysconf("SC_CLK_TCK")
-
-
-def anonymous_memory(pid: int) -> int:
-    """Return the anonymous resident memory of a process in bytes, what it shares with its parent since the fork too.
-
-    Raises:
-        OSError: there is no such process.
-    """
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def group_memory(pids: list[int]) -> dict[str, int]:

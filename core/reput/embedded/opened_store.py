@@ -12,7 +12,7 @@ from reput.embedded.reading_engine import ReadingEngine
 from reput.errors import ConfigError
 from reput.filter import TagMessageFilter, parse_plain_tags
 from reput.in_thread import in_thread
-from reput.process.control.control_messages import GroupStatus
+from reput.process.control.group_status import GroupStatus
 from reput.settings import Settings
 from reput.store.disk.shortages import store_error, tell_read_error
 from reput.store.reader.results import GetMessageResult

@@ -11,8 +11,8 @@ import msgspec
 from reput.embedded.reading_engine import ReadingEngine
 from reput.embedded.store_status import owners_statistics, with_statistics
 from reput.errors import ReputError
-from reput.process.control.control_messages import GroupStatus
 from reput.process.control.control_socket import connect_observer
+from reput.process.control.group_status import GroupStatus
 from reput.settings import Settings
 from reput.store.disk.shortages import tell_read_error
 from reput.store.reader.message_reader import MessageReader

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from reput.errors import DamagedStore
-from reput.process.control.control_messages import GroupStatus
+from reput.process.control.group_status import GroupStatus
 from reput.settings import Settings
 from reput.store.reader.message_reader import MessageReader
 from reput.store.state.closed_store import closed_store

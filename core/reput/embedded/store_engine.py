@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import reput
 from reput.consume.delivery.schedule_service import HALF_TOPIC, ScheduleService
 from reput.consume.groups.cut_offsets import bring_back_offsets
 from reput.consume.pull.arrivals import ArrivalPublisher
@@ -29,7 +28,7 @@ from reput.embedded.topic_deletion import GoneDirectory, forget_topic_config
 from reput.embedded.views import CONSUME_QUEUE, Mode, StoreViews
 from reput.errors import ConfigError, DamagedStore
 from reput.process.control.configuration import Configuration
-from reput.process.control.control_messages import GroupStatus, WriterRow
+from reput.process.control.group_status import GroupStatus, WriterRow, status_of_group
 from reput.process.owner.process_group import ProcessGroup
 from reput.settings import Settings
 from reput.store.config.consumer_offset_manager import consumer_offset_manager
@@ -40,7 +39,7 @@ from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
 from reput.store.record.message import Message, PutMessageResult, check_topic
 from reput.store.record.multi_dispatch import LMQ_PREFIX
-from reput.store.recovery.found_damage import FoundDamages, known_damage
+from reput.store.recovery.found_damage import FoundDamages
 from reput.store.service.threads import Threads
 from reput.store.state.recorded_settings import meaning_of
 from reput.store.state.store_checkpoint import write_checkpoint
@@ -444,12 +443,10 @@ class StoreEngine(ReadingEngine):
     def group_status(self) -> GroupStatus:
         """Return the store, its writer and a row per dispatcher."""
         writer = self.writer
-        return GroupStatus(
-            store=str(self.directory),
-            store_id=writer.store_id,
-            version=reput.__version__,
-            started=self.started,
-            writer=WriterRow(
+        return status_of_group(
+            self.directory,
+            writer.store_id,
+            WriterRow(
                 pid=os.getpid(),
                 appended=writer.committed,
                 durable=writer.durable,
@@ -458,9 +455,9 @@ class StoreEngine(ReadingEngine):
                 state=writer.state,
                 reason=writer.reason or writer.notice,
             ),
-            dispatchers=self.group.status(),
-            damage=known_damage(self.directory, writer.committed),
-            settings=meaning_of(self.settings),
+            self.group.status(),
+            meaning_of(self.settings),
+            started=self.started,
         )
 
     def status(self) -> GroupStatus:

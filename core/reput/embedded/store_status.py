@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reput.process.control.control_messages import GroupStatus
+from reput.process.control.group_status import GroupStatus
 
 if TYPE_CHECKING:
     from reput.consume.registry.statistics import StoreStatistics

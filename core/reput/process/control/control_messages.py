@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from reput.errors import ConfigError, DispatcherError, ReputError
 from reput.process.control.configuration import ConfigurationChange
-from reput.process.control.dispatcher_row import DispatcherRow
 from reput.process.group.group_context import GroupContext
 from reput.process.plugin.catalogue import CatalogueEntry
 from reput.process.plugin.description import PluginDescription
-from reput.store.recovery.found_damage import DamageRow
 
-__all__ = ["GroupStatus", "MemberInfo", "Notice", "RebuiltView", "Reply", "Request", "Setup", "WriterRow"]
+__all__ = ["MemberInfo", "Notice", "RebuiltView", "Reply", "Request", "Setup"]
 
 Verb = Literal[
     "status",
@@ -151,43 +149,3 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
     event: Literal["members", "refused", "reply", "drained", "reread", "clean", "statistics"]
     members: list[MemberInfo] = []
     reply: Reply | None = None
-
-
-class WriterRow(msgspec.Struct, frozen=True):
-    """The writer, as `reput status` shows it."""
-
-    pid: int | None
-    appended: int | None
-    durable: int | None
-    commit_log_offset_min: int | None
-    epoch: int | None
-    state: str
-    reason: str | None
-
-
-class GroupStatus(msgspec.Struct, frozen=True):
-    """The whole group.
-
-    Attributes:
-        store_id: None: reput never wrote the store, so it has none.
-        started: when the owner opened the store, ms since 1970; None: no owner has it open.
-        waiting_delays: delayed messages not yet due, by delay level; None: not known.
-        half_messages: half messages of open transactions; None: not known.
-        statistics: as `StoreStatistics` of `reput.consume`, without the two above; None: the owner was not asked.
-        settings: those that decide what the store's bytes mean, by name; see `reput.store.state.recorded_settings`.
-        damage: known damage in the log: what an operator has accepted, and what the writer's readers found and
-            would find again.
-    """
-
-    store: str
-    store_id: str | None
-    version: str
-    started: int | None
-    writer: WriterRow
-    dispatchers: list[DispatcherRow]
-    supervisor_pid: int | None = None
-    waiting_delays: dict[int, int] | None = None
-    half_messages: int | None = None
-    statistics: dict[str, Any] | None = None
-    damage: list[DamageRow] = []
-    settings: dict[str, Any] = {}

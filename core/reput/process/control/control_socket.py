@@ -25,7 +25,8 @@ import msgspec
 
 from reput.errors import DispatcherError, GroupUnreachable
 from reput.process.control.channel import JsonChannel
-from reput.process.control.control_messages import GroupStatus, MemberInfo, Reply, Request, Verb
+from reput.process.control.control_messages import MemberInfo, Reply, Request, Verb
+from reput.process.control.group_status import GroupStatus
 from reput.process.group.group_place import (
     new_socket_name,
     place_path,

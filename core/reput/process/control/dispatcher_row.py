@@ -1,4 +1,7 @@
-"""DispatcherRow: what `reput status` shows of one dispatcher, read from its cell. Unknown values are None."""
+"""DispatcherRow: what `reput status` shows of one dispatcher: from its cell while it runs, else from its files.
+
+Unknown values are None.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,23 @@ from typing import Protocol
 
 import msgspec
 
-from reput.errors import StoreError
+from reput.errors import DamagedStore, OffsetOutOfRange, StoreError
 from reput.process.dispatcher.states import State
 from reput.process.frames.protocols import CursorNumbers, FrameHeader
-from reput.process.plugin.catalogue import CatalogueEntry
+from reput.process.plugin.catalogue import CatalogueEntry, installed_dispatchers
+from reput.process.system.memory import anonymous_memory
 from reput.process.views.dead_letters import DeadLetters
 from reput.process.views.gaps import Gaps
 from reput.store.log.segments import Segments
 from reput.store.record.layout import BLANK_MAGIC_CODE, BLANK_SIZE_MIN, MAGIC_CODE_AT, STORE_TIMESTAMP_END_MAX
 from reput.store.record.record import store_timestamp_of
+from reput.store.recovery.damage_list import accepted_damage, accepted_end
+from reput.store.recovery.found_damage import is_whole
 
-__all__ = ["DispatcherRow", "StatusCell", "dispatcher_row"]
+__all__ = ["UNKNOWN", "DispatcherRow", "StatusCell", "dispatcher_row", "stopped_row"]
+
+# State of a dispatcher whose group runs and cannot be asked.
+UNKNOWN = "UNKNOWN"
 
 
 class DispatcherRow(msgspec.Struct, frozen=True):
@@ -139,6 +148,55 @@ def dispatcher_row(
     )
 
 
+def stopped_row(
+    segments: Segments,
+    store_directory: Path,
+    name: str,
+    plugin: str,
+    durable_cursor: int | None,
+    clean_end: int | None,
+    unreachable: str | None,
+) -> DispatcherRow:
+    """Return the row of a dispatcher that has no cell, from its files.
+
+    Args:
+        durable_cursor: as the store noted it last; None: it noted none.
+        clean_end: end of the log at the last clean close, up to which the lag is known; None: there was a kill.
+        unreachable: why the group that runs the dispatcher cannot be asked; None: it does not run.
+    """
+    entry = installed_dispatchers().get(plugin)
+    if entry is not None and entry.rivals:
+        # Which of them would run is not known.
+        entry = None
+    lag_bytes = None if durable_cursor is None or clean_end is None else max(clean_end - durable_cursor, 0)
+    error = damage_where(segments, store_directory, durable_cursor) if lag_bytes and durable_cursor else None
+    dead_letters, gaps = DeadLetters(store_directory, name), Gaps(store_directory, name)
+    damaged_lines = [*dead_letters.damaged_lines(), *gaps.damaged_lines]
+    return DispatcherRow(
+        name=name,
+        plugin=plugin,
+        distribution=entry.distribution if entry else None,
+        version=entry.version if entry else None,
+        pid=None,
+        state=State.STOPPED.name if unreachable is None else UNKNOWN,
+        progress=None,
+        durable_cursor=durable_cursor,
+        lag_bytes=lag_bytes,
+        lag_messages=None,
+        lag_seconds=None,
+        restart_count=None,
+        lapped_count=None,
+        gap_bytes=gaps.size,
+        rejected_count=len(dead_letters),
+        backstop_count=None,
+        heartbeat_age_ms=None,
+        rss_bytes=None,
+        error=unreachable or error or (str(damaged_lines[0]) if damaged_lines else None),
+        counters={},
+        rebuild_progress=None,
+    )
+
+
 def store_timestamp_at(store_directory: Path, commit_log_offset: int) -> int | None:
     """Return the store time of the first record at or after the offset, ms since 1970; None if none can be read."""
     try:
@@ -158,13 +216,15 @@ def store_timestamp_at(store_directory: Path, commit_log_offset: int) -> int | N
     return None
 
 
-def anonymous_memory(pid: int) -> int | None:
-    """Return the anonymous resident memory of a process in bytes, or None if there is no such process."""
+def damage_where(segments: Segments, store_directory: Path, commit_log_offset: int) -> str | None:
+    """Return what is wrong with the log where a view has ended, None if nothing is, or an operator has accepted it."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
+        magic_code = int.from_bytes(segments.read(commit_log_offset, BLANK_SIZE_MIN)[MAGIC_CODE_AT:], "big")
+    except (DamagedStore, OffsetOutOfRange):
+        magic_code = 0
+    accepted = accepted_end(accepted_damage(store_directory), commit_log_offset)
+    if magic_code == BLANK_MAGIC_CODE or accepted is not None:
         return None
-    for line in status.splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return None
+    if is_whole(segments, commit_log_offset):
+        return None
+    return f"the log is damaged where the view ends: commit_log_offset={commit_log_offset}"

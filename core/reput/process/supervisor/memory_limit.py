@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from reput.process.control.dispatcher_row import anonymous_memory
+from reput.process.system.memory import anonymous_memory
 
 __all__ = ["MemoryLimit"]
 

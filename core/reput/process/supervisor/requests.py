@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import msgspec
 
-import reput
 from reput.errors import DispatcherError, ReputError
 from reput.process.control.channel import JsonChannel
-from reput.process.control.control_messages import GroupStatus, Notice, RebuiltView, Reply, Request, Verb, WriterRow
+from reput.process.control.control_messages import Notice, RebuiltView, Reply, Request, Verb
 from reput.process.control.dispatcher_row import dispatcher_row
+from reput.process.control.group_status import GroupStatus, WriterRow, status_of_group
 from reput.process.dispatcher.states import State
 from reput.process.plugin.describe import Answer
 from reput.process.supervisor.dispatcher_group import DispatcherGroup
@@ -19,7 +19,6 @@ from reput.process.supervisor.member import Member
 from reput.process.supervisor.membership import Membership
 from reput.process.supervisor.questions import Questions
 from reput.process.supervisor.rebuilds import Rebuilds
-from reput.store.recovery.found_damage import known_damage
 from reput.store.state.recorded_settings import meaning_of
 
 __all__ = ["RequestDesk"]
@@ -148,12 +147,10 @@ class RequestDesk:
         """Return the group as `reput status` shows it."""
         header = self.group.memory.header
         state, reason = self.writer_state
-        return GroupStatus(
-            store=str(self.group.context.store_directory),
-            store_id=self.group.context.store_id,
-            version=reput.__version__,
-            started=self.group.setup.started,
-            writer=WriterRow(
+        return status_of_group(
+            self.group.context.store_directory,
+            self.group.context.store_id,
+            WriterRow(
                 pid=self.group.setup.owner_pid,
                 appended=header.appended,
                 durable=header.durable,
@@ -162,19 +159,15 @@ class RequestDesk:
                 state=state,
                 reason=reason,
             ),
-            dispatchers=[
+            [
                 dispatcher_row(
-                    member.entry,
-                    member.cell,
-                    header,
-                    self.group.context.store_directory,
-                    member.rebuild_progress,
+                    member.entry, member.cell, header, self.group.context.store_directory, member.rebuild_progress
                 )
                 for member in self.group.members.values()
             ],
+            meaning_of(self.group.context.settings),
+            started=self.group.setup.started,
             supervisor_pid=self.group.pid,
-            damage=known_damage(self.group.context.store_directory, header.appended),
-            settings=meaning_of(self.group.context.settings),
         )
 
     def pause(self, member: Member) -> None:

@@ -1,0 +1,83 @@
+"""GroupStatus: what `reput status` shows of a store: its writer, a row per dispatcher, its damage and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import reput
+from reput.process.control.dispatcher_row import DispatcherRow
+from reput.store.recovery.found_damage import DamageRow, known_damage
+
+__all__ = ["GroupStatus", "WriterRow", "status_of_group"]
+
+
+class WriterRow(msgspec.Struct, frozen=True):
+    """The writer, as `reput status` shows it."""
+
+    pid: int | None
+    appended: int | None
+    durable: int | None
+    commit_log_offset_min: int | None
+    epoch: int | None
+    state: str
+    reason: str | None
+
+
+class GroupStatus(msgspec.Struct, frozen=True):
+    """The whole group.
+
+    Attributes:
+        store_id: None: reput never wrote the store, so it has none.
+        started: when the owner opened the store, ms since 1970; None: no owner has it open.
+        waiting_delays: delayed messages not yet due, by delay level; None: not known.
+        half_messages: half messages of open transactions; None: not known.
+        statistics: as `StoreStatistics` of `reput.consume`, without the two above; None: the owner was not asked.
+        settings: those that decide what the store's bytes mean, by name; see `reput.store.state.recorded_settings`.
+        damage: known damage in the log: what an operator has accepted, and what the writer's readers found and
+            would find again.
+    """
+
+    store: str
+    store_id: str | None
+    version: str
+    started: int | None
+    writer: WriterRow
+    dispatchers: list[DispatcherRow]
+    supervisor_pid: int | None = None
+    waiting_delays: dict[int, int] | None = None
+    half_messages: int | None = None
+    statistics: dict[str, Any] | None = None
+    damage: list[DamageRow] = []
+    settings: dict[str, Any] = {}
+
+
+def status_of_group(
+    store_directory: Path,
+    store_id: str | None,
+    writer: WriterRow,
+    dispatchers: Iterable[DispatcherRow],
+    settings: dict[str, Any],
+    *,
+    started: int | None,
+    supervisor_pid: int | None = None,
+) -> GroupStatus:
+    """Return the status of a store, whether a group runs in it or not, with its damage up to the writer's end.
+
+    Args:
+        settings: the meaning of the settings, by name.
+    """
+    return GroupStatus(
+        store=str(store_directory),
+        store_id=store_id,
+        version=reput.__version__,
+        started=started,
+        writer=writer,
+        dispatchers=list(dispatchers),
+        supervisor_pid=supervisor_pid,
+        damage=known_damage(store_directory, writer.appended),
+        settings=settings,
+    )
