@@ -14,7 +14,12 @@ from reput.store.state.recorded_settings import load_store_settings, read_record
 FLUSH_MODES: dict[str, dict[str, Any]] = {
     "ASYNC_FLUSH": {},
     "SYNC_FLUSH": {"flush_disk_type": "SYNC_FLUSH"},
-    "transient_pool": {"transient_store_pool_enable": True},
+    # A put is shown after a commit; a short time until then is as good a time as the usual 200 ms.
+    "transient_pool": {
+        "transient_store_pool_enable": True,
+        "commit_interval_commit_log": 10,
+        "commit_commit_log_thorough_interval": 10,
+    },
 }
 # Modules whose stores are opened by this program and put to.
 DRIVING = (
