@@ -48,7 +48,7 @@ class ConfigError(ReputError, ValueError):
 
 
 class StoreError(ReputError):
-    """A store cannot be used, or not for this. Of a batch, the first `stored_count` messages were stored before."""
+    """A store cannot be used in this way. The first `stored_count` messages of a batch were stored."""
 
     advice = "See `reput check STORE`."
 
@@ -68,13 +68,13 @@ class StoreLocked(StoreError):
 
 
 class StoreClosed(StoreError):
-    """The store was closed by us, or this process is a forked child of the one that opened it."""
+    """This program closed the store, or this process is a forked child of the one that opened it."""
 
     advice = "Open the store again."
 
 
 class StoreReadOnly(StoreError):
-    """The store takes no writes: opened so, or turned so after a failed force. `reput status` says why."""
+    """The store is read-only: opened so, or since a failed force. `reput status` says why."""
 
     advice = "See `reput status STORE` for the reason."
 
@@ -114,13 +114,13 @@ class MessageIllegal(StoreError, ValueError):
 
 
 class OffsetOutOfRange(StoreError, ValueError):
-    """An offset lies outside of what the log or the queue holds."""
+    """An offset is outside the range of the log or the queue."""
 
     advice = "See `reput status STORE` for the offsets that the log holds."
 
 
 class RequestRefused(ReputError):
-    """A consumer's or administrator's request is one that RocketMQ refuses; `response_code` is its number for why."""
+    """RocketMQ refuses such a request of a consumer or administrator; `response_code` is its code for the reason."""
 
     def __init__(self, response_code: int, text: str, advice: str = "") -> None:
         super().__init__(text, advice or getattr(response_code, "advice", ""))
@@ -141,7 +141,7 @@ class RingClosed(RingError):
 
 
 class RingLapped(RingError):
-    """The writer has overwritten what this reader had not read; the commit log still has it."""
+    """The writer overwrote frames before this reader read them; the commit log still has them."""
 
 
 class DispatcherError(ReputError):
