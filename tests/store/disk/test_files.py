@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from reput.store.disk import files as files_module
-from reput.store.disk.files import FORCES_PER_PART, FORCES_TOGETHER_MAX, Files, Mapping, WrittenFile
+from reput.store.disk.files import (
+    FORCES_BY_ONE_THREAD_MAX,
+    FORCES_PER_PART,
+    FORCES_TOGETHER_MAX,
+    Files,
+    Mapping,
+    WrittenFile,
+)
 
 
 def test_a_file_has_its_size_before_it_has_its_name(tmp_path, monkeypatch):
@@ -98,7 +105,7 @@ def test_an_error_names_the_file(tmp_path):
     assert not_replaced.value.filename == str(tmp_path / "1.draft")
 
 
-@pytest.mark.parametrize("count", [FORCES_TOGETHER_MAX - 3, FORCES_TOGETHER_MAX * 3])
+@pytest.mark.parametrize("count", [FORCES_TOGETHER_MAX, FORCES_TOGETHER_MAX * 3, FORCES_BY_ONE_THREAD_MAX])
 def test_many_files_are_forced_together_and_none_fails_unnoticed(tmp_path, monkeypatch, count):
     """The names come after the files; without an error all of them are on disk. Progress is reported on the way."""
     files = [tmp_path / str(number) for number in range(count)]
@@ -119,7 +126,8 @@ def test_many_files_are_forced_together_and_none_fails_unnoticed(tmp_path, monke
     assert sorted(called[:count]) == sorted(str(path) for path in files)
     assert called[count:] == [str(path) for path in directories]
     assert parts[-1] == count + 3
-    assert len(parts) == (1 if count < FORCES_TOGETHER_MAX else count // FORCES_PER_PART + 1)
+    part = FORCES_TOGETHER_MAX if count + 3 <= FORCES_BY_ONE_THREAD_MAX else FORCES_PER_PART
+    assert len(parts) == count // part + 1
     monkeypatch.undo()
     files[50].unlink()
     with pytest.raises(FileNotFoundError):
@@ -128,7 +136,7 @@ def test_many_files_are_forced_together_and_none_fails_unnoticed(tmp_path, monke
 
 def test_many_files_are_forced_also_where_no_thread_can_be_had(tmp_path, monkeypatch):
     """As in an exit handler, when Python's pools take nothing any more."""
-    files = [tmp_path / str(number) for number in range(FORCES_TOGETHER_MAX * 2)]
+    files = [tmp_path / str(number) for number in range(FORCES_BY_ONE_THREAD_MAX)]
     for path in files:
         path.touch()
     forced: list[Path] = []
