@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from reput.consume.delivery.transaction_messages import TransactionState as TransactionState
     from reput.consume.delivery.transaction_service import TransactionService as TransactionService
     from reput.consume.groups.consumer import Consumer as Consumer
-    from reput.consume.registry.response_code import ResponseCode as ResponseCode
     from reput.consume.registry.statistics import StoreStatistics as StoreStatistics
     from reput.embedded.opening import aopen as aopen
     from reput.embedded.opening import open as open
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from reput.process.control.group_status import GroupStatus as GroupStatus
     from reput.process.owner.debugging import DebuggedDispatcher as DebuggedDispatcher
     from reput.process.owner.debugging import debug as debug
+    from reput.remoting.response_code import ResponseCode as ResponseCode
     from reput.settings import Settings as Settings
     from reput.store.config.subscription_group_manager import SubscriptionGroupConfig as SubscriptionGroupConfig
     from reput.store.config.topic_config_manager import TopicConfig as TopicConfig
@@ -134,7 +134,7 @@ else:
             "reput.consume.delivery.transaction_messages": ("HalfMessage", "TransactionState"),
             "reput.consume.delivery.transaction_service": ("TransactionService",),
             "reput.consume.groups.consumer": ("Consumer",),
-            "reput.consume.registry.response_code": ("ResponseCode",),
+            "reput.remoting.response_code": ("ResponseCode",),
             "reput.consume.registry.statistics": ("StoreStatistics",),
             "reput.embedded.opening": ("aopen", "open"),
             "reput.embedded.read_only_store": ("ReadOnlyStore",),

@@ -6,7 +6,8 @@ import pytest
 
 from source_tree import OURS, ROOT, Module, modules
 
-# reput_hooks, errors < settings, filter < store, ring < process, consume, table < embedded < the public API < cli.
+# reput_hooks, errors < settings, filter, remoting < store, ring < process, consume, table < embedded < broker
+# < the public API < cli.
 FOUNDATION = {"reput.errors", "reput_hooks"}
 BELOW_STORE = {*FOUNDATION, "reput.filter", "reput.settings", "reput.lazy_exports", "reput.in_thread"}
 BELOW_PROCESS = {*BELOW_STORE, "reput.store"}
@@ -17,11 +18,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reput.lazy_exports": set(),
     "reput.in_thread": set(),
     "reput.filter": {"reput.errors", "reput.lazy_exports"},
+    "reput.remoting": {"reput.errors"},
+    "reput.namesrv": {"reput.errors", "reput.remoting"},
     "reput.store": BELOW_STORE,
     "reput.ring": {"reput.errors"},
     "reput.argument_checks": BELOW_PROCESS,
     "reput.process": {*BELOW_PROCESS, "reput.ring", "reput.argument_checks"},
-    "reput.consume": {*BELOW_PROCESS, "reput.ring", "reput.argument_checks"},
+    "reput.consume": {*BELOW_PROCESS, "reput.ring", "reput.argument_checks", "reput.remoting"},
     # Of the store it takes the threads alone.
     "reput.worker": {*FOUNDATION, "reput.argument_checks", "reput.in_thread", "reput.store"},
     "reput.embedded": {

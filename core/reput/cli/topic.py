@@ -132,8 +132,8 @@ def change_topic(
     must_exist: bool,
 ) -> None:
     """Have a topic be as it is said, what is not said staying as it was."""
-    from reput.consume.registry.response_code import ResponseCode
     from reput.errors import RequestRefused
+    from reput.remoting.response_code import ResponseCode
     from reput.store.config.topic_config_manager import TopicConfig
 
     with administrate(store, config, assignments) as administration:

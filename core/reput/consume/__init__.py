@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from reput.consume.pull.topic_reader import MessageSource as MessageSource
     from reput.consume.pull.topic_reader import TopicReader as TopicReader
     from reput.consume.pull.topic_reader import first_queue_offset as first_queue_offset
-    from reput.consume.registry.response_code import ResponseCode as ResponseCode
     from reput.consume.registry.subscription import Filter as Filter
     from reput.consume.registry.subscription import Subscription as Subscription
     from reput.consume.registry.subscription import subscribe as subscribe
     from reput.consume.services import ConsumeServices as ConsumeServices
+    from reput.remoting.response_code import ResponseCode as ResponseCode
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
@@ -57,7 +57,7 @@ else:
                 "TopicReader",
                 "first_queue_offset",
             ),
-            "reput.consume.registry.response_code": ("ResponseCode",),
+            "reput.remoting.response_code": ("ResponseCode",),
             "reput.consume.registry.subscription": (
                 "Filter",
                 "Subscription",

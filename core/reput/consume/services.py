@@ -25,12 +25,12 @@ from reput.consume.pull.topic_reader import Beginning
 from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.consumer_filters import ConsumerFilters
 from reput.consume.registry.consumer_manager import ConsumerManager
-from reput.consume.registry.response_code import ResponseCode
 from reput.consume.registry.statistics import Statistics
 from reput.consume.registry.subscription import Filter
 from reput.consume.registry.subscription_groups import SubscriptionGroups, check_group
 from reput.consume.registry.topics import Topics
 from reput.errors import ConfigError, ReputError, RequestRefused
+from reput.remoting.response_code import ResponseCode
 from reput.store.disk.shortages import do_all
 from reput.store.service.service_thread import ServiceThread
 from reput.store.service.threads import thread_death

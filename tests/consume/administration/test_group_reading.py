@@ -10,7 +10,7 @@ import pytest
 
 from reput.consume import GroupReading, subscribe
 from reput.consume.administration.stopped_store import StoppedStore
-from reput.consume.registry.response_code import ResponseCode
+from reput.remoting.response_code import ResponseCode
 from reput.embedded.read_only_engine import ReadOnlyEngine
 from reput.errors import DamagedStore, RequestRefused, StoreLocked
 from reput.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 import reput
 from delivering import all_records
 from reput.consume.delivery.send_back import dead_letter_when_exhausted, send_back
-from reput.consume.registry.response_code import ResponseCode
+from reput.remoting.response_code import ResponseCode
 from reput.embedded.store import Store
 from reput.errors import RequestRefused
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig

@@ -14,7 +14,7 @@ import pytest
 import reput
 from delivering import wait_until
 from reput.consume.pull.pull_service import PullRequest
-from reput.consume.registry.response_code import ResponseCode
+from reput.remoting.response_code import ResponseCode
 from reput.consume.registry.subscription import subscribe
 from reput.errors import ConfigError, RequestRefused, StoreClosed, StoreError
 from reput.filter import parse

@@ -15,7 +15,7 @@ from reput.consume.pull.pull_service import PullRequest, PullService
 from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.consumer_filters import ConsumerFilters
 from reput.consume.registry.consumer_manager import BROADCASTING, ConsumerManager
-from reput.consume.registry.response_code import ResponseCode
+from reput.remoting.response_code import ResponseCode
 from reput.consume.registry.subscription import subscribe
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.consume.registry.topics import Topics

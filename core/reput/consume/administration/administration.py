@@ -16,10 +16,10 @@ from reput.argument_checks import require_text, require_whole
 from reput.consume.pull.group_reader import ReadingStore
 from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.consume.registry.config_managers import ConfigManagers
-from reput.consume.registry.response_code import ResponseCode
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.consume.registry.topics import RETRY_PREFIX, Topics, is_system_topic, may_be_topic
 from reput.errors import RequestRefused
+from reput.remoting.response_code import ResponseCode
 from reput.store.config.topic_config_manager import TopicConfig
 
 __all__ = ["Administration", "GroupProgress", "QueueStats"]

@@ -42,10 +42,10 @@ from reput.consume.delivery.half_messages import (
 )
 from reput.consume.delivery.transaction_messages import op_message
 from reput.consume.registry.config_managers import ConfigManagers
-from reput.consume.registry.response_code import ResponseCode
 from reput.consume.registry.topics import Topics
 from reput.errors import DamagedStore, OffsetOutOfRange, RequestRefused, StoreError
 from reput.filter.java_numbers import long_or
+from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 from reput.store.disk.sealed_file import read_sealed, seal
 from reput.store.message_store import MessageStore

@@ -17,11 +17,11 @@ from typing import Protocol
 import msgspec
 
 from reput.consume.delivery.carried_message import carried_message, carried_properties
-from reput.consume.registry.response_code import ResponseCode
 from reput.consume.registry.statistics import Statistics
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.consume.registry.topics import DLQ_PREFIX, RETRY_PREFIX, Topics
 from reput.errors import RequestRefused
+from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 from reput.store.config.topic_config_manager import PERM_READ, PERM_WRITE
 from reput.store.record.message import Message, MessageExtBrokerInner, PutMessageResult

@@ -33,8 +33,8 @@ from reput.consume.delivery.transaction_messages import (
     half_message,
     require_half,
 )
-from reput.consume.registry.response_code import ResponseCode
 from reput.errors import ConfigError, MessageIllegal, RequestRefused
+from reput.remoting.response_code import ResponseCode
 from reput.store.reader.message_reader import MessageReader
 from reput.store.record.message import Message, PutMessageResult, message_properties
 

@@ -23,9 +23,9 @@ from reput.consume.groups.queue_fetcher import QueueFetcher
 from reput.consume.groups.shared_queue import SharedQueue
 from reput.consume.pull.loop_arrivals import running_loop
 from reput.consume.pull.topic_reader import Beginning
-from reput.consume.registry.response_code import ResponseCode
 from reput.consume.registry.subscription import Subscription
 from reput.errors import RequestRefused
+from reput.remoting.response_code import ResponseCode
 from reput_hooks import Record
 
 __all__ = ["GroupMember", "WaitingTask", "resolve"]

@@ -18,7 +18,6 @@ from typing import Protocol
 import msgspec
 
 from reput.consume.registry.consumer_filters import ConsumerFilters
-from reput.consume.registry.response_code import ResponseCode
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.consume.registry.topics import RETRY_PREFIX, Topics
 from reput.errors import RequestRefused
@@ -33,6 +32,7 @@ from reput.filter import (
     TagFilter,
     TagMessageFilter,
 )
+from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 from reput.store.config.topic_config_manager import PERM_READ
 from reput.store.disk.shortages import store_error

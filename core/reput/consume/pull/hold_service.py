@@ -25,8 +25,8 @@ from reput.argument_checks import require_seconds
 from reput.consume.pull.arrival_service import ArrivalService
 from reput.consume.pull.loop_arrivals import Queue
 from reput.consume.pull.pull_service import PullRequest, PullResult, PullService
-from reput.consume.registry.response_code import ResponseCode
 from reput.errors import ReputError, StoreClosed, StoreError
+from reput.remoting.response_code import ResponseCode
 from reput.store.disk.files import Clock
 from reput.store.reader.results import GetMessageResult, GetMessageStatus
 from reput.store.service.threads import thread_death

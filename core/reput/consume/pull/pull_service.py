@@ -16,10 +16,10 @@ import msgspec
 
 from reput.consume.pull.group_reader import GroupReader
 from reput.consume.registry.consumer_manager import BROADCASTING, ConsumerManager
-from reput.consume.registry.response_code import ResponseCode
 from reput.consume.registry.subscription import Subscription
 from reput.errors import RequestRefused
 from reput.filter import ConsumerFilter, MessageFilter, SqlFilter, TagMessageFilter
+from reput.remoting.response_code import ResponseCode
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.reader.results import GetMessageResult, GetMessageStatus, Records, TransferLimits
 

@@ -10,8 +10,8 @@ import re
 import msgspec
 
 from reput.argument_checks import require_whole
-from reput.consume.registry.response_code import ResponseCode
 from reput.errors import RequestRefused
+from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig, SubscriptionGroupManager
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from reput.argument_checks import require_whole
-from reput.consume.registry.response_code import ResponseCode
 from reput.errors import MessageIllegal, RequestRefused
+from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 from reput.store.config.topic_config_manager import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig, TopicConfigManager
 from reput.store.record.message import check_topic

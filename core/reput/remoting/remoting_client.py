@@ -1,0 +1,110 @@
+"""RemotingClient: requests to peers by address, over one connection each that is made when it is first needed.
+
+Source: RocketMQ remoting, NettyRemotingClient.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from reput.errors import ReputError
+from reput.remoting.connection import Connection, RequestHandler
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.response_code import ResponseCode
+
+__all__ = ["RemotingClient", "Unreachable", "parse_address"]
+
+CONNECT_TIMEOUT_S = 3.0
+UNIX_PREFIX = "unix:"
+
+
+class Unreachable(ReputError):
+    """No connection to the peer can be made."""
+
+    advice = "Look whether it runs, and whether the address is right."
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``, or of ``[host]:port`` for IPv6.
+
+    Raises:
+        Unreachable: it has another form.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise Unreachable(f"an address has the form host:port: address={address!r}", "Correct the address.")
+    return host.strip("[]"), int(port)
+
+
+class RemotingClient:
+    """Connections to peers. Used in the thread of its loop only.
+
+    Args:
+        handler: gets the requests that peers send; None: there is no answer to them but "not supported".
+        tls: how connections are encrypted; None: they are not.
+    """
+
+    def __init__(self, handler: RequestHandler | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self.handler = handler or unsupported
+        self.tls = tls
+        self.loop = asyncio.get_running_loop()
+        self.connections: dict[str, Connection] = {}
+        self.locks: dict[str, asyncio.Lock] = {}
+
+    async def connection(self, address: str) -> Connection:
+        """Return a connection to *address*, ``host:port`` or ``unix:path``.
+
+        Raises:
+            Unreachable: there is none, and none can be made.
+        """
+        found = self.connections.get(address)
+        if found is not None and not found.closed:
+            return found
+        async with self.locks.setdefault(address, asyncio.Lock()):
+            found = self.connections.get(address)
+            if found is None or found.closed:
+                found = self.connections[address] = await self.connect(address)
+            return found
+
+    async def connect(self, address: str) -> Connection:
+        """Make a connection."""
+
+        def protocol() -> Connection:
+            return Connection(self.handler)
+
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                if address.startswith(UNIX_PREFIX):
+                    path = address.removeprefix(UNIX_PREFIX)
+                    return (await self.loop.create_unix_connection(protocol, path))[1]
+                host, port = parse_address(address)
+                return (await self.loop.create_connection(protocol, host, port, ssl=self.tls))[1]
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or "no answer in time"
+            raise Unreachable(f"the peer cannot be reached: address={address} reason={reason!r}") from None
+
+    async def invoke(self, address: str, command: RemotingCommand, timeout: float = 3.0) -> RemotingCommand:
+        """Send a request and return its response, whatever its code.
+
+        Raises:
+            Unreachable: there is no connection.
+            ConnectionLost: it ended before the response came.
+            TimeoutError: no response came in *timeout* seconds.
+        """
+        return await (await self.connection(address)).invoke(command, timeout)
+
+    async def close(self) -> None:
+        """End all connections."""
+        connections = [connection for connection in self.connections.values() if not connection.closed]
+        self.connections.clear()
+        for connection in connections:
+            connection.close()
+        if connections:
+            await asyncio.wait([connection.lost for connection in connections], timeout=1.0)
+
+
+def unsupported(connection: Connection, request: RemotingCommand) -> None:
+    """Refuse a request of the peer."""
+    remark = f" request type {request.code} not supported"
+    connection.respond(request, RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))

@@ -1,0 +1,313 @@
+"""RemotingCommand: one request or response, and its frame.
+
+    length (4) │ serialize type (1), header length (3) │ header │ body
+
+*length* counts what follows it. The header is JSON (type 0) or RocketMQ's own binary form (type 1); each frame names
+the form of its header. All numbers are big-endian.
+
+Source: RocketMQ remoting, RemotingCommand, RemotingSerializable and RocketMQSerializable.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from itertools import count
+from struct import Struct
+from struct import error as StructError
+from typing import Any
+
+import msgspec
+
+from reput.errors import ReputError
+
+__all__ = [
+    "FRAME_SIZE_MAX",
+    "VERSION",
+    "FrameError",
+    "RemotingCommand",
+    "SerializeType",
+    "decode_frame",
+    "encode_frame",
+    "next_opaque",
+]
+
+# With the word that holds its length.
+FRAME_SIZE_MAX = 16 << 20
+# RocketMQ 5.3.3: what clients may expect of this peer.
+VERSION = 479
+LANGUAGE = "PYTHON"
+RESPONSE_FLAG = 1
+ONEWAY_FLAG = 2
+LANGUAGES = (
+    *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
+    *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
+)
+OTHER_LANGUAGE = "OTHER"
+LANGUAGE_NUMBERS = {language: number for number, language in enumerate(LANGUAGES)}
+
+LENGTHS = Struct(">iI")
+# code, language, version, opaque, flag, length of the remark
+BINARY_HEAD = Struct(">hBhiii")
+INT = Struct(">i")
+SHORT = Struct(">h")
+INT_MIN, INT_MAX = -(2**31), 2**31 - 1
+
+
+class FrameError(ReputError):
+    """The bytes are no frame; the connection that they came from cannot be used any more."""
+
+    advice = "The peer speaks another protocol, or is broken."
+
+
+class SerializeType(enum.IntEnum):
+    """The form of a header."""
+
+    JSON = 0
+    ROCKETMQ = 1
+
+
+class RemotingCommand(msgspec.Struct):
+    """One request or response.
+
+    Attributes:
+        code: of the request, or of its outcome.
+        ext_fields: the custom header. Every value is text.
+        body: the bytes of the body, or several that follow each other.
+        opaque: number that a response takes over from its request.
+        flag: 1: a response. 2: a request that is never answered.
+    """
+
+    code: int
+    ext_fields: Mapping[str, str] = {}
+    body: bytes | memoryview | Sequence[bytes] = b""
+    remark: str | None = None
+    opaque: int = 0
+    flag: int = 0
+    language: str = LANGUAGE
+    version: int = VERSION
+    serialize_type: SerializeType = SerializeType.JSON
+
+    @property
+    def is_response(self) -> bool:
+        """Whether this answers a request."""
+        return bool(self.flag & RESPONSE_FLAG)
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether this is a request that must not be answered, not even with an error."""
+        return bool(self.flag & ONEWAY_FLAG)
+
+    @property
+    def body_bytes(self) -> bytes:
+        """The body in one piece."""
+        return bytes(self.body) if isinstance(self.body, bytes | memoryview) else b"".join(self.body)
+
+    def response_to(self, request: RemotingCommand) -> RemotingCommand:
+        """Make this the response to *request*, in the form of its header; return it."""
+        self.opaque = request.opaque
+        self.flag |= RESPONSE_FLAG
+        self.serialize_type = request.serialize_type
+        return self
+
+
+class Header(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The JSON header. Unknown members are ignored."""
+
+    code: int
+    flag: int = 0
+    language: str = ""
+    opaque: int = 0
+    version: int = 0
+    remark: str | None = None
+    ext_fields: dict[str, str] | None = None
+
+
+decode_header = msgspec.json.Decoder(Header).decode
+encode_header = msgspec.json.Encoder().encode
+opaques = count(1)
+
+
+def next_opaque() -> int:
+    """Return a number for a request; they are unique within a process until 31 bits are used up."""
+    return next(opaques) & INT_MAX
+
+
+def decode_frame(data: bytes | memoryview) -> RemotingCommand:
+    """Return the command of a frame that comes without its first word, the length.
+
+    Raises:
+        FrameError: the bytes are no command.
+    """
+    if len(data) < 4:
+        raise FrameError(f"a frame has no header: frame_size={len(data)}")
+    word = int.from_bytes(data[:4], "big")
+    serialize_type, header_size = word >> 24, word & 0xFFFFFF
+    end = 4 + header_size
+    if end > len(data):
+        raise FrameError(f"a header is longer than its frame: header_size={header_size} frame_size={len(data)}")
+    body = bytes(data[end:])
+    if serialize_type == SerializeType.JSON:
+        return decode_json(data[4:end], body)
+    if serialize_type == SerializeType.ROCKETMQ:
+        return decode_binary(bytes(data[4:end]), body)
+    raise FrameError(f"a header has an unknown form: serialize_type={serialize_type}")
+
+
+def decode_json(data: bytes | memoryview, body: bytes) -> RemotingCommand:
+    """Return the command of a JSON header."""
+    try:
+        header = decode_header(data)
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        header = decode_loosely(data)
+    except msgspec.DecodeError as error:
+        raise FrameError(f"a header is no JSON: error={error}") from None
+    if not (
+        INT_MIN <= header.code <= INT_MAX and INT_MIN <= header.opaque <= INT_MAX and INT_MIN <= header.flag <= INT_MAX
+    ):
+        raise FrameError(
+            f"a number of a header has more than 32 bits: code={header.code} opaque={header.opaque} flag={header.flag}"
+        )
+    return RemotingCommand(
+        header.code,
+        header.ext_fields or {},
+        body,
+        header.remark,
+        header.opaque,
+        header.flag,
+        header.language or OTHER_LANGUAGE,
+        header.version,
+    )
+
+
+def decode_loosely(data: bytes | memoryview) -> Header:
+    """Return a header whose fields are not all of the types that RocketMQ's own clients send.
+
+    Java takes numbers and booleans for text in ``extFields``, and leaves out members that are null.
+    """
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FrameError(f"a header is no JSON: error={error}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("code"), int):
+        raise FrameError("a header has no code")
+    fields = found.get("extFields")
+    if fields is not None and not isinstance(fields, dict):
+        raise FrameError(f"extFields of a header are no object: type={type(fields).__name__}")
+    found["extFields"] = {name: as_text(value) for name, value in (fields or {}).items() if value is not None}
+    for name in ("language", "remark"):
+        if not isinstance(found.get(name, ""), str):
+            del found[name]
+    try:
+        return msgspec.convert({name: value for name, value in found.items() if value is not None}, Header)
+    except msgspec.ValidationError as error:
+        raise FrameError(f"a header has a field of a wrong type: error={error}") from None
+
+
+def as_text(value: Any) -> str:
+    """Return a value of ``extFields`` as the text that Java makes of it."""
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+def decode_binary(data: bytes, body: bytes) -> RemotingCommand:
+    """Return the command of a binary header."""
+    try:
+        code, language, version, opaque, flag, remark_size = BINARY_HEAD.unpack_from(data)
+        at = BINARY_HEAD.size
+        if not 0 <= remark_size <= len(data) - at:
+            raise FrameError(f"a remark is longer than its header: remark_size={remark_size} header_size={len(data)}")
+        remark = data[at : at + remark_size].decode() if remark_size else None
+        at += remark_size
+        (fields_size,) = INT.unpack_from(data, at)
+        at += INT.size
+        if not 0 <= fields_size <= len(data) - at:
+            raise FrameError(f"fields are longer than their header: fields_size={fields_size} header_size={len(data)}")
+        fields = decode_fields(data, at, at + fields_size)
+    except StructError as error:
+        raise FrameError(f"a header ends too early: header_size={len(data)} error={error}") from None
+    except UnicodeDecodeError as error:
+        raise FrameError(f"a text of a header is no UTF-8: position={error.start}") from None
+    return RemotingCommand(
+        code,
+        fields,
+        body,
+        remark,
+        opaque,
+        flag,
+        LANGUAGES[language] if language < len(LANGUAGES) else OTHER_LANGUAGE,
+        version,
+        SerializeType.ROCKETMQ,
+    )
+
+
+def decode_fields(data: bytes, at: int, end: int) -> dict[str, str]:
+    """Return the custom fields between two places of a binary header. Fields without a value are null, and left out."""
+    fields: dict[str, str] = {}
+    while at < end:
+        (size,) = SHORT.unpack_from(data, at)
+        at += SHORT.size
+        if not 0 <= size <= end - at:
+            raise FrameError(f"a field's name is longer than its header: size={size} left={end - at}")
+        name = data[at : at + size].decode()
+        at += size
+        (size,) = INT.unpack_from(data, at)
+        at += INT.size
+        if not 0 <= size <= end - at:
+            raise FrameError(f"a field's value is longer than its header: name={name!r} size={size} left={end - at}")
+        if size:
+            fields[name] = data[at : at + size].decode()
+        at += size
+    return fields
+
+
+def encode_frame(command: RemotingCommand) -> list[bytes | memoryview]:
+    """Return the frame of *command* in pieces, the body as it was given.
+
+    Raises:
+        FrameError: it is larger than any peer takes.
+    """
+    body = command.body
+    pieces = [body] if isinstance(body, bytes | memoryview) else list(body)
+    body_size = sum(map(len, pieces))
+    header = encode_json(command) if command.serialize_type is SerializeType.JSON else encode_binary(command)
+    size = 4 + len(header) + body_size
+    if size + 4 > FRAME_SIZE_MAX:
+        raise FrameError(f"a frame is too large: frame_size={size + 4} frame_size_max={FRAME_SIZE_MAX}")
+    head = LENGTHS.pack(size, command.serialize_type << 24 | len(header)) + header
+    return [head, *pieces] if body_size else [head]
+
+
+def encode_json(command: RemotingCommand) -> bytes:
+    """Return a JSON header. ``extFields`` is always there: Java takes it for granted in some responses."""
+    fields: dict[str, Any] = {
+        "code": command.code,
+        "extFields": command.ext_fields,
+        "flag": command.flag,
+        "language": command.language,
+        "opaque": command.opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": command.version,
+    }
+    if command.remark is not None:
+        fields["remark"] = command.remark
+    return encode_header(fields)
+
+
+def encode_binary(command: RemotingCommand) -> bytes:
+    """Return a binary header."""
+    remark = (command.remark or "").encode("utf-8", "replace")
+    fields = bytearray()
+    for name, value in command.ext_fields.items():
+        key, text = name.encode(), value.encode("utf-8", "replace")
+        fields += SHORT.pack(len(key)) + key + INT.pack(len(text)) + text
+    head = BINARY_HEAD.pack(
+        command.code,
+        LANGUAGE_NUMBERS.get(command.language, LANGUAGE_NUMBERS[OTHER_LANGUAGE]),
+        command.version,
+        command.opaque,
+        command.flag,
+        len(remark),
+    )
+    return b"".join((head, remark, INT.pack(len(fields)), fields))

@@ -1,0 +1,187 @@
+"""RemotingServer: accepts connections, and hands each request to the processor of its code.
+
+    request ──▶ processor of its code ──┬─▶ response, at once
+                                        ├─▶ nothing: the processor responds later
+                                        └─▶ error ──▶ response with its code
+
+Processors that touch memory alone run in the loop. Those that may wait for the disk run in threads, of which there is
+a fixed number; when too many requests wait for them, the next is refused with SYSTEM_BUSY.
+
+Source: RocketMQ remoting, NettyRemotingServer and NettyRemotingAbstract.processRequestCommand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from reput.errors import ReputError, RequestRefused
+from reput.remoting.connection import Connection, Limits
+from reput.remoting.remoting_command import FrameError, RemotingCommand
+from reput.remoting.response_code import ResponseCode
+
+__all__ = ["Processor", "RemotingServer", "refusal"]
+
+# Connections on which nothing was read or written for so long are closed.
+IDLE_MAX_S = 120.0
+IDLE_LOOK_S = 10.0
+BACKLOG = 1024
+THREADS = 4
+WAITING_MAX = 1000
+
+logger = logging.getLogger(__name__)
+
+
+class Processor(NamedTuple):
+    """What answers requests of one code.
+
+    Attributes:
+        process: returns the response, or None: there is none, or it comes later by `Connection.respond`.
+        in_thread: whether it may wait for the disk, and so runs outside of the loop.
+    """
+
+    process: Callable[[RemotingCommand, Connection], RemotingCommand | None]
+    in_thread: bool = False
+
+
+class RemotingServer:
+    """One table of processors behind any number of listening sockets. Used in the loop's thread only."""
+
+    def __init__(
+        self,
+        processors: Mapping[int, Processor],
+        *,
+        on_closed: Callable[[Connection], None] | None = None,
+        answer_of: Callable[[Exception], RemotingCommand] | None = None,
+    ) -> None:
+        """*on_closed* is told of each connection that has ended; *answer_of* makes the response of an error."""
+        self.processors = processors
+        self.on_closed = on_closed
+        self.answer_of = answer_of or refusal
+        self.loop = asyncio.get_running_loop()
+        self.connections: dict[Connection, None] = {}
+        self.limits = Limits()
+        self.servers: list[asyncio.Server] = []
+        self.executor = ThreadPoolExecutor(THREADS, "reput-request")
+        self.waiting_count = 0
+        self.timer = self.loop.call_later(IDLE_LOOK_S, self.close_idle)
+
+    async def listen(self, listener: socket.socket) -> None:
+        """Accept connections on a socket that is bound."""
+        listener.setblocking(False)
+        if listener.family == socket.AF_UNIX:
+            server = await self.loop.create_unix_server(self.new_connection, sock=listener, backlog=BACKLOG)
+        else:
+            server = await self.loop.create_server(self.new_connection, sock=listener, backlog=BACKLOG)
+        self.servers.append(server)
+
+    def new_connection(self) -> Connection:
+        """Return the protocol of a connection that was accepted."""
+        return Connection(self.handle, self.connected, self.disconnected, self.limits)
+
+    def connected(self, connection: Connection) -> None:
+        """Know a connection from now on."""
+        self.connections[connection] = None
+
+    def disconnected(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self.connections.pop(connection, None)
+        if self.on_closed is not None:
+            self.on_closed(connection)
+
+    def close_idle(self) -> None:
+        """Close the connections on which nothing has happened for long."""
+        self.timer = self.loop.call_later(IDLE_LOOK_S, self.close_idle)
+        before = self.loop.time() - IDLE_MAX_S
+        for connection in list(self.connections):
+            if connection.last_active < before:
+                logger.info("an idle connection is closed: peer=%s", connection.peer)
+                connection.abort()
+
+    # Requests.
+
+    def handle(self, connection: Connection, request: RemotingCommand) -> None:
+        """Answer one request."""
+        processor = self.processors.get(request.code)
+        if processor is None:
+            response = RemotingCommand(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
+            )
+            connection.respond(request, response)
+        elif processor.in_thread:
+            self.handle_in_thread(processor, connection, request)
+        else:
+            self.finish(connection, request, self.processed(processor, connection, request))
+
+    def processed(
+        self, processor: Processor, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        """Return the response of a processor, or the one of its error."""
+        try:
+            return processor.process(request, connection)
+        except Exception as error:
+            return self.answer(request, connection, error)
+
+    def answer(self, request: RemotingCommand, connection: Connection, error: Exception) -> RemotingCommand:
+        """Return the response for an error."""
+        if not isinstance(error, ReputError):
+            logger.exception("a request failed: code=%d peer=%s", request.code, connection.peer, exc_info=error)
+        return self.answer_of(error)
+
+    def finish(self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None) -> None:
+        """Send a response, if there is one."""
+        if response is not None:
+            try:
+                connection.respond(request, response)
+            except FrameError as error:
+                connection.respond(request, self.answer(request, connection, error))
+
+    def handle_in_thread(self, processor: Processor, connection: Connection, request: RemotingCommand) -> None:
+        """Answer one request in a thread, unless too many wait for one."""
+        if self.waiting_count >= WAITING_MAX:
+            response = RemotingCommand(
+                ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while"
+            )
+            connection.respond(request, response)
+            return
+        self.waiting_count += 1
+        future = self.loop.run_in_executor(self.executor, self.processed, processor, connection, request)
+
+        def done(answered: asyncio.Future[RemotingCommand | None]) -> None:
+            self.waiting_count -= 1
+            if not answered.cancelled():
+                self.finish(connection, request, answered.result())
+
+        future.add_done_callback(done)
+
+    # The end.
+
+    async def stop_listening(self) -> None:
+        """Accept no further connection."""
+        for server in self.servers:
+            server.close()
+        self.servers.clear()
+
+    async def close(self) -> None:
+        """End all connections, after what is to be sent to them."""
+        await self.stop_listening()
+        self.timer.cancel()
+        connections = list(self.connections)
+        for connection in connections:
+            connection.close()
+        if connections:
+            _, late = await asyncio.wait([connection.lost for connection in connections], timeout=1.0)
+            if late:
+                for connection in list(self.connections):
+                    connection.abort()
+        self.executor.shutdown(wait=True, cancel_futures=True)
+
+
+def refusal(error: Exception) -> RemotingCommand:
+    """Return the response for an error."""
+    code = error.response_code if isinstance(error, RequestRefused) else ResponseCode.SYSTEM_ERROR
+    return RemotingCommand(code, remark=str(error) or type(error).__name__)
