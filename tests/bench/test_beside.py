@@ -15,7 +15,7 @@ import pytest
 from benchmarks.beside import main, measure_beside
 from benchmarks.comparison import Line, beside_rows, failed_runs, read_lines, rows_of
 from benchmarks.timed_commands import TimedRun, run_command
-from command_line import run_reput
+from command_line import run_reput_process
 from source_tree import ROOT
 
 # Printed for 5.3.3 by `peer store-read --count 600000 --keys 2`, without the fields that are not looked at.
@@ -201,6 +201,6 @@ def test_the_command_line_runs_it_in_a_checkout(tmp_path, monkeypatch):
     """`reput bench beside` passes its options on; outside of a checkout it says where to go."""
     measure_beside(tmp_path / "run.jsonl", parts=())
     monkeypatch.chdir(ROOT)
-    shown = run_reput("bench", "beside", "--from", tmp_path / "run.jsonl")
+    shown = run_reput_process("bench", "beside", "--from", tmp_path / "run.jsonl")
     assert shown.code == 0, shown.stderr
     assert "reput: RocketMQ is not measured" in shown.stderr

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import reput
-from command_line import REPUT
+from command_line import REPUT, run_reput
 from reput.cli import main
 from reput.cli.consume import Output
 from reput.store.config.config_json import parse_config
@@ -155,10 +155,8 @@ def test_following_shows_what_another_process_writes(tmp_path):
             for text in ("two", "three"):
                 put(text)
                 assert json.loads(following.stdout.readline())["body"] == text
-            refused = subprocess.run(
-                [str(REPUT), "consume", str(store), "orders", "--group", "g"], capture_output=True, text=True
-            )
-            assert refused.returncode == 3
+            refused = run_reput("consume", store, "orders", "--group", "g")
+            assert refused.code == 3
             assert f"pid={writer.pid}" in refused.stderr
             following.send_signal(signal.SIGINT)
             _, error = following.communicate(timeout=60)

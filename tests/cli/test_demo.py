@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import run_reput
+from command_line import run_reput, run_reput_process
 from reput.cli import demo, main
 from reput.cli.demo import Shown, ending, scratch_folder
 from reput.cli.options import OutputFormat
@@ -22,7 +22,7 @@ from reput.process.control.dispatcher_row import DispatcherRow
 @pytest.mark.processes
 def test_every_claim_is_shown_and_holds(tmp_path):
     """Without Spark its last line says that this was asked for."""
-    ended = run_reput("demo", "--directory", tmp_path / "demo", "--records", 4000, "--no-spark")
+    ended = run_reput_process("demo", "--directory", tmp_path / "demo", "--records", 4000, "--no-spark")
     assert ended.code == 0, ended.stderr
     lines = ended.stdout.splitlines()
     assert not [line for line in lines if line.startswith("  FAILED")]

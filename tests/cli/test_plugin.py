@@ -100,7 +100,8 @@ def test_a_broken_promise_is_exit_code_1(tmp_path, monkeypatch):
     """With the reason below it."""
     folder = PluginFolder(tmp_path / "plugins")
     folder.add("forgetful", source=counting(("Counter(saved.count)", "Counter()")))
-    monkeypatch.setenv("PYTHONPATH", str(folder.folder))
+    monkeypatch.syspath_prepend(str(folder.folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     done = run_reput("plugin", "test", "forgetful", *CLAUSES, "--format", "json")
     assert done.code == 1
     assert [row["state"] for row in done.rows()] == ["kept", "broken"]

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 import reput
-from command_line import run_reput
+from command_line import run_reput_process
 from faults.process_scene import (
     TIMEOUT,
     VIEWS,
@@ -344,7 +344,7 @@ def start_twice(scene: ProcessScene) -> int:
         await_all(store, put(store))
         with pytest.raises(StoreLocked, match=str(os.getpid())):
             scene.open()
-        second = run_reput("send", scene.path, "orders", "--count", 1)
+        second = run_reput_process("send", scene.path, "orders", "--count", 1)
         assert second.code != 0
         assert str(os.getpid()) in second.stderr
         await_all(store, put(store))

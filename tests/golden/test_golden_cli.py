@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from command_line import Ended, run_reput
+from command_line import run_reput, run_reput_process
 from golden_sets import CLEAN_SETS, tree_digest
-from reput.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -164,14 +163,8 @@ def spread(lines: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return lines[::step]
 
 
-def run_here(capsys: pytest.CaptureFixture[str], *arguments: object) -> Ended:
-    """Run ``reput`` with *arguments* to its end, as `run_reput` does, but in this process: each start takes 0.4 s."""
-    code = main([*map(str, arguments)])
-    return Ended(code, *capsys.readouterr())
-
-
 @pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "direct-5.3"])
-def test_get_finds_what_rocketmq_finds(golden_read_only, golden_queries, capsys, name):
+def test_get_finds_what_rocketmq_finds(golden_read_only, golden_queries, name):
     """Messages by queue position; what a queue does not hold is not found."""
     lines = [
         line for line in golden_queries(name, "getMessage") if line["tags"] is None and None not in line["offsets"]
@@ -180,21 +173,21 @@ def test_get_finds_what_rocketmq_finds(golden_read_only, golden_queries, capsys,
         store = golden_read_only(name) / "store"
         where = (line["topic"], line["queueId"], line["offset"])
         options = ("--count", line["maxMsgNums"], "--format", "json")
-        found = run_here(capsys, "get", store, *options, "--", *where)
+        found = run_reput("get", store, *options, "--", *where)
         # A broker hands out so many at once and no more; the command all that was asked for.
         assert [row["commit_log_offset"] for row in found.rows()][: len(line["offsets"])] == line["offsets"], line
         assert found.code == (0 if line["offsets"] else 1)
-    assert run_reput("get", store, *options, "--", *where) == found
+    assert run_reput_process("get", store, *options, "--", *where) == found
 
 
 @pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "delay-retry-5.3"])
-def test_query_finds_what_rocketmq_finds(golden_read_only, golden_queries, capsys, name):
+def test_query_finds_what_rocketmq_finds(golden_read_only, golden_queries, name):
     """Messages by key, in the index's order; a key that is not there is exit code 1."""
     for line in spread(golden_queries(name, "queryMessage"), 12):
         store = golden_read_only(name) / "store"
         bounds = ("--begin", line["begin"], "--end", line["end"], "--count", line["maxNum"])
         arguments = ("query", store, *bounds, "--format", "json", "--", line["topic"], line["key"])
-        found = run_here(capsys, *arguments)
+        found = run_reput(*arguments)
         assert [row["commit_log_offset"] for row in found.rows()] == line["offsets"], line
         assert found.code == (0 if line["offsets"] else 1)
-    assert run_reput(*arguments) == found
+    assert run_reput_process(*arguments) == found
