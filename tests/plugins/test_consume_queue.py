@@ -15,6 +15,7 @@ from dispatcher_host import Context, cut_into_batches, log_batch, view_bytes
 from faulty_files import FullDisk, Killed, KilledFiles, PowerCutFiles
 from golden_sets import CLEAN_SETS
 from reput.settings import Settings, load_settings
+from reput.store.disk import files as files_module
 from reput.store.disk.files import Files
 from reput.store.disk.sealed_file import seal
 from reput.store.ext.consume_queue_ext import is_address
@@ -193,8 +194,9 @@ def many_queues(tmp_path: Path, count: int) -> Path:
     return log.save()
 
 
-def test_a_large_flush_gives_signs_of_life_as_long_as_the_disk_answers(tmp_path):
+def test_a_large_flush_gives_signs_of_life_as_long_as_the_disk_answers(tmp_path, monkeypatch):
     """So no number of new queues is too large for its time limit; a disk that does not answer is."""
+    monkeypatch.setattr(files_module, "FORCES_TOGETHER_MAX", 4)
     context = CountingContext("consume_queue", many_queues(tmp_path, 100), tmp_path, SMALL)
     threads = HeldThreads()
     dispatcher = ConsumeQueueDispatcher(context, threads=threads)
