@@ -10,9 +10,9 @@ import pytest
 
 from reput.consume import GroupReading, subscribe
 from reput.consume.administration.stopped_store import StoppedStore
-from reput.remoting.response_code import ResponseCode
 from reput.embedded.read_only_engine import ReadOnlyEngine
 from reput.errors import DamagedStore, RequestRefused, StoreLocked
+from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 from reput.store.config.config_json import parse_config
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig

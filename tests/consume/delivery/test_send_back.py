@@ -12,9 +12,9 @@ import pytest
 import reput
 from delivering import all_records
 from reput.consume.delivery.send_back import dead_letter_when_exhausted, send_back
-from reput.remoting.response_code import ResponseCode
 from reput.embedded.store import Store
 from reput.errors import RequestRefused
+from reput.remoting.response_code import ResponseCode
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.config.topic_config_manager import TopicConfig, TopicConfigManager
 from reput.store.record.delay_level import SCHEDULE_TOPIC

@@ -20,9 +20,9 @@ from delivering import LIMIT_S, SMALL, all_records, open_inline, wait_until
 from reput.consume.delivery import schedule_service
 from reput.consume.delivery.half_messages import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, done_offsets
 from reput.consume.delivery.transaction_messages import HalfMessage, TransactionState, half_message
-from reput.remoting.response_code import ResponseCode
 from reput.embedded.store import Store
 from reput.errors import ConfigError, MessageIllegal, RequestRefused, StoreFull
+from reput.remoting.response_code import ResponseCode
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.config.topic_config_manager import TopicConfig, TopicConfigManager
 from reput.store.disk.files import Clock

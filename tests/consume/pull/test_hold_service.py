@@ -14,10 +14,10 @@ import pytest
 import reput
 from delivering import wait_until
 from reput.consume.pull.pull_service import PullRequest
-from reput.remoting.response_code import ResponseCode
 from reput.consume.registry.subscription import subscribe
 from reput.errors import ConfigError, RequestRefused, StoreClosed, StoreError
 from reput.filter import parse
+from reput.remoting.response_code import ResponseCode
 from reput.store.config.topic_config_manager import TopicConfig
 from reput.store.disk.files import Clock
 

@@ -15,13 +15,13 @@ from reput.consume.pull.pull_service import PullRequest, PullService
 from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.consumer_filters import ConsumerFilters
 from reput.consume.registry.consumer_manager import BROADCASTING, ConsumerManager
-from reput.remoting.response_code import ResponseCode
 from reput.consume.registry.subscription import subscribe
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.consume.registry.topics import Topics
 from reput.embedded.read_only_engine import ReadOnlyEngine
 from reput.errors import RequestRefused
 from reput.filter import FilterSyntaxError, parse
+from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings, load_settings
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 
