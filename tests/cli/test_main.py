@@ -215,4 +215,4 @@ def test_completion_is_installed_and_completes(tmp_path):
     assert "_reput_completion" in next((tmp_path / ".bash_completions").iterdir()).read_text()
     asked = {**environment, "_REPUT_COMPLETE": "complete_bash", "COMP_WORDS": "reput se", "COMP_CWORD": "1"}
     completed = subprocess.run([REPUT], env=asked, capture_output=True, text=True, check=False)
-    assert completed.stdout.split() == ["send", "settings"]
+    assert completed.stdout.split() == ["send", "serve", "settings"]

@@ -24,6 +24,7 @@ from reput.cli import (
     rebuild,
     repair,
     send,
+    serve,
     settings,
     status,
     topic,
@@ -66,6 +67,7 @@ def reput_itself(
 for name, verb, example in (
     ("demo", demo.demo, demo.EXAMPLE),
     ("send", send.send, send.EXAMPLE),
+    ("serve", serve.serve, serve.EXAMPLE),
     ("consume", consume.consume, consume.EXAMPLE),
     ("get", get.get, get.EXAMPLE),
     ("query", query.query, query.EXAMPLE),

@@ -236,6 +236,7 @@ class ConsumeServices:
             self.managers.offsets.persist,
             self.managers.filters.persist,
             self.groups.keep_new,
+            self.topics.keep_new,
             *(shared.offsets.persist for shared in list(self.broadcasts)),
         )
 

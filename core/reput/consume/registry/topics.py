@@ -8,7 +8,7 @@ Source: RocketMQ broker, TopicConfigManager and TopicValidator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -93,6 +93,7 @@ class Topics:
         self.queue_ids = queue_ids
         self.persist = persist
         self.on_change = on_change
+        self.has_new = False
 
     def find(self, topic: str) -> TopicConfig | None:
         """Return the description of *topic*; None: it is unknown."""
@@ -167,6 +168,33 @@ class Topics:
                 )
                 self.keep(config)
             return config
+
+    def add_new(self, configs: Iterable[TopicConfig]) -> None:
+        """Add those topics that ``topics.json`` lacks; `keep_new` writes them.
+
+        A broker creates topics on the way of a message, which must not wait for the disk. A topic that a kill loses has
+        the queues that its messages are in.
+        """
+        added = []
+        with self.manager.lock:
+            for config in configs:
+                if config.topic_name not in self.manager.entries:
+                    self.manager.put(config.topic_name, config)
+                    self.has_new = True
+                    added.append(config.topic_name)
+        for topic in added:
+            self.on_change(topic)
+
+    def keep_new(self) -> None:
+        """Write the topics that `add_new` has added.
+
+        Raises:
+            OSError: the file is unchanged.
+        """
+        with self.manager.lock:
+            if self.has_new:
+                self.manager.persist()
+                self.has_new = False
 
     def keep(self, config: TopicConfig) -> None:
         """Add *config* to the table, and write the table to its file."""

@@ -20,15 +20,18 @@ __all__ = ["SIGNALS_HELD_AT_START", "holding_signals", "role_command"]
 # Signals that end a process without a handler but mean something else to a supervisor. It unblocks them itself.
 SIGNALS_HELD_AT_START = frozenset({signal.SIGTERM, signal.SIGHUP})
 
-MAIN = str(Path(__file__).parents[1] / "__main__.py")
+MAIN = Path(__file__).parents[1] / "__main__.py"
 
 
-def role_command(role: str, *arguments: str, path: Sequence[str]) -> list[str]:
-    """Return the command line for *role*, with the folders of *path* as further entries of `sys.path`."""
+def role_command(role: str, *arguments: str, path: Sequence[str], main: Path = MAIN) -> list[str]:
+    """Return the command line for *role*, with the folders of *path* as further entries of `sys.path`.
+
+    *main* is the module that knows the role.
+    """
     library = os.path.dirname(os.__file__)
     found_anyway = {*site.getsitepackages(), library, os.path.join(library, "lib-dynload")}
     further = [os.path.abspath(entry) for entry in path if os.path.exists(entry) and entry not in found_anyway]
-    return [sys.executable, "-I", MAIN, os.pathsep.join(further), role, *arguments]
+    return [sys.executable, "-I", str(main), os.pathsep.join(further), role, *arguments]
 
 
 @contextmanager

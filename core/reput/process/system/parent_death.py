@@ -16,10 +16,10 @@ PR_SET_PDEATHSIG = 1
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Arrange to be killed when *parent_pid* ends, or has ended. Called in the child, right after the fork."""
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+def die_with_parent(parent_pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Arrange to get signal *number* when *parent_pid* ends, or has ended. Called at the start of the child."""
+    if libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent_pid:
         # The parent ended before prctl.
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)

@@ -92,6 +92,11 @@ class Records(Sequence[Record]):
             return map(decode_record, self._data)
         return map(checked_record, self._data, self._places, repeat(QUEUE_PLACE_V4.size), self._body_ends)
 
+    @property
+    def data(self) -> list[bytes]:
+        """The bytes of each record, as the log has them."""
+        return self._data
+
     def first_stored(self) -> tuple[int, int]:
         """Return size and store time (ms) of the first record, which is not decoded for it."""
         data = self._data[0]

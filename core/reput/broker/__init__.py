@@ -1,0 +1,8 @@
+"""The broker: one store on the network, for RocketMQ's own clients.
+
+    connections ──▶ RemotingServer ──▶ processor of the request's code ──▶ store and consuming services
+                                          │
+                    Clients: which connection is whose, in which groups
+
+Everything here runs in the thread of one event loop, but for requests that may wait for the disk: those run in threads.
+"""

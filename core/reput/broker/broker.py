@@ -1,0 +1,180 @@
+"""Broker: one store on the network. It joins the server, the processors and the services of the store.
+
+    sockets ──▶ RemotingServer ──▶ processors ──▶ StoreEngine
+                     │
+                NameServer, beside the broker on the same table of processors, or registration with others
+
+Source: RocketMQ broker, BrokerController.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping
+
+from reput.broker.broker_topics import BrokerTopics
+from reput.broker.client_manage import ClientManageProcessor
+from reput.broker.clients import Clients, ConsumerGroupChannels
+from reput.broker.consumer_offsets import ConsumerOffsetProcessor
+from reput.broker.end_transaction import EndTransactionProcessor
+from reput.broker.pending_puts import PendingPuts
+from reput.broker.pull_message import PullMessageProcessor
+from reput.broker.rebalance_locks import RebalanceLocks
+from reput.broker.reply_message import ReplyMessageProcessor
+from reput.broker.send_back import SendBackProcessor
+from reput.broker.send_message import SendMessageProcessor
+from reput.embedded.store_engine import StoreEngine
+from reput.namesrv.name_server import NameServer
+from reput.namesrv.route_info_manager import DataVersion, RegisteredTopic, Registration, RouteInfoManager
+from reput.remoting.connection import Connection
+from reput.remoting.remoting_server import Processor, RemotingServer
+from reput.remoting.request_code import RequestCode
+from reput.store.config.topic_config_manager import TopicConfig
+
+__all__ = ["Broker"]
+
+CLIENT_LOOK_S = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class Broker:
+    """Used in the thread of its loop only."""
+
+    def __init__(self, engine: StoreEngine, address: str, *, embeds_name_server: bool = True) -> None:
+        """Prepare to serve *engine*, whose clients reach it at *address*, ``host:port``."""
+        self.engine = engine
+        self.settings = engine.settings
+        self.address = address
+        self.loop = asyncio.get_running_loop()
+        services = engine.services
+        self.topics = BrokerTopics(services.topics, self.settings)
+        self.locks = RebalanceLocks(self.loop.time)
+        self.puts = PendingPuts(engine)
+        self.clients = Clients(
+            services.consumer_manager,
+            self.loop.time,
+            self.group_changed,
+            lambda group: self.transactions.producer_came(group),
+        )
+        self.transactions = EndTransactionProcessor(engine, self.clients)
+        self.sends = SendMessageProcessor(engine, self.puts, self.topics, self.locks, self.transactions.half_stored)
+        self.replies = ReplyMessageProcessor(self.sends, self.puts, self.clients)
+        self.pulls = PullMessageProcessor(engine)
+        self.client_manage = ClientManageProcessor(
+            self.clients, services.groups, self.topics, self.locks, self.settings
+        )
+        self.offsets = ConsumerOffsetProcessor(engine)
+        self.send_backs = SendBackProcessor(engine)
+        self.routes = RouteInfoManager(self.loop.time)
+        self.name_server = NameServer(self.routes) if embeds_name_server else None
+        services.topics.on_change = self.topic_changed
+        self.server = RemotingServer(self.processors(), on_closed=self.connection_lost)
+        self.timer = self.loop.call_later(CLIENT_LOOK_S, self.look)
+        self.register()
+        self.transactions.begin()
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return what answers each request."""
+        offsets, clients = self.offsets, self.client_manage
+        table: dict[int, Processor] = {
+            RequestCode.SEND_MESSAGE: Processor(self.sends.send),
+            RequestCode.SEND_MESSAGE_V2: Processor(self.sends.send),
+            RequestCode.SEND_BATCH_MESSAGE: Processor(self.sends.send),
+            RequestCode.SEND_REPLY_MESSAGE: Processor(self.replies.send_reply),
+            RequestCode.SEND_REPLY_MESSAGE_V2: Processor(self.replies.send_reply),
+            RequestCode.PULL_MESSAGE: Processor(self.pulls.pull),
+            RequestCode.LITE_PULL_MESSAGE: Processor(self.pulls.pull),
+            RequestCode.QUERY_MESSAGE: Processor(offsets.query_message, in_thread=True),
+            RequestCode.VIEW_MESSAGE_BY_ID: Processor(offsets.view_message, in_thread=True),
+            RequestCode.QUERY_CONSUMER_OFFSET: Processor(offsets.query),
+            RequestCode.UPDATE_CONSUMER_OFFSET: Processor(offsets.update),
+            RequestCode.GET_MAX_OFFSET: Processor(offsets.max_offset),
+            RequestCode.GET_MIN_OFFSET: Processor(offsets.min_offset),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Processor(offsets.by_time, in_thread=True),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: Processor(offsets.earliest_time, in_thread=True),
+            RequestCode.GET_ALL_CONSUMER_OFFSET: Processor(offsets.all_offsets),
+            RequestCode.HEART_BEAT: Processor(clients.heartbeat),
+            RequestCode.UNREGISTER_CLIENT: Processor(clients.unregister),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: Processor(clients.consumer_list),
+            RequestCode.CHECK_CLIENT_CONFIG: Processor(clients.check_client),
+            RequestCode.LOCK_BATCH_MQ: Processor(clients.lock),
+            RequestCode.UNLOCK_BATCH_MQ: Processor(clients.unlock),
+            RequestCode.CONSUMER_SEND_MSG_BACK: Processor(self.send_backs.send_back, in_thread=True),
+            RequestCode.END_TRANSACTION: Processor(self.transactions.end, in_thread=True),
+        }
+        return table if self.name_server is None else {**self.name_server.processors(), **table}
+
+    async def listen(self, listener: socket.socket) -> None:
+        """Accept connections on a socket that is bound."""
+        await self.server.listen(listener)
+
+    # Clients.
+
+    def group_changed(self, group: str, channels: ConsumerGroupChannels) -> None:
+        """Tell the connections of a group that it has changed."""
+        self.client_manage.group_changed(group, channels)
+
+    def connection_lost(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+        self.pulls.connection_lost(connection)
+        self.clients.connection_lost(connection)
+        self.routes.connection_lost(connection)
+
+    def look(self) -> None:
+        """End the connections of clients that are silent."""
+        self.timer = self.loop.call_later(CLIENT_LOOK_S, self.look)
+        self.clients.drop_silent()
+
+    # Routes.
+
+    def register(self) -> None:
+        """Register this broker, with all its topics, at the name server beside it."""
+        manager = self.engine.services.managers.topics
+        settings = self.settings
+        version = manager.data_version
+        self.routes.register(
+            Registration(
+                settings.broker_cluster_name,
+                settings.broker_name,
+                settings.broker_id,
+                self.address,
+                topics={name: registered_topic(config) for name, config in list(manager.entries.items())},
+                data_version=DataVersion(version.counter, 0, version.timestamp),
+            )
+        )
+
+    def topic_changed(self, topic: str) -> None:
+        """Tell the name server that a topic has changed, come or gone. Any thread may call."""
+        self.engine.topic_changed(topic)
+        self.loop.call_soon_threadsafe(self.register_topic, topic)
+
+    def register_topic(self, topic: str) -> None:
+        """Register one topic as it is described now."""
+        config = self.engine.services.managers.topics.entries.get(topic)
+        if config is None:
+            self.routes.remove_topic(topic, self.settings.broker_name)
+        else:
+            self.routes.set_topic(self.settings.broker_name, registered_topic(config))
+
+    # The end.
+
+    async def drain(self) -> None:
+        """Take no further messages, and answer those that were taken."""
+        await self.server.stop_listening()
+
+    async def close(self) -> None:
+        """Stop accepting, answer what was asked, and end all connections. The store stays open."""
+        self.timer.cancel()
+        if self.name_server is not None:
+            self.name_server.close()
+        await self.server.close()
+
+
+def registered_topic(config: TopicConfig) -> RegisteredTopic:
+    """Return a topic as it is registered."""
+    return RegisteredTopic(
+        config.topic_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
+    )

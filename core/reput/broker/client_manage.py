@@ -1,0 +1,216 @@
+"""ClientManageProcessor: heartbeats, members of groups, and locks of queues that are consumed in order.
+
+Source: RocketMQ broker, ClientManageProcessor, ConsumerManageProcessor and AdminBrokerProcessor.lockBatchMQ.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeVar
+
+import msgspec
+
+from reput.broker.broker_topics import BrokerTopics
+from reput.broker.clients import ClientChannel, Clients, ConsumerGroupChannels
+from reput.broker.rebalance_locks import LockBatchBody, RebalanceLocks
+from reput.consume.registry.subscription import SQL92, Subscription, subscribe
+from reput.consume.registry.subscription_groups import SubscriptionGroups
+from reput.errors import RequestRefused
+from reput.filter.errors import FilterSyntaxError
+from reput.remoting.connection import Connection
+from reput.remoting.custom_header import text
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
+from reput.settings import Settings
+
+__all__ = ["ClientManageProcessor", "SubscriptionData", "decode_body"]
+
+SUCCESS = ResponseCode.SUCCESS
+Body = TypeVar("Body")
+
+logger = logging.getLogger(__name__)
+encode_json = msgspec.json.Encoder().encode
+
+
+class SubscriptionData(msgspec.Struct, rename="camel", omit_defaults=False):
+    """A subscription as clients send it."""
+
+    topic: str = ""
+    sub_string: str | None = "*"
+    expression_type: str | None = "TAG"
+    sub_version: int = 0
+    class_filter_mode: bool = False
+    tags_set: list[str] | None = None
+    code_set: list[int] | None = None
+
+    def compiled(self) -> Subscription:
+        """Return the subscription with its filter.
+
+        Raises:
+            FilterSyntaxError: the expression does not compile.
+        """
+        return subscribe(
+            self.topic, self.sub_string or None, expression_type=self.expression_type, sub_version=self.sub_version
+        )
+
+
+class ConsumerData(msgspec.Struct, rename="camel"):
+    """A consumer group of a client."""
+
+    group_name: str
+    consume_type: str | None = "CONSUME_PASSIVELY"
+    message_model: str | None = "CLUSTERING"
+    consume_from_where: str | None = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[SubscriptionData] | None = None
+    unit_mode: bool = False
+
+
+class ProducerData(msgspec.Struct, rename="camel"):
+    """A producer group of a client."""
+
+    group_name: str
+
+
+class HeartbeatData(msgspec.Struct):
+    """The body of HEART_BEAT."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producers: list[ProducerData] | None = msgspec.field(name="producerDataSet", default=None)
+    consumers: list[ConsumerData] | None = msgspec.field(name="consumerDataSet", default=None)
+
+
+class CheckClientBody(msgspec.Struct, rename="camel"):
+    """The body of CHECK_CLIENT_CONFIG."""
+
+    client_id: str | None = None
+    group: str | None = None
+    subscription_data: SubscriptionData | None = None
+
+
+class ClientManageProcessor:
+    """Used in the thread of the broker's loop only."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        groups: SubscriptionGroups,
+        topics: BrokerTopics,
+        locks: RebalanceLocks,
+        settings: Settings,
+    ) -> None:
+        self.clients = clients
+        self.groups = groups
+        self.topics = topics
+        self.locks = locks
+        self.settings = settings
+
+    def heartbeat(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer HEART_BEAT."""
+        data = decode_body(request, HeartbeatData)
+        channel = ClientChannel(connection, data.client_id, request.language, request.version)
+        for consumer in data.consumers or ():
+            self.register_consumer(channel, consumer)
+        for producer in data.producers or ():
+            self.clients.register_producer(producer.group_name, channel)
+        return RemotingCommand(SUCCESS)
+
+    def register_consumer(self, channel: ClientChannel, data: ConsumerData) -> None:
+        """Register a client in one of its consumer groups; the group and its retry topic are created if need be."""
+        group = data.group_name
+        config = self.groups.find(group)
+        if config is None:
+            logger.warning("a group may not be created: group=%r client_id=%r", group, channel.client_id)
+            return
+        if config.retry_queue_nums > 0 and data.message_model != "BROADCASTING":
+            self.topics.retry_topic(group, config.retry_queue_nums, is_unit=data.unit_mode)
+        subscriptions = []
+        for subscription in data.subscription_data_set or ():
+            try:
+                subscriptions.append(subscription.compiled())
+            except FilterSyntaxError as error:
+                # Its pulls are refused: SUBSCRIPTION_NOT_EXIST.
+                logger.warning(
+                    "a subscription does not compile: group=%r topic=%r error=%s", group, subscription.topic, error
+                )
+        self.clients.register_consumer(
+            group,
+            channel,
+            subscriptions,
+            message_model=data.message_model or "CLUSTERING",
+            consume_type=data.consume_type or "CONSUME_PASSIVELY",
+            consume_from_where=data.consume_from_where or "CONSUME_FROM_LAST_OFFSET",
+        )
+
+    def group_changed(self, group: str, channels: ConsumerGroupChannels) -> None:
+        """Tell the connections of a group that its members or topics have changed."""
+        config = self.groups.find(group)
+        if config is not None and not config.notify_consumer_ids_changed_enable:
+            return
+        for connection in list(channels.channels):
+            connection.notify(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}))
+
+    def unregister(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer UNREGISTER_CLIENT."""
+        del connection
+        fields = request.ext_fields
+        self.clients.unregister(text(fields, "clientID"), fields.get("producerGroup"), fields.get("consumerGroup"))
+        return RemotingCommand(SUCCESS)
+
+    def consumer_list(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_CONSUMER_LIST_BY_GROUP."""
+        del connection
+        group = text(request.ext_fields, "consumerGroup")
+        found = self.clients.consumers.get(group)
+        if found is None:
+            return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}")
+        return RemotingCommand(SUCCESS, body=encode_json({"consumerIdList": found.client_ids()}))
+
+    def check_client(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer CHECK_CLIENT_CONFIG: whether a subscription by expression is possible here."""
+        del connection
+        body = decode_body(request, CheckClientBody)
+        subscription = body.subscription_data
+        if subscription is None or subscription.expression_type in (None, "", "TAG"):
+            return RemotingCommand(SUCCESS)
+        if subscription.expression_type == SQL92 and not self.settings.enable_property_filter:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {subscription.expression_type}",
+                "Set enable_property_filter.",
+            )
+        try:
+            subscription.compiled()
+        except FilterSyntaxError as error:
+            raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+        return RemotingCommand(SUCCESS)
+
+    # Locks.
+
+    def lock(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer LOCK_BATCH_MQ."""
+        del connection
+        body = decode_body(request, LockBatchBody)
+        held = self.locks.lock(body.consumer_group, body.client_id, body.mq_set)
+        return RemotingCommand(SUCCESS, body=encode_json({"lockOKMQSet": held}))
+
+    def unlock(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer UNLOCK_BATCH_MQ."""
+        del connection
+        body = decode_body(request, LockBatchBody)
+        self.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        return RemotingCommand(SUCCESS)
+
+
+def decode_body(request: RemotingCommand, kind: type[Body]) -> Body:
+    """Return the JSON body of a request.
+
+    Raises:
+        RequestRefused: SYSTEM_ERROR; it is something else.
+    """
+    try:
+        return msgspec.json.decode(request.body_bytes, type=kind, strict=False)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"the body cannot be read: code={request.code} error={error}"
+        ) from None

@@ -1,0 +1,189 @@
+"""Clients: the connections that heartbeats have named, by client, and in which groups they produce and consume.
+
+A client may have several connections, and a connection several groups. A connection that ends takes its client out of
+its groups, exactly as UNREGISTER_CLIENT does: the Go client never sends that.
+
+Source: RocketMQ broker, ProducerManager, ConsumerManager, ClientChannelInfo and DefaultConsumerIdsChangeListener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from reput.consume.registry.consumer_manager import BROADCASTING, CLUSTERING, ConsumerManager
+from reput.consume.registry.subscription import Subscription
+from reput.remoting.connection import Connection
+
+__all__ = ["ClientChannel", "Clients", "ConsumerGroupChannels"]
+
+# A client whose last heartbeat is older is gone.
+HEARTBEAT_MAX_S = 120.0
+
+
+class ClientChannel:
+    """One client on one connection.
+
+    Attributes:
+        version: RocketMQ's ordinal of the client's version.
+        heartbeat_at: of the last heartbeat, in the loop's seconds.
+    """
+
+    __slots__ = ("client_id", "connection", "heartbeat_at", "language", "version")
+
+    def __init__(self, connection: Connection, client_id: str, language: str, version: int) -> None:
+        self.connection = connection
+        self.client_id = client_id
+        self.language = language
+        self.version = version
+        self.heartbeat_at = 0.0
+
+
+class ConsumerGroupChannels:
+    """The connections of one consumer group, and how the group consumes, as the last heartbeat says."""
+
+    __slots__ = ("channels", "consume_from_where", "consume_type", "message_model", "subscriptions")
+
+    def __init__(self) -> None:
+        self.channels: dict[Connection, ClientChannel] = {}
+        self.consume_type = "CONSUME_PASSIVELY"
+        self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
+        self.message_model = CLUSTERING
+        self.subscriptions: list[Subscription] = []
+
+    def client_ids(self) -> list[str]:
+        """Return the ids of the clients, each once."""
+        return list(dict.fromkeys(channel.client_id for channel in self.channels.values()))
+
+    def channel_of(self, client_id: str) -> ClientChannel | None:
+        """Return a connection of a client; None: it has none here."""
+        return next((channel for channel in self.channels.values() if channel.client_id == client_id), None)
+
+
+class Clients:
+    """Used in the thread of the broker's loop only.
+
+    Args:
+        registry: where subscriptions are registered for pulls.
+        on_changed: called with a group whose members or topics have changed, and its connections.
+        on_producer: called with a producer group that has its first connection.
+    """
+
+    def __init__(
+        self,
+        registry: ConsumerManager,
+        monotonic: Callable[[], float],
+        on_changed: Callable[[str, ConsumerGroupChannels], None],
+        on_producer: Callable[[str], None],
+    ) -> None:
+        self.registry = registry
+        self.monotonic = monotonic
+        self.on_changed = on_changed
+        self.on_producer = on_producer
+        self.producers: dict[str, dict[Connection, ClientChannel]] = {}
+        self.consumers: dict[str, ConsumerGroupChannels] = {}
+
+    def register_producer(self, group: str, channel: ClientChannel) -> None:
+        """Register a connection in a producer group, or refresh it."""
+        channels = self.producers.get(group)
+        if channels is None:
+            channels = self.producers[group] = {}
+            self.on_producer(group)
+        channel.heartbeat_at = self.monotonic()
+        channels[channel.connection] = channel
+
+    def register_consumer(
+        self,
+        group: str,
+        channel: ClientChannel,
+        subscriptions: Iterable[Subscription],
+        *,
+        message_model: str,
+        consume_type: str,
+        consume_from_where: str,
+    ) -> bool:
+        """Register a connection in a consumer group, or refresh it; return whether the group has changed.
+
+        The group has changed if the connection is new, or if a topic has come or gone.
+        """
+        found = self.consumers.get(group)
+        if found is None:
+            found = self.consumers[group] = ConsumerGroupChannels()
+        is_new = channel.connection not in found.channels
+        channel.heartbeat_at = self.monotonic()
+        found.channels[channel.connection] = channel
+        found.message_model = message_model
+        found.consume_type = consume_type
+        found.consume_from_where = consume_from_where
+        found.subscriptions = list(subscriptions)
+        changed = self.registry.register(group, channel.client_id, found.subscriptions, message_model) or is_new
+        if changed and message_model != BROADCASTING:
+            self.on_changed(group, found)
+        return changed
+
+    def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> None:
+        """Take a client out of one producer group and one consumer group."""
+        if producer_group:
+            channels = self.producers.get(producer_group, {})
+            self.remove_producer(
+                producer_group, [c for c, channel in channels.items() if channel.client_id == client_id]
+            )
+        if consumer_group and consumer_group in self.consumers:
+            channels = self.consumers[consumer_group].channels
+            self.remove_consumer(
+                consumer_group, [c for c, channel in channels.items() if channel.client_id == client_id]
+            )
+
+    def connection_lost(self, connection: Connection) -> None:
+        """Take a connection out of all groups."""
+        for group in [group for group, channels in self.producers.items() if connection in channels]:
+            self.remove_producer(group, [connection])
+        for group in [group for group, found in self.consumers.items() if connection in found.channels]:
+            self.remove_consumer(group, [connection])
+
+    def remove_producer(self, group: str, connections: Iterable[Connection]) -> None:
+        """Take connections out of a producer group."""
+        channels = self.producers.get(group, {})
+        for connection in connections:
+            channels.pop(connection, None)
+        if not channels:
+            self.producers.pop(group, None)
+
+    def remove_consumer(self, group: str, connections: Iterable[Connection]) -> None:
+        """Take connections out of a consumer group, and tell the rest of it."""
+        found = self.consumers[group]
+        gone = [channel for connection in connections if (channel := found.channels.pop(connection, None))]
+        for channel in gone:
+            if found.channel_of(channel.client_id) is None:
+                self.registry.unregister(group, channel.client_id)
+        if not found.channels:
+            del self.consumers[group]
+        elif gone and found.message_model != BROADCASTING:
+            self.on_changed(group, found)
+
+    def drop_silent(self) -> None:
+        """End the connections whose last heartbeat is too old."""
+        before = self.monotonic() - HEARTBEAT_MAX_S
+        for channel in list(self.all_channels()):
+            if channel.heartbeat_at < before:
+                channel.connection.abort()
+
+    def all_channels(self) -> Iterator[ClientChannel]:
+        """Yield every connection of every group."""
+        for channels in self.producers.values():
+            yield from channels.values()
+        for found in self.consumers.values():
+            yield from found.channels.values()
+
+    def channel_of_producer(self, client_id: str) -> ClientChannel | None:
+        """Return a connection over which a client produces; None: there is none."""
+        for channels in self.producers.values():
+            for channel in channels.values():
+                if channel.client_id == client_id:
+                    return channel
+        return None
+
+    def any_producer(self, group: str) -> ClientChannel | None:
+        """Return a connection of a producer group; None: it has none."""
+        return next(
+            (channel for channel in self.producers.get(group, {}).values() if not channel.connection.closed), None
+        )

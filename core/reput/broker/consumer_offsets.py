@@ -1,0 +1,157 @@
+"""ConsumerOffsetProcessor: how far groups are, and what queues hold.
+
+Source: RocketMQ broker, ConsumerManageProcessor and AdminBrokerProcessor.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from reput.embedded.store_engine import StoreEngine
+from reput.errors import DamagedStore, OffsetOutOfRange, RequestRefused
+from reput.remoting.connection import Connection
+from reput.remoting.custom_header import text, truth, whole
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.response_code import ResponseCode
+from reput.store.reader.results import BoundaryType
+
+__all__ = ["ConsumerOffsetProcessor"]
+
+SUCCESS = ResponseCode.SUCCESS
+
+
+class ConsumerOffsetProcessor:
+    """Used in the thread of the broker's loop only, but for what is said to read the log."""
+
+    def __init__(self, engine: StoreEngine) -> None:
+        self.engine = engine
+        self.services = engine.services
+        self.offsets = self.services.managers.offsets
+
+    def query(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer QUERY_CONSUMER_OFFSET."""
+        del connection
+        fields = request.ext_fields
+        group, topic, queue_id = text(fields, "consumerGroup"), text(fields, "topic"), whole(fields, "queueId")
+        offset = self.offsets.query_offset(group, topic, queue_id)
+        if offset is None:
+            low, high = self.range_of(topic, queue_id)
+            sets_zero = truth(fields, "setZeroIfNotFound", True)
+            if not (sets_zero and low == 0 and high > 0 and self.is_in_memory(topic, queue_id, 0)):
+                remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+                return RemotingCommand(ResponseCode.QUERY_NOT_FOUND, remark=remark)
+            offset = 0
+        return RemotingCommand(SUCCESS, {"offset": str(offset)})
+
+    def update(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer UPDATE_CONSUMER_OFFSET."""
+        del connection
+        fields = request.ext_fields
+        group, topic = text(fields, "consumerGroup"), text(fields, "topic")
+        queue_id, offset = whole(fields, "queueId"), whole(fields, "commitOffset", is_long=True)
+        self.services.groups.require(group)
+        if self.services.topics.find(topic) is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
+        self.offsets.commit_offset(group, topic, queue_id, offset)
+        return RemotingCommand(SUCCESS)
+
+    def max_offset(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_MAX_OFFSET."""
+        del connection
+        _, high = self.range_of(*queue_of(request))
+        return RemotingCommand(SUCCESS, {"offset": str(high)})
+
+    def min_offset(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_MIN_OFFSET."""
+        del connection
+        topic, queue_id = queue_of(request)
+        low, high = self.range_of(topic, queue_id)
+        if high == 0 and self.services.topics.find(topic) is None:
+            low = -1
+        return RemotingCommand(SUCCESS, {"offset": str(low)})
+
+    def by_time(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer SEARCH_OFFSET_BY_TIMESTAMP. Reads the log."""
+        del connection
+        topic, queue_id = queue_of(request)
+        timestamp = whole(request.ext_fields, "timestamp", is_long=True)
+        upper = request.ext_fields.get("boundaryType", "").lower() == "upper"
+        with self.engine.read_lock:
+            offset = self.engine.reader.offset_by_time(
+                topic, queue_id, timestamp, BoundaryType.UPPER if upper else BoundaryType.LOWER
+            )
+        return RemotingCommand(SUCCESS, {"offset": str(offset)})
+
+    def earliest_time(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_EARLIEST_MSG_STORETIME. Reads the log."""
+        del connection
+        topic, queue_id = queue_of(request)
+        low, high = self.range_of(topic, queue_id)
+        timestamp = -1
+        if low < high:
+            with self.engine.read_lock:
+                timestamp = self.engine.reader.queue(topic, queue_id).store_timestamp(low)
+        return RemotingCommand(SUCCESS, {"timestamp": str(timestamp)})
+
+    def all_offsets(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_ALL_CONSUMER_OFFSET."""
+        del request, connection
+        return RemotingCommand(SUCCESS, body=msgspec.json.encode(self.offsets.write_fields()))
+
+    def view_message(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer VIEW_MESSAGE_BY_ID. Reads the log."""
+        del connection
+        offset = whole(request.ext_fields, "offset", is_long=True)
+        try:
+            with self.engine.read_lock:
+                store = self.engine.reader.store
+                record = store.record_at(offset) if offset >= 0 else None
+                data = b"" if record is None else store.read_log(offset, record.record_size)
+        except (DamagedStore, OffsetOutOfRange):
+            data = b""
+        if not data:
+            return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
+        return RemotingCommand(SUCCESS, body=data)
+
+    def query_message(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer QUERY_MESSAGE: messages by key, the newest first. Reads the log."""
+        del connection
+        fields = request.ext_fields
+        topic, key, count_max = text(fields, "topic"), text(fields, "key"), whole(fields, "maxNum")
+        begin, end = (whole(fields, name, is_long=True) for name in ("beginTimestamp", "endTimestamp"))
+        if truth(fields, "_UNIQUE_KEY_QUERY"):
+            count_max = self.engine.settings.default_query_max_num
+        with self.engine.read_lock:
+            reader = self.engine.reader
+            found = reader.index.query_message(topic, key, count_max, max(begin, 0), end)
+            data = [
+                reader.store.read_log(record.commit_log_offset, record.record_size)
+                for record in reversed(found.records)
+            ]
+        answer = {
+            "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),
+            "indexLastUpdatePhyoffset": str(found.index_last_update_offset),
+        }
+        if not data:
+            remark = "can not find message, maybe time range not correct"
+            return RemotingCommand(ResponseCode.QUERY_NOT_FOUND, answer, remark=remark)
+        return RemotingCommand(SUCCESS, answer, data)
+
+    # What queues hold.
+
+    def range_of(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first queue offset of a queue, and the one behind its last; (0, 0): it is empty, or unknown."""
+        with self.engine.read_lock:
+            return self.engine.reader.queue_range(topic, queue_id)
+
+    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Return whether a message lies so near the log's end that it counts as in memory."""
+        with self.engine.read_lock:
+            unit = self.engine.reader.queue(topic, queue_id).units.unit(queue_offset)
+        behind = self.services.pull_service.limits.memory_size
+        return unit is not None and self.engine.writer.appended - unit[0] <= behind
+
+
+def queue_of(request: RemotingCommand) -> tuple[str, int]:
+    """Return the queue that a request names."""
+    return text(request.ext_fields, "topic"), whole(request.ext_fields, "queueId")

@@ -1,0 +1,107 @@
+"""PendingPuts: the messages that one turn of the loop has brought, stored together under one lock.
+
+    send requests of all connections ── put ──▶ entries ── append, once a turn ──▶ the log
+                    ◀── answer ── at once, or with SYNC_FLUSH once they are on disk ──┘
+
+Each message stays a put of its own: it is refused and answered alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from reput.embedded.store_engine import StoreEngine
+from reput.errors import StoreError
+from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
+from reput.store.writer.message_preparer import Prepared
+
+__all__ = ["Outcome", "PendingPuts"]
+
+# What a message became: where it is, or why it is not stored.
+Outcome: TypeAlias = PutMessageResult | StoreError
+
+
+class PendingPuts:
+    """Used in the thread of the broker's loop only."""
+
+    def __init__(self, engine: StoreEngine) -> None:
+        self.engine = engine
+        self.writer = engine.writer
+        self.appender = engine.writer.appender
+        self.loop = asyncio.get_running_loop()
+        self.messages: list[Message] = []
+        self.prepared: list[Prepared] = []
+        self.answers: list[Callable[[Outcome], None]] = []
+
+    def put(self, message: Message, answer: Callable[[Outcome], None], *, waits: bool = True) -> None:
+        """Store *message* at the end of this turn, and call *answer* in the loop.
+
+        Args:
+            waits: with SYNC_FLUSH, *answer* is called once the message is on disk.
+
+        Raises:
+            MessageIllegal: it breaks a limit.
+            StoreBusy: another put is stuck.
+        """
+        message, prepared = self.appender.admit(message)
+        if waits and self.writer.sync_flush:
+            future = self.engine.grouped_puts().put(message, prepared)
+            future.add_done_callback(lambda done: answer(outcome_of(done)))
+            return
+        if not self.messages:
+            self.loop.call_soon(self.append)
+        self.messages.append(message)
+        self.prepared.append(prepared)
+        self.answers.append(answer)
+
+    def append(self) -> None:
+        """Store what came in this turn, in its order."""
+        messages, prepared, answers = self.messages, self.prepared, self.answers
+        self.messages, self.prepared, self.answers = [], [], []
+        begin = self.appender.monotonic()
+        for answer, outcome in zip(answers, self.appender.append_each(messages, prepared), strict=True):
+            answer(outcome)
+        self.appender.put_statistics.note(self.appender.monotonic() - begin, len(messages))
+
+    def put_batch(
+        self, messages: list[Message], answer: Callable[[list[PutMessageResult]], None], *, waits: bool
+    ) -> None:
+        """Store *messages* as one unit, and call *answer* in the loop; arguments and errors as of `put`.
+
+        Raises:
+            StoreError: not all of them could be stored.
+        """
+        results = self.appender.append_batch(messages)
+        if not (waits and self.writer.sync_flush):
+            answer(results)
+            return
+        end = results[-1].next_commit_log_offset
+        timer = self.loop.call_later(self.writer.settings.sync_flush_timeout / 1000, lambda: settle())
+        answered = False
+
+        def settle() -> None:
+            nonlocal answered
+            timer.cancel()
+            if not answered:
+                answered = True
+                is_durable = self.writer.durable >= end
+                answer(results if is_durable else [late(result) for result in results])
+
+        self.engine.grouped_puts().waits.call(end, settle)
+
+
+def late(result: PutMessageResult) -> PutMessageResult:
+    """Return the result of a message that is stored but not on disk in time."""
+    return msgspec.structs.replace(result, status=PutMessageStatus.FLUSH_DISK_TIMEOUT)
+
+
+def outcome_of(done: asyncio.Future[PutMessageResult]) -> Outcome:
+    """Return what a put came to."""
+    error = done.exception()
+    if error is None:
+        return done.result()
+    return error if isinstance(error, StoreError) else StoreError(f"the put failed: error={error!r}")

@@ -1,0 +1,186 @@
+"""PullMessageProcessor: answers pulls, or holds them until a message arrives.
+
+    header ──▶ PullRequest ──▶ HoldService ──┬─▶ records at once: the bytes of the log, as they are
+                                             └─▶ held; answered from the service's thread through the loop
+
+Reads that may go to the disk run in threads: those of messages that lie further back than the memory holds.
+
+Source: RocketMQ broker, PullMessageProcessor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import TypeAlias
+
+from reput.consume.pull.hold_service import HeldPull
+from reput.consume.pull.pull_service import PullRequest, PullResult
+from reput.consume.registry.subscription import Subscription, subscribe
+from reput.embedded.store_engine import StoreEngine
+from reput.errors import ReputError, RequestRefused, StoreClosed
+from reput.filter.errors import FilterSyntaxError
+from reput.remoting.connection import Connection
+from reput.remoting.custom_header import optional_whole, text, whole
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.remoting_server import refusal
+from reput.remoting.response_code import ResponseCode
+
+__all__ = ["PullMessageProcessor"]
+
+COMMIT_OFFSET, SUSPEND, SUBSCRIPTION, CLASS_FILTER = 1, 2, 4, 8
+# A client that asks for more waits no longer: its own limit is 30 s.
+SUSPEND_MAX_S = 60.0
+HELD = "held_pulls"
+SUBSCRIPTIONS_MAX = 1000
+RECORDS_MAX = 32
+
+Answer: TypeAlias = PullResult | ReputError | OSError
+
+
+class PullMessageProcessor:
+    """Used in the thread of the broker's loop only; held pulls are answered through it."""
+
+    def __init__(self, engine: StoreEngine) -> None:
+        services = engine.services
+        self.engine = engine
+        self.pull_service = services.pull_service
+        self.hold_service = services.hold_service
+        self.statistics = services.statistics
+        self.loop = asyncio.get_running_loop()
+        # Answers of held pulls that the loop has not taken yet. Waking it costs a system call: one wakes it for many.
+        self.answers: deque[tuple[RemotingCommand, Connection, Answer]] = deque()
+        self.subscriptions: dict[tuple[str, str, str], Subscription] = {}
+
+    def pull(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+        """Answer PULL_MESSAGE and LITE_PULL_MESSAGE."""
+        fields = request.ext_fields
+        sys_flag = whole(fields, "sysFlag")
+        pull = self.pull_request(request, sys_flag)
+        timeout = whole(fields, "suspendTimeoutMillis", is_long=True) / 1000
+        holds = bool(sys_flag & SUSPEND) and timeout > 0
+        if self.is_cold(pull):
+            self.loop.run_in_executor(None, self.pull_cold, request, connection, pull)
+            return None
+        if not holds:
+            return self.response(pull, self.pull_service.pull(pull))
+        done = partial(self.done, request, connection)
+        result = self.hold_service.pull_or_hold(pull, min(timeout, SUSPEND_MAX_S), done)
+        if isinstance(result, HeldPull):
+            held = connection.attachments.setdefault(HELD, {})
+            assert isinstance(held, dict)
+            held[request.opaque] = result
+            if connection.closed:
+                self.connection_lost(connection)
+            return None
+        return self.response(pull, result)
+
+    def pull_request(self, request: RemotingCommand, sys_flag: int) -> PullRequest:
+        """Return what a client asks for.
+
+        Raises:
+            RequestRefused: SYSTEM_ERROR; a field is missing, or no number. SUBSCRIPTION_PARSE_FAILED; its expression
+                does not compile.
+        """
+        fields = request.ext_fields
+        topic = text(fields, "topic")
+        sub_version = whole(fields, "subVersion", is_long=True)
+        subscription = None
+        if sys_flag & SUBSCRIPTION:
+            subscription = self.subscription(
+                topic, fields.get("subscription", ""), fields.get("expressionType", ""), sub_version
+            )
+        bytes_max = optional_whole(fields, "maxMsgBytes", 0)
+        return PullRequest(
+            group=text(fields, "consumerGroup"),
+            topic=topic,
+            queue_id=whole(fields, "queueId"),
+            queue_offset=whole(fields, "queueOffset", is_long=True),
+            count_max=whole(fields, "maxMsgNums"),
+            bytes_max=bytes_max if bytes_max > 0 else None,
+            commit_offset=whole(fields, "commitOffset", is_long=True) if sys_flag & COMMIT_OFFSET else None,
+            subscription=subscription,
+            sub_version=sub_version,
+            as_tags_only=bool(sys_flag & CLASS_FILTER),
+        )
+
+    def subscription(self, topic: str, expression: str, expression_type: str, sub_version: int) -> Subscription:
+        """Return the subscription that a pull brings along; those of the last pulls are kept.
+
+        Raises:
+            RequestRefused: SUBSCRIPTION_PARSE_FAILED.
+        """
+        key = (topic, expression, expression_type)
+        found = self.subscriptions.get(key)
+        if found is None:
+            try:
+                found = subscribe(topic, expression or None, expression_type=expression_type, sub_version=sub_version)
+            except FilterSyntaxError as error:
+                raise RequestRefused(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
+                ) from None
+            if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
+                self.subscriptions.clear()
+            self.subscriptions[key] = found
+        return found
+
+    def is_cold(self, pull: PullRequest) -> bool:
+        """Return whether the messages lie further back than the memory holds."""
+        memory_size = self.pull_service.limits.memory_size
+        writer = self.engine.writer
+        end = writer.appended
+        if end - writer.commit_log_offset_min <= memory_size or pull.queue_offset < 0:
+            return False
+        with self.engine.read_lock:
+            unit = self.engine.reader.queue(pull.topic, pull.queue_id).units.unit(pull.queue_offset)
+        return unit is not None and end - unit[0] > memory_size
+
+    def pull_cold(self, request: RemotingCommand, connection: Connection, pull: PullRequest) -> None:
+        """Read in a thread, and answer through the loop."""
+        try:
+            answer: Answer = self.pull_service.pull(pull)
+        except (ReputError, OSError) as error:
+            answer = error
+        self.done(request, connection, answer)
+
+    # Answers.
+
+    def done(self, request: RemotingCommand, connection: Connection, answer: Answer) -> None:
+        """Answer a pull from another thread."""
+        is_first = not self.answers
+        self.answers.append((request, connection, answer))
+        if is_first and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.answer_all)
+
+    def answer_all(self) -> None:
+        """Answer the pulls whose answers have come."""
+        answers = self.answers
+        while answers:
+            request, connection, answer = answers.popleft()
+            held = connection.attachments.get(HELD)
+            if isinstance(held, dict):
+                held.pop(request.opaque, None)
+            if isinstance(answer, PullResult):
+                connection.respond(request, self.response(None, answer))
+            elif not isinstance(answer, StoreClosed):
+                # A store that closes ends its connections, and the clients ask again elsewhere.
+                connection.respond(request, refusal(answer))
+
+    def response(self, pull: PullRequest | None, result: PullResult) -> RemotingCommand:
+        """Return the response for what a pull has found."""
+        del pull
+        fields = {
+            "suggestWhichBrokerId": str(result.suggest_which_broker_id),
+            "nextBeginOffset": str(result.next_begin_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+        }
+        return RemotingCommand(result.code, fields, result.records.data, result.status.value)
+
+    def connection_lost(self, connection: Connection) -> None:
+        """Give up the pulls of a connection that has ended."""
+        held = connection.attachments.pop(HELD, None)
+        if isinstance(held, dict):
+            for pull in held.values():
+                self.hold_service.take_out(pull, expired=False)

@@ -1,0 +1,67 @@
+"""RebalanceLocks: which client consumes a queue in order, so that no two do.
+
+A lock that is not renewed expires.
+
+Source: RocketMQ broker, RebalanceLockManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+__all__ = ["LockBatchBody", "MessageQueue", "RebalanceLocks"]
+
+LOCK_MAX_S = 60.0
+
+
+class MessageQueue(msgspec.Struct, rename="camel", frozen=True, order=True):
+    """A queue of a topic at a broker, as clients name it."""
+
+    broker_name: str
+    queue_id: int
+    topic: str
+
+
+class LockBatchBody(msgspec.Struct, rename="camel"):
+    """The body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[MessageQueue]
+
+
+class RebalanceLocks:
+    """The locks of one broker. Used in the thread of its loop only."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.monotonic = monotonic
+        # By group and queue: the client, and when it locked last.
+        self.locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Lock the queues that are free, have expired, or are the client's own; return those that it has now."""
+        now = self.monotonic()
+        locks = self.locks.setdefault(group, {})
+        held = []
+        for queue in queues:
+            owner, locked_at = locks.get(queue, (client_id, now))
+            if owner == client_id or now - locked_at > LOCK_MAX_S:
+                locks[queue] = client_id, now
+                held.append(queue)
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Release those of *queues* that the client has locked."""
+        locks = self.locks.get(group, {})
+        for queue in queues:
+            if locks.get(queue, ("", 0.0))[0] == client_id:
+                del locks[queue]
+        if not locks:
+            self.locks.pop(group, None)
+
+    def is_locked(self, group: str) -> bool:
+        """Return whether a client of the group has a lock that has not expired."""
+        now = self.monotonic()
+        return any(now - locked_at <= LOCK_MAX_S for _, locked_at in self.locks.get(group, {}).values())

@@ -1,0 +1,50 @@
+"""SendBackProcessor: messages that a consumer could not handle. It runs in threads.
+
+Source: RocketMQ broker, SendMessageProcessor.asyncConsumerSendMsgBack.
+"""
+
+from __future__ import annotations
+
+from reput.consume.delivery.send_back import send_back
+from reput.embedded.store_engine import StoreEngine
+from reput.errors import DamagedStore, OffsetOutOfRange, RequestRefused, StoreError
+from reput.remoting.connection import Connection
+from reput.remoting.custom_header import optional_whole, text, truth, whole
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.response_code import ResponseCode
+
+__all__ = ["SendBackProcessor"]
+
+# From this version on a broker respects the number of deliveries that a client names.
+MAX_RECONSUME_VERSION = 121
+
+
+class SendBackProcessor:
+    """Any thread may call."""
+
+    def __init__(self, engine: StoreEngine) -> None:
+        self.engine = engine
+
+    def send_back(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer CONSUMER_SEND_MSG_BACK."""
+        del connection
+        fields = request.ext_fields
+        offset = whole(fields, "offset", is_long=True)
+        group = text(fields, "group")
+        level = whole(fields, "delayLevel")
+        times_max = None
+        if request.version >= MAX_RECONSUME_VERSION and "maxReconsumeTimes" in fields:
+            times_max = optional_whole(fields, "maxReconsumeTimes", 0)
+        self.engine.services.groups.require(group)
+        try:
+            with self.engine.read_lock:
+                record = self.engine.reader.store.record_at(offset) if offset >= 0 else None
+        except (DamagedStore, OffsetOutOfRange):
+            record = None
+        if record is None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+        try:
+            send_back(self.engine, group, record, level, times_max, unit_mode=truth(fields, "unitMode"))
+        except StoreError as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        return RemotingCommand(ResponseCode.SUCCESS)

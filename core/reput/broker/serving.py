@@ -1,0 +1,135 @@
+"""serve: the broker's process. It opens the store, serves it until SIGTERM, and leaves it cleanly closed.
+
+    keeper ── sockets, ServeOptions ──▶ serve ── Ready or Failed, by a pipe ──▶ keeper
+
+Source of the order at the end: RocketMQ broker, BrokerController.shutdown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import secrets
+import signal
+import socket
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reput.broker.broker import Broker
+from reput.broker.broker_place import BrokerPlace, remove_broker_place, write_broker_place
+from reput.embedded.store_engine import StoreEngine
+from reput.errors import ReputError
+from reput.process.control.configuration import Configuration
+from reput.store.state.recorded_settings import load_store_settings
+
+__all__ = ["Failed", "Ready", "ServeOptions", "serve"]
+
+logger = logging.getLogger(__name__)
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the keeper tells the broker's process.
+
+    Attributes:
+        listeners: descriptors of the bound sockets.
+        broker, name_server: the addresses that clients reach; None: there is no name server here.
+        given: settings by name.
+        lock_timeout: seconds to wait while another process writes the store.
+    """
+
+    store: str
+    config: str | None
+    assignments: list[str]
+    given: dict[str, Any]
+    listeners: list[int]
+    broker: str
+    name_server: str | None
+    lock_timeout: float = 0.0
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """Clients can connect."""
+
+    pid: int
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The broker could not start: the class of the error, its text and its advice."""
+
+    kind: str
+    text: str
+    advice: str
+
+
+def serve(options: ServeOptions, report: int) -> int:
+    """Serve a store until SIGTERM; return the exit code. `Ready` or `Failed` is written to the descriptor *report*."""
+    directory = Path(options.store)
+    try:
+        engine = open_engine(directory, options)
+    except ReputError as error:
+        tell(report, Failed(type(error).__name__, str(error), error.advice))
+        return 3
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(serve_engine(engine, options, report))
+
+
+def loop_factory() -> Any:
+    """Return what makes the event loop: uvloop's where it is installed, else None."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def open_engine(directory: Path, options: ServeOptions) -> StoreEngine:
+    """Return the open store.
+
+    Raises:
+        ReputError: it cannot be opened.
+    """
+    config = None if options.config is None else Path(options.config)
+    read = partial(load_store_settings, directory, config, options.assignments, **options.given)
+    loaded = read()
+    configuration = Configuration(loaded.settings, lambda: read().settings)
+    return StoreEngine(directory, loaded.settings, "processes", configuration, lock_timeout=options.lock_timeout)
+
+
+async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) -> int:
+    """Serve an open store until SIGTERM, and close it."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    broker = Broker(engine, options.broker, embeds_name_server=options.name_server is not None)
+    place = BrokerPlace(f"reput-broker-{secrets.token_hex(16)}", os.getpid(), options.broker, options.name_server)
+    local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    local.bind(f"\0{place.socket}")
+    for listener in [socket.socket(fileno=descriptor) for descriptor in options.listeners] + [local]:
+        await broker.listen(listener)
+    write_broker_place(engine.directory, place)
+    # What is there now stays: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    tell(report, Ready(os.getpid()))
+    await stop.wait()
+    logger.info("the broker stops: store=%s", engine.directory)
+    await broker.drain()
+    await broker.close()
+    with contextlib.suppress(OSError):
+        remove_broker_place(engine.directory)
+    await asyncio.to_thread(engine.close)
+    return 0
+
+
+def tell(report: int, message: Ready | Failed) -> None:
+    """Tell the keeper, which may be gone."""
+    with contextlib.suppress(OSError):
+        os.write(report, msgspec.json.encode(message) + b"\n")
+        os.close(report)

@@ -1,0 +1,148 @@
+"""`reput serve`: a store on the network, as a RocketMQ broker with a name server beside it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from reput.cli.options import ConfigOption, SetOption, StoreArgument, refuse_address, settings_of
+from reput.cli.output import write_line
+from reput.errors import BrokerError, ConfigError
+
+__all__ = ["EXAMPLE", "serve"]
+
+EXAMPLE = "timeout --preserve-status 3 reput serve store --listen 127.0.0.1:0 --name-server-listen 127.0.0.1:0"
+BACKLOG = 1024
+NAME_SERVER_LISTEN = "127.0.0.1:9876"
+
+
+def serve(
+    store: StoreArgument,
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", metavar="H:P", help="Where clients connect; P 0: any free port. [127.0.0.1:10911]"),
+    ] = None,
+    name_server: Annotated[
+        str | None,
+        typer.Option(
+            "--name-server",
+            metavar="H:P|none",
+            help="Name servers to register with, separated by semicolons, instead of one beside the broker; or none.",
+        ),
+    ] = None,
+    name_server_listen: Annotated[
+        str,
+        typer.Option("--name-server-listen", metavar="H:P", help="Where the name server beside the broker listens."),
+    ] = NAME_SERVER_LISTEN,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without authentication.")
+    ] = False,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+) -> int:
+    """Serve a store on the network until SIGTERM or Ctrl-C. RocketMQ's clients and tools connect to it unchanged.
+
+    One line on stdout says when clients can connect. A broker that dies is started again.
+    """
+    from reput.broker.keeper import Keeper
+    from reput.broker.serving import ServeOptions
+
+    refuse_address(store)
+    settings = settings_of(store, config, assignments).settings
+    host, port = (settings.broker_ip1, settings.listen_port) if listen is None else split_address("--listen", listen)
+    servers = name_server if name_server is not None else settings.namesrv_addr
+    embeds = not servers
+    listeners = [bound("--listen", host, port, insecure)]
+    port = listeners[0].getsockname()[1]
+    advertised = settings.broker_ip1 if listen is None else advertised_address(host, settings.broker_ip1)
+    names = None
+    if embeds:
+        name_host, name_port = split_address("--name-server-listen", name_server_listen)
+        listeners.append(bound("--name-server-listen", name_host, name_port, insecure))
+        names = address_text(name_host, listeners[1].getsockname()[1])
+    given: dict[str, Any] = {"broker_ip1": advertised, "listen_port": port}
+    options = ServeOptions(
+        store=os.fspath(store.absolute()),
+        config=None if config is None else os.fspath(config.absolute()),
+        assignments=assignments or [],
+        given=given,
+        listeners=[listener.fileno() for listener in listeners],
+        broker=address_text(advertised, port),
+        name_server=names,
+    )
+
+    def ready() -> None:
+        write_line(
+            f"ready broker={options.broker} name_server={names or servers} pid={os.getpid()} store={options.store}"
+        )
+        sys.stdout.flush()
+
+    return Keeper(options, listeners, ready).run()
+
+
+def split_address(option: str, text: str) -> tuple[str, int]:
+    """Return host and port.
+
+    Raises:
+        ConfigError: the text is no address.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise ConfigError(f"an address has the form HOST:PORT: {option}={text}")
+    return host.strip("[]"), int(port)
+
+
+def bound(option: str, host: str, port: int, insecure: bool) -> socket.socket:
+    """Return a socket that is bound to an address.
+
+    Raises:
+        ConfigError: the address is not of this machine alone, and nothing protects the broker.
+        BrokerError: it cannot be bound.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError as error:
+        raise BrokerError(f"the address is none of this machine's: {option}={host}:{port} reason={error}") from None
+    if not insecure and not ipaddress.ip_address(address[0]).is_loopback:
+        raise ConfigError(
+            f"anybody could read and write the store from there: {option}={host}:{port}",
+            "Listen on 127.0.0.1, or add --insecure if the network is trusted.",
+        )
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise BrokerError(
+            f"the address cannot be listened on: {option}={host}:{port} reason={error.strerror}",
+            "Stop what listens there, or choose another port; port 0 takes any free one.",
+        ) from None
+    return listener
+
+
+def advertised_address(host: str, configured: str) -> str:
+    """Return the IP address that clients are told, for a broker that listens on *host*."""
+    address = ipaddress.ip_address(socket.gethostbyname(host) if ":" not in host else host)
+    if not address.is_unspecified:
+        return str(address)
+    if not ipaddress.ip_address(configured).is_loopback:
+        return configured
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # No packet is sent: the system only says which of its addresses it would use.
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return configured
+
+
+def address_text(host: str, port: int) -> str:
+    """Return ``host:port``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

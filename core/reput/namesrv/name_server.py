@@ -1,0 +1,306 @@
+"""NameServer: answers the requests of clients, tools and brokers about routes.
+
+Source: RocketMQ namesrv, DefaultRequestProcessor, ClientRequestProcessor and KVConfigManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from reput.errors import RequestRefused
+from reput.namesrv.route_info import ClusterInfo, TopicList
+from reput.namesrv.route_info_manager import (
+    BROKER_TIMEOUT_S,
+    DataVersion,
+    RegisteredTopic,
+    Registration,
+    RouteInfoManager,
+)
+from reput.remoting.connection import Connection
+from reput.remoting.custom_header import optional_whole, text, truth, whole
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.remoting_server import Processor
+from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
+
+__all__ = ["NameServer"]
+
+LOOK_S = 5.0
+SUCCESS = ResponseCode.SUCCESS
+
+encode_json = msgspec.json.Encoder().encode
+
+
+class TopicConfigWrapper(msgspec.Struct, rename="camel"):
+    """The topics of a broker, and their version."""
+
+    data_version: DataVersion = DataVersion()
+    topic_config_table: dict[str, RegisteredTopic] = {}
+
+
+class RegisterBrokerBody(msgspec.Struct, rename="camel"):
+    """The body of REGISTER_BROKER."""
+
+    topic_config_serialize_wrapper: TopicConfigWrapper = msgspec.field(default_factory=TopicConfigWrapper)
+
+
+decode_registration = msgspec.json.Decoder(RegisterBrokerBody).decode
+decode_data_version = msgspec.json.Decoder(DataVersion).decode
+
+
+class NameServer:
+    """One name server. Used in the thread of its loop only."""
+
+    def __init__(self, routes: RouteInfoManager) -> None:
+        self.routes = routes
+        self.kv_configs: dict[str, dict[str, str]] = {}
+        self.loop = asyncio.get_running_loop()
+        self.timer = self.loop.call_later(LOOK_S, self.look)
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return what answers each request."""
+        table: dict[int, Callable[[RemotingCommand, Connection], RemotingCommand | None]] = {
+            RequestCode.PUT_KV_CONFIG: self.put_kv_config,
+            RequestCode.GET_KV_CONFIG: self.get_kv_config,
+            RequestCode.DELETE_KV_CONFIG: self.delete_kv_config,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.kv_list,
+            RequestCode.REGISTER_BROKER: self.register_broker,
+            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+        }
+        return {code: Processor(process) for code, process in table.items()}
+
+    def look(self) -> None:
+        """Drop the brokers that have been silent for too long."""
+        self.timer = self.loop.call_later(LOOK_S, self.look)
+        self.routes.drop_silent()
+
+    def close(self) -> None:
+        """End the looks for silent brokers."""
+        self.timer.cancel()
+
+    # Routes.
+
+    def route(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_ROUTEINFO_BY_TOPIC."""
+        del connection
+        topic = text(request.ext_fields, "topic")
+        route = self.routes.route(topic)
+        if route is None:
+            return RemotingCommand(
+                ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic route info in name server for the topic: {topic}"
+            )
+        return RemotingCommand(SUCCESS, body=encode_json(route))
+
+    def cluster_info(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_BROKER_CLUSTER_INFO."""
+        del request, connection
+        info: ClusterInfo = self.routes.cluster_info()
+        return RemotingCommand(SUCCESS, body=encode_json(info))
+
+    def all_topics(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
+        del request, connection
+        return topic_list(list(self.routes.topics))
+
+    def topics_by_cluster(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_TOPICS_BY_CLUSTER."""
+        del connection
+        return topic_list(self.routes.topics_of_cluster(text(request.ext_fields, "cluster")))
+
+    def system_topics(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_SYSTEM_TOPIC_LIST_FROM_NS: the names of clusters and brokers, and a broker that knows the rest."""
+        del request, connection
+        names = [name for cluster, brokers in self.routes.clusters.items() for name in (cluster, *brokers)]
+        address = next(
+            (address for data in self.routes.brokers.values() for address in data.broker_addrs.values()), None
+        )
+        return topic_list(names, address)
+
+    def wipe_write_perm(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer WIPE_WRITE_PERM_OF_BROKER."""
+        del connection
+        count = self.routes.set_write_perm(text(request.ext_fields, "brokerName"), False)
+        return RemotingCommand(SUCCESS, {"wipeTopicCount": str(count)})
+
+    def add_write_perm(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer ADD_WRITE_PERM_OF_BROKER."""
+        del connection
+        count = self.routes.set_write_perm(text(request.ext_fields, "brokerName"), True)
+        return RemotingCommand(SUCCESS, {"addTopicCount": str(count)})
+
+    def delete_topic(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer DELETE_TOPIC_IN_NAMESRV."""
+        del connection
+        self.routes.delete_topic(text(request.ext_fields, "topic"), request.ext_fields.get("clusterName", ""))
+        return RemotingCommand(SUCCESS)
+
+    # Brokers.
+
+    def register_broker(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer REGISTER_BROKER."""
+        fields = request.ext_fields
+        body = request.body_bytes
+        crc = optional_whole(fields, "bodyCrc32", 0)
+        if crc and crc32(body) & 0x7FFFFFFF != crc:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"crc32 not match: crc32={crc}")
+        if truth(fields, "compressed"):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"a compressed registration is not supported: body_size={len(body)}",
+                "Set compressedRegister=false at the broker.",
+            )
+        wrapper = registered(body).topic_config_serialize_wrapper if body else None
+        topics = None
+        if wrapper is not None:
+            topics = {
+                name: msgspec.structs.replace(topic, topic_name=name)
+                for name, topic in wrapper.topic_config_table.items()
+            }
+        timeout_ms = optional_whole(fields, "heartbeatTimeoutMillis", 0, is_long=True)
+        registration = Registration(
+            text(fields, "clusterName"),
+            text(fields, "brokerName"),
+            whole(fields, "brokerId", is_long=True),
+            text(fields, "brokerAddr"),
+            fields.get("haServerAddr", ""),
+            topics,
+            DataVersion() if wrapper is None else wrapper.data_version,
+            truth(fields, "enableActingMaster"),
+            timeout_ms / 1000 if timeout_ms > 0 else BROKER_TIMEOUT_S,
+            connection,
+        )
+        ha_address, master = self.routes.register(registration)
+        answer = {"haServerAddr": ha_address, "masterAddr": master} if master else {}
+        return RemotingCommand(SUCCESS, answer, encode_json({"table": self.kv_configs.get("ORDER_TOPIC_CONFIG", {})}))
+
+    def unregister_broker(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer UNREGISTER_BROKER."""
+        fields = request.ext_fields
+        address = text(fields, "brokerAddr")
+        live = self.routes.live.get(address)
+        if live is not None and live.registration.connection is None:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"the broker beside this name server cannot be removed: address={address}"
+            )
+        del connection
+        self.routes.unregister(
+            text(fields, "clusterName"),
+            text(fields, "brokerName"),
+            whole(fields, "brokerId", is_long=True),
+            address,
+        )
+        return RemotingCommand(SUCCESS)
+
+    def query_data_version(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer QUERY_DATA_VERSION."""
+        del connection
+        try:
+            version = decode_data_version(request.body_bytes or b"{}")
+        except msgspec.MsgspecError as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is no data version: error={error}") from None
+        address = text(request.ext_fields, "brokerAddr")
+        changed = self.routes.has_changed(address, version)
+        live = self.routes.live.get(address)
+        body = b"" if live is None else encode_json(live.registration.data_version)
+        return RemotingCommand(SUCCESS, {"changed": "true" if changed else "false"}, body)
+
+    def broker_heartbeat(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer BROKER_HEARTBEAT."""
+        del connection
+        self.routes.heartbeat(text(request.ext_fields, "brokerAddr"))
+        return RemotingCommand(SUCCESS)
+
+    def member_group(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_BROKER_MEMBER_GROUP: the brokers of one name."""
+        del connection
+        cluster, name = text(request.ext_fields, "clusterName"), text(request.ext_fields, "brokerName")
+        data = self.routes.brokers.get(name)
+        addresses = {} if data is None else data.broker_addrs
+        body = {"brokerMemberGroup": {"brokerAddrs": addresses, "brokerName": name, "cluster": cluster}}
+        return RemotingCommand(SUCCESS, body=encode_json(body))
+
+    def register_topic(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer REGISTER_TOPIC_IN_NAMESRV: one topic of a broker over the connection it registered with."""
+        topic = text(request.ext_fields, "topic")
+        live = [
+            broker.registration for broker in self.routes.live.values() if broker.registration.connection is connection
+        ]
+        if not live:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no broker has registered here: topic={topic}")
+        try:
+            found = msgspec.json.decode(request.body_bytes or b"{}")
+            queues = msgspec.convert(found.get("queueDatas") or [], list[RegisteredTopic])
+        except (msgspec.MsgspecError, AttributeError) as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is no route: error={error}") from None
+        for queue in queues:
+            self.routes.set_topic(live[0].broker_name, msgspec.structs.replace(queue, topic_name=topic))
+        return RemotingCommand(SUCCESS)
+
+    # Keys and values.
+
+    def put_kv_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer PUT_KV_CONFIG."""
+        del connection
+        fields = request.ext_fields
+        namespace, key, value = text(fields, "namespace"), text(fields, "key"), text(fields, "value")
+        self.kv_configs.setdefault(namespace, {})[key] = value
+        return RemotingCommand(SUCCESS)
+
+    def get_kv_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_KV_CONFIG."""
+        del connection
+        namespace, key = text(request.ext_fields, "namespace"), text(request.ext_fields, "key")
+        value = self.kv_configs.get(namespace, {}).get(key)
+        if value is None:
+            remark = f"No config item, Namespace: {namespace} Key: {key}"
+            return RemotingCommand(ResponseCode.QUERY_NOT_FOUND, remark=remark)
+        return RemotingCommand(SUCCESS, {"value": value})
+
+    def delete_kv_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer DELETE_KV_CONFIG."""
+        del connection
+        namespace, key = text(request.ext_fields, "namespace"), text(request.ext_fields, "key")
+        self.kv_configs.get(namespace, {}).pop(key, None)
+        return RemotingCommand(SUCCESS)
+
+    def kv_list(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_KVLIST_BY_NAMESPACE."""
+        del connection
+        namespace = text(request.ext_fields, "namespace")
+        found = self.kv_configs.get(namespace)
+        if found is None:
+            return RemotingCommand(ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")
+        return RemotingCommand(SUCCESS, body=encode_json({"table": found}))
+
+
+def topic_list(topics: list[str], broker_address: str | None = None) -> RemotingCommand:
+    """Return the answer that names *topics*."""
+    return RemotingCommand(SUCCESS, body=encode_json(TopicList(broker_address, topics)))
+
+
+def registered(body: bytes) -> RegisterBrokerBody:
+    """Return what a broker registers.
+
+    Raises:
+        RequestRefused: SYSTEM_ERROR; the body is something else.
+    """
+    try:
+        return decode_registration(body)
+    except msgspec.MsgspecError as error:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is no registration: error={error}") from None

@@ -1,0 +1,263 @@
+"""RouteInfoManager: the brokers that have registered, and the queues that they have of each topic.
+
+    topic ──▶ broker name ──▶ QueueData          broker name ──▶ BrokerData: addresses by id
+                                                 address ──▶ LiveBroker: when it registered last, and over what
+
+A broker is dropped when its connection ends, or after it has not registered for too long.
+
+Source: RocketMQ namesrv, RouteInfoManager.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from reput.errors import RequestRefused
+from reput.namesrv.route_info import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from reput.remoting.connection import Connection
+from reput.remoting.response_code import ResponseCode
+
+__all__ = ["BROKER_TIMEOUT_S", "DataVersion", "RegisteredTopic", "Registration", "RouteInfoManager"]
+
+BROKER_TIMEOUT_S = 120.0
+MASTER_ID = 0
+PERM_WRITE = 2
+
+logger = logging.getLogger(__name__)
+
+
+class DataVersion(msgspec.Struct, rename="camel", frozen=True):
+    """The version of a broker's topics; it changes with each of their changes."""
+
+    counter: int = 0
+    state_version: int = 0
+    timestamp: int = 0
+
+
+class RegisteredTopic(msgspec.Struct, rename="camel", frozen=True):
+    """One topic as a broker registers it."""
+
+    topic_name: str = ""
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_sys_flag: int = 0
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """What a broker registers.
+
+    Attributes:
+        topics: by name; None: they have not changed.
+        timeout: seconds until it is dropped without another registration.
+        connection: what it came over; None: the broker is in this process, and is never dropped.
+    """
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_address: str = ""
+    topics: dict[str, RegisteredTopic] | None = None
+    data_version: DataVersion = DataVersion()
+    enable_acting_master: bool = False
+    timeout: float = BROKER_TIMEOUT_S
+    connection: Connection | None = None
+
+
+class LiveBroker:
+    """A broker that has registered."""
+
+    __slots__ = ("registered_at", "registration")
+
+    def __init__(self, registration: Registration, registered_at: float) -> None:
+        self.registration = registration
+        self.registered_at = registered_at
+
+
+class RouteInfoManager:
+    """The routes of one name server. Used in the thread of its loop only.
+
+    Args:
+        monotonic: returns seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.monotonic = monotonic
+        self.topics: dict[str, dict[str, QueueData]] = {}
+        self.brokers: dict[str, BrokerData] = {}
+        self.clusters: dict[str, dict[str, None]] = {}
+        # By address.
+        self.live: dict[str, LiveBroker] = {}
+
+    # Brokers.
+
+    def register(self, registration: Registration) -> tuple[str, str]:
+        """Take in a broker, or what has changed of it; return the HA address and the address of its master, or "".
+
+        Raises:
+            RequestRefused: SYSTEM_ERROR; its name is that of the broker in this process, or of another cluster's.
+        """
+        name, address = registration.broker_name, registration.address
+        data = self.brokers.get(name)
+        self.refuse_stranger(registration, data)
+        if data is None:
+            data = self.brokers[name] = BrokerData({}, name, registration.cluster)
+            logger.info("a broker has registered: broker_name=%s address=%s", name, address)
+        data.enable_acting_master = registration.enable_acting_master
+        self.clusters.setdefault(registration.cluster, {})[name] = None
+        broker_id = str(registration.broker_id)
+        for other_id, other in list(data.broker_addrs.items()):
+            # A broker that comes back as another of its name's, or an address that a former broker had.
+            if (other == address) != (other_id == broker_id):
+                del data.broker_addrs[other_id]
+                self.live.pop(other, None)
+        data.broker_addrs[broker_id] = address
+        known = self.live.get(address)
+        self.live[address] = LiveBroker(registration, self.monotonic())
+        is_prime = registration.broker_id == min(map(int, data.broker_addrs))
+        if registration.topics is not None and is_prime:
+            has_changed = known is None or known.registration.data_version != registration.data_version
+            if has_changed or not any(name in queues for queues in self.topics.values()):
+                self.replace_topics(name, registration.topics.values())
+        master = data.broker_addrs.get(str(MASTER_ID), "")
+        if registration.broker_id == MASTER_ID or not master:
+            return "", ""
+        return self.live[master].registration.ha_address if master in self.live else "", master
+
+    def refuse_stranger(self, registration: Registration, data: BrokerData | None) -> None:
+        """Refuse a broker that would take the place of another.
+
+        Raises:
+            RequestRefused: SYSTEM_ERROR; it would.
+        """
+        name = registration.broker_name
+        if data is None:
+            return
+        if data.cluster != registration.cluster:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"a broker of this name is in another cluster: broker_name={name!r} cluster={data.cluster!r}",
+                "Give the broker another name.",
+            )
+        own = self.live.get(data.broker_addrs.get(str(registration.broker_id), ""))
+        if own is not None and own.registration.connection is None and registration.connection is not None:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"this name and id belong to the broker beside this name server: broker_name={name!r} "
+                f"broker_id={registration.broker_id}",
+                "Give the broker another name.",
+            )
+
+    def replace_topics(self, broker_name: str, topics: Iterable[RegisteredTopic]) -> None:
+        """Set the topics of a broker to *topics*."""
+        wanted = {topic.topic_name: topic for topic in topics}
+        for name in [name for name, queues in self.topics.items() if broker_name in queues and name not in wanted]:
+            self.remove_topic(name, broker_name)
+        for topic in wanted.values():
+            self.set_topic(broker_name, topic)
+
+    def set_topic(self, broker_name: str, topic: RegisteredTopic) -> None:
+        """Add or change one topic of a broker."""
+        self.topics.setdefault(topic.topic_name, {})[broker_name] = QueueData(
+            broker_name, topic.perm, topic.read_queue_nums, topic.topic_sys_flag, topic.write_queue_nums
+        )
+
+    def remove_topic(self, topic: str, broker_name: str) -> None:
+        """Forget that a broker has a topic."""
+        queues = self.topics.get(topic, {})
+        queues.pop(broker_name, None)
+        if not queues:
+            self.topics.pop(topic, None)
+
+    def unregister(self, cluster: str, broker_name: str, broker_id: int, address: str) -> None:
+        """Drop a broker that says it goes. One that is not known is none."""
+        del cluster
+        data = self.brokers.get(broker_name)
+        if data is None or data.broker_addrs.get(str(broker_id)) != address:
+            return
+        logger.info("a broker has gone: broker_name=%s address=%s", broker_name, address)
+        self.live.pop(address, None)
+        del data.broker_addrs[str(broker_id)]
+        if data.broker_addrs:
+            return
+        del self.brokers[broker_name]
+        names = self.clusters.get(data.cluster, {})
+        names.pop(broker_name, None)
+        if not names:
+            self.clusters.pop(data.cluster, None)
+        self.replace_topics(broker_name, ())
+
+    def connection_lost(self, connection: Connection) -> None:
+        """Drop the brokers that had registered over *connection*."""
+        for broker in [broker for broker in self.live.values() if broker.registration.connection is connection]:
+            self.drop(broker.registration)
+
+    def drop_silent(self) -> None:
+        """Drop the brokers that have not registered for too long."""
+        now = self.monotonic()
+        for broker in list(self.live.values()):
+            registration = broker.registration
+            if registration.connection is not None and now - broker.registered_at > registration.timeout:
+                self.drop(registration)
+
+    def drop(self, registration: Registration) -> None:
+        """Drop a broker that is gone."""
+        self.unregister(registration.cluster, registration.broker_name, registration.broker_id, registration.address)
+
+    def heartbeat(self, address: str) -> None:
+        """Keep a broker for another while."""
+        broker = self.live.get(address)
+        if broker is not None:
+            broker.registered_at = self.monotonic()
+
+    def has_changed(self, address: str, data_version: DataVersion) -> bool:
+        """Return whether a broker has to register its topics again; if not, it is kept for another while."""
+        broker = self.live.get(address)
+        if broker is None or broker.registration.data_version != data_version:
+            return True
+        self.heartbeat(address)
+        return False
+
+    # Questions.
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """Return where a topic is; None: no broker that is there has it."""
+        queues = self.topics.get(topic)
+        if queues is None:
+            return None
+        brokers = [self.brokers[name] for name in queues if name in self.brokers]
+        if not brokers:
+            return None
+        return TopicRouteData(brokers, {}, list(queues.values()))
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return all brokers."""
+        return ClusterInfo(self.brokers, {cluster: list(names) for cluster, names in self.clusters.items()})
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Return the topics that brokers of a cluster have."""
+        names = self.clusters.get(cluster, {}).keys()
+        return [topic for topic, queues in self.topics.items() if not names.isdisjoint(queues)]
+
+    def set_write_perm(self, broker_name: str, writable: bool) -> int:
+        """Let clients write to a broker, or not; return the number of topics. It holds until its topics change."""
+        count = 0
+        for queues in self.topics.values():
+            queue = queues.get(broker_name)
+            if queue is not None:
+                perm = queue.perm | PERM_WRITE if writable else queue.perm & ~PERM_WRITE
+                queues[broker_name] = msgspec.structs.replace(queue, perm=perm)
+                count += 1
+        return count
+
+    def delete_topic(self, topic: str, cluster: str = "") -> None:
+        """Forget a topic, or what the brokers of one cluster have of it."""
+        if not cluster:
+            self.topics.pop(topic, None)
+            return
+        for name in list(self.clusters.get(cluster, {})):
+            self.remove_topic(topic, name)
