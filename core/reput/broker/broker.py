@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from reput.broker.broker_topics import BrokerTopics
 from reput.broker.client_manage import ClientManageProcessor
 from reput.broker.clients import Clients, ConsumerGroupChannels
 from reput.broker.consumer_offsets import ConsumerOffsetProcessor
 from reput.broker.end_transaction import EndTransactionProcessor
+from reput.broker.name_server_registration import NameServerRegistration
 from reput.broker.pending_puts import PendingPuts
 from reput.broker.pull_message import PullMessageProcessor
 from reput.broker.rebalance_locks import RebalanceLocks
@@ -43,8 +44,20 @@ logger = logging.getLogger(__name__)
 class Broker:
     """Used in the thread of its loop only."""
 
-    def __init__(self, engine: StoreEngine, address: str, *, embeds_name_server: bool = True) -> None:
-        """Prepare to serve *engine*, whose clients reach it at *address*, ``host:port``."""
+    def __init__(
+        self,
+        engine: StoreEngine,
+        address: str,
+        *,
+        embeds_name_server: bool = True,
+        name_servers: Sequence[str] = (),
+    ) -> None:
+        """Prepare to serve *engine*, whose clients reach it at *address*, ``host:port``.
+
+        Args:
+            embeds_name_server: answer the requests of a name server, too.
+            name_servers: addresses of name servers to register with.
+        """
         self.engine = engine
         self.settings = engine.settings
         self.address = address
@@ -70,6 +83,7 @@ class Broker:
         self.send_backs = SendBackProcessor(engine)
         self.routes = RouteInfoManager(self.loop.time)
         self.name_server = NameServer(self.routes) if embeds_name_server else None
+        self.registration = NameServerRegistration(name_servers, address, self.settings, services.managers.topics)
         services.topics.on_change = self.topic_changed
         self.server = RemotingServer(self.processors(), on_closed=self.connection_lost)
         self.timer = self.loop.call_later(CLIENT_LOOK_S, self.look)
@@ -106,6 +120,10 @@ class Broker:
             RequestCode.END_TRANSACTION: Processor(self.transactions.end, in_thread=True),
         }
         return table if self.name_server is None else {**self.name_server.processors(), **table}
+
+    async def start(self) -> None:
+        """Register with the name servers elsewhere."""
+        await self.registration.start()
 
     async def listen(self, listener: socket.socket) -> None:
         """Accept connections on a socket that is bound."""
@@ -158,12 +176,19 @@ class Broker:
             self.routes.remove_topic(topic, self.settings.broker_name)
         else:
             self.routes.set_topic(self.settings.broker_name, registered_topic(config))
+        self.registration.topic_changed()
 
     # The end.
 
     async def drain(self) -> None:
-        """Take no further messages, and answer those that were taken."""
+        """Take no further messages, send clients to other brokers, and answer what was taken."""
+        self.sends.is_draining = True
         await self.server.stop_listening()
+        await self.registration.end()
+        settings = self.settings
+        self.routes.unregister(settings.broker_name, settings.broker_id, self.address)
+        await self.puts.settled()
+        await self.server.settled()
 
     async def close(self) -> None:
         """Stop accepting, answer what was asked, and end all connections. The store stays open."""

@@ -67,6 +67,13 @@ class PendingPuts:
             answer(outcome)
         self.appender.put_statistics.note(self.appender.monotonic() - begin, len(messages))
 
+    async def settled(self) -> None:
+        """Return once every message that was taken is stored, and on disk if its sender waits for that."""
+        while self.messages:
+            await asyncio.sleep(0)
+        if self.writer.sync_flush and self.writer.durable < self.writer.appended:
+            await self.engine.grouped_puts().waits.wait(self.writer.appended)
+
     def put_batch(
         self, messages: list[Message], answer: Callable[[list[PutMessageResult]], None], *, waits: bool
     ) -> None:

@@ -121,6 +121,7 @@ class SendMessageProcessor:
     ) -> None:
         """*half_stored* is called, in a thread, with the producer group of a half message."""
         self.half_stored = half_stored
+        self.is_draining = False
         self.engine = engine
         self.settings = engine.settings
         self.services = engine.services
@@ -133,6 +134,8 @@ class SendMessageProcessor:
 
     def send(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
         """Answer SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+        if self.is_draining:
+            raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker stops")
         header = SendHeader.of(request)
         config = self.checked_topic(header)
         queue_id = header.queue_id

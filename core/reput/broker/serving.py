@@ -39,6 +39,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         listeners: descriptors of the bound sockets.
         broker, name_server: the addresses that clients reach; None: there is no name server here.
+        name_servers: addresses of those to register with.
         given: settings by name.
         lock_timeout: seconds to wait while another process writes the store.
     """
@@ -50,6 +51,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     listeners: list[int]
     broker: str
     name_server: str | None
+    name_servers: list[str] = []
     lock_timeout: float = 0.0
 
 
@@ -107,13 +109,19 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(engine, options.broker, embeds_name_server=options.name_server is not None)
+    broker = Broker(
+        engine,
+        options.broker,
+        embeds_name_server=options.name_server is not None,
+        name_servers=options.name_servers,
+    )
     place = BrokerPlace(f"reput-broker-{secrets.token_hex(16)}", os.getpid(), options.broker, options.name_server)
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     local.bind(f"\0{place.socket}")
     for listener in [socket.socket(fileno=descriptor) for descriptor in options.listeners] + [local]:
         await broker.listen(listener)
     write_broker_place(engine.directory, place)
+    await broker.start()
     # What is there now stays: the collector need not look at it again and again.
     gc.collect()
     gc.freeze()

@@ -18,6 +18,7 @@ __all__ = ["EXAMPLE", "serve"]
 
 EXAMPLE = "timeout --preserve-status 3 reput serve store --listen 127.0.0.1:0 --name-server-listen 127.0.0.1:0"
 BACKLOG = 1024
+FAST_PORT_DISTANCE = 2
 NAME_SERVER_LISTEN = "127.0.0.1:9876"
 
 
@@ -50,21 +51,27 @@ def serve(
     One line on stdout says when clients can connect. A broker that dies is started again.
     """
     from reput.broker.keeper import Keeper
+    from reput.broker.name_server_registration import split_addresses
     from reput.broker.serving import ServeOptions
 
     refuse_address(store)
     settings = settings_of(store, config, assignments).settings
     host, port = (settings.broker_ip1, settings.listen_port) if listen is None else split_address("--listen", listen)
-    servers = name_server if name_server is not None else settings.namesrv_addr
-    embeds = not servers
+    named = settings.namesrv_addr if name_server is None else name_server
+    servers = [] if named == "none" else split_addresses(named)
+    for server in servers:
+        split_address("--name-server", server)
     listeners = [bound("--listen", host, port, insecure)]
+    if port > FAST_PORT_DISTANCE:
+        # Clients with the VIP channel send there.
+        listeners.append(bound("--listen", host, port - FAST_PORT_DISTANCE, insecure))
     port = listeners[0].getsockname()[1]
     advertised = settings.broker_ip1 if listen is None else advertised_address(host, settings.broker_ip1)
     names = None
-    if embeds:
+    if not named:
         name_host, name_port = split_address("--name-server-listen", name_server_listen)
         listeners.append(bound("--name-server-listen", name_host, name_port, insecure))
-        names = address_text(name_host, listeners[1].getsockname()[1])
+        names = address_text(name_host, listeners[-1].getsockname()[1])
     given: dict[str, Any] = {"broker_ip1": advertised, "listen_port": port}
     options = ServeOptions(
         store=os.fspath(store.absolute()),
@@ -74,11 +81,13 @@ def serve(
         listeners=[listener.fileno() for listener in listeners],
         broker=address_text(advertised, port),
         name_server=names,
+        name_servers=servers,
     )
 
     def ready() -> None:
         write_line(
-            f"ready broker={options.broker} name_server={names or servers} pid={os.getpid()} store={options.store}"
+            f"ready broker={options.broker} name_server={names or ';'.join(servers) or 'none'} "
+            f"pid={os.getpid()} store={options.store}"
         )
         sys.stdout.flush()
 

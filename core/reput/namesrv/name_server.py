@@ -199,12 +199,7 @@ class NameServer:
                 ResponseCode.NO_PERMISSION, f"the broker beside this name server cannot be removed: address={address}"
             )
         del connection
-        self.routes.unregister(
-            text(fields, "clusterName"),
-            text(fields, "brokerName"),
-            whole(fields, "brokerId", is_long=True),
-            address,
-        )
+        self.routes.unregister(text(fields, "brokerName"), whole(fields, "brokerId", is_long=True), address)
         return RemotingCommand(SUCCESS)
 
     def query_data_version(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:

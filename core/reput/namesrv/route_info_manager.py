@@ -173,9 +173,8 @@ class RouteInfoManager:
         if not queues:
             self.topics.pop(topic, None)
 
-    def unregister(self, cluster: str, broker_name: str, broker_id: int, address: str) -> None:
-        """Drop a broker that says it goes. One that is not known is none."""
-        del cluster
+    def unregister(self, broker_name: str, broker_id: int, address: str) -> None:
+        """Drop a broker that goes, if it is known."""
         data = self.brokers.get(broker_name)
         if data is None or data.broker_addrs.get(str(broker_id)) != address:
             return
@@ -206,7 +205,7 @@ class RouteInfoManager:
 
     def drop(self, registration: Registration) -> None:
         """Drop a broker that is gone."""
-        self.unregister(registration.cluster, registration.broker_name, registration.broker_id, registration.address)
+        self.unregister(registration.broker_name, registration.broker_id, registration.address)
 
     def heartbeat(self, address: str) -> None:
         """Keep a broker for another while."""

@@ -32,6 +32,7 @@ IDLE_LOOK_S = 10.0
 BACKLOG = 1024
 THREADS = 4
 WAITING_MAX = 1000
+SETTLE_MAX_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class RemotingServer:
         self.limits = Limits()
         self.servers: list[asyncio.Server] = []
         self.executor = ThreadPoolExecutor(THREADS, "reput-request")
-        self.waiting_count = 0
+        self.waiting: set[asyncio.Future[RemotingCommand | None]] = set()
         self.timer = self.loop.call_later(IDLE_LOOK_S, self.close_idle)
 
     async def listen(self, listener: socket.socket) -> None:
@@ -142,20 +143,20 @@ class RemotingServer:
 
     def handle_in_thread(self, processor: Processor, connection: Connection, request: RemotingCommand) -> None:
         """Answer one request in a thread, unless too many wait for one."""
-        if self.waiting_count >= WAITING_MAX:
+        if len(self.waiting) >= WAITING_MAX:
             response = RemotingCommand(
                 ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while"
             )
             connection.respond(request, response)
             return
-        self.waiting_count += 1
         future = self.loop.run_in_executor(self.executor, self.processed, processor, connection, request)
 
         def done(answered: asyncio.Future[RemotingCommand | None]) -> None:
-            self.waiting_count -= 1
+            self.waiting.discard(answered)
             if not answered.cancelled():
                 self.finish(connection, request, answered.result())
 
+        self.waiting.add(future)
         future.add_done_callback(done)
 
     # The end.
@@ -165,6 +166,11 @@ class RemotingServer:
         for server in self.servers:
             server.close()
         self.servers.clear()
+
+    async def settled(self) -> None:
+        """Return once the requests that run in threads are answered, or after `SETTLE_MAX_S`."""
+        if self.waiting:
+            await asyncio.wait(set(self.waiting), timeout=SETTLE_MAX_S)
 
     async def close(self) -> None:
         """End all connections, after what is to be sent to them."""

@@ -1,0 +1,139 @@
+"""NameServerRegistration: keeps this broker known to name servers elsewhere.
+
+    start ──▶ REGISTER_BROKER to all ── every 30 s, and soon after topics have changed ──▶ … ──▶ UNREGISTER_BROKER
+
+A name server that cannot be reached is asked again with the next round; the others are not held up.
+
+Source: RocketMQ broker, BrokerOuterAPI.registerBrokerAll and BrokerController.registerBrokerAll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from reput.errors import ReputError
+from reput.remoting.remoting_client import RemotingClient
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
+from reput.settings import Settings
+from reput.store.config.topic_config_manager import TopicConfigManager
+
+__all__ = ["NameServerRegistration", "split_addresses"]
+
+INTERVAL_S = 30.0
+# Several topics that are created at once are registered together.
+CHANGE_PAUSE_S = 0.02
+TIMEOUT_S = 6.0
+FIRST_TIMEOUT_S = 3.0
+# RocketMQ's slaves connect there; the port beside that of clients.
+HA_PORT_DISTANCE = 1
+
+logger = logging.getLogger(__name__)
+
+
+class NameServerRegistration:
+    """Used in the thread of the broker's loop only."""
+
+    def __init__(self, addresses: Sequence[str], address: str, settings: Settings, topics: TopicConfigManager) -> None:
+        """*addresses*: of the name servers; *address*: of this broker."""
+        self.addresses = addresses
+        self.settings = settings
+        self.topics = topics
+        host, _, port = address.rpartition(":")
+        self.fields = {
+            "brokerAddr": address,
+            "brokerId": str(settings.broker_id),
+            "brokerName": settings.broker_name,
+            "clusterName": settings.broker_cluster_name,
+        }
+        self.ha_address = f"{host}:{int(port) + HA_PORT_DISTANCE}"
+        self.client = RemotingClient()
+        # Why each name server has refused last, so that a reason is logged once.
+        self.refusals: dict[str, str] = {}
+        self.changed = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Register at all name servers, and keep registering."""
+        await self.register(FIRST_TIMEOUT_S)
+        self.task = asyncio.get_running_loop().create_task(self.keep_registering())
+
+    def topic_changed(self) -> None:
+        """Register again soon: topics have changed."""
+        self.changed.set()
+
+    async def keep_registering(self) -> None:
+        """Register every `INTERVAL_S`, and after each change."""
+        while True:
+            try:
+                async with asyncio.timeout(INTERVAL_S):
+                    await self.changed.wait()
+                await asyncio.sleep(CHANGE_PAUSE_S)
+            except TimeoutError:
+                pass
+            self.changed.clear()
+            await self.register(TIMEOUT_S)
+
+    async def register(self, timeout: float) -> None:
+        """Register once at all name servers."""
+        body = self.body()
+        fields = {
+            **self.fields,
+            "haServerAddr": self.ha_address,
+            "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
+            "compressed": "false",
+        }
+        await asyncio.gather(
+            *(
+                self.tell(address, RemotingCommand(RequestCode.REGISTER_BROKER, fields, body), timeout)
+                for address in self.addresses
+            )
+        )
+
+    def body(self) -> bytes:
+        """Return the topics of this broker, as JSON."""
+        manager = self.topics
+        with manager.lock:
+            version = manager.data_version.to_fields()
+            table = {name: config.to_fields() for name, config in manager.entries.items()}
+        wrapper = {"dataVersion": version, "topicConfigTable": table}
+        return msgspec.json.encode({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+
+    async def tell(self, address: str, command: RemotingCommand, timeout: float) -> None:
+        """Send one request to one name server, and log what is new about its answer."""
+        try:
+            async with asyncio.timeout(timeout):
+                answer = await self.client.invoke(address, command, timeout)
+        except (ReputError, TimeoutError) as error:
+            refusal = str(error) or f"no answer in time: timeout_s={timeout:g}"
+        else:
+            refusal = "" if answer.code == ResponseCode.SUCCESS else f"code={answer.code} remark={answer.remark!r}"
+        former = self.refusals.get(address)
+        self.refusals[address] = refusal
+        if refusal and refusal != former:
+            logger.warning("a name server does not take this broker: name_server=%s reason=%s", address, refusal)
+        elif not refusal and former != "":
+            logger.info("the broker is registered: name_server=%s broker=%s", address, self.fields["brokerAddr"])
+
+    async def end(self) -> None:
+        """Unregister, so that clients go to other brokers, and end the connections."""
+        if self.task is not None:
+            self.task.cancel()
+        await asyncio.gather(
+            *(
+                self.tell(address, RemotingCommand(RequestCode.UNREGISTER_BROKER, self.fields), FIRST_TIMEOUT_S)
+                for address in self.addresses
+            )
+        )
+        await self.client.close()
+
+
+def split_addresses(text: str) -> list[str]:
+    """Return the addresses of ``host:port;host:port``."""
+    return [address.strip() for address in text.replace(",", ";").split(";") if address.strip()]
