@@ -33,7 +33,7 @@ class PendingPuts:
         self.writer = engine.writer
         self.appender = engine.writer.appender
         self.loop = asyncio.get_running_loop()
-        self.messages: list[Message] = []
+        self.messages: list[Message | None] = []
         self.prepared: list[Prepared] = []
         self.answers: list[Callable[[Outcome], None]] = []
 
@@ -47,7 +47,12 @@ class PendingPuts:
             MessageIllegal: it breaks a limit.
             StoreBusy: another put is stuck.
         """
-        message, prepared = self.appender.admit(message)
+        self.add(*self.appender.admit(message), answer, waits=waits)
+
+    def add(
+        self, message: Message | None, prepared: Prepared, answer: Callable[[Outcome], None], *, waits: bool
+    ) -> None:
+        """As `put`, for a message that is encoded; *message* is None if there was none."""
         if waits and self.writer.sync_flush:
             future = self.engine.grouped_puts().put(message, prepared)
             future.add_done_callback(lambda done: answer(outcome_of(done)))
@@ -74,15 +79,10 @@ class PendingPuts:
         if self.writer.sync_flush and self.writer.durable < self.writer.appended:
             await self.engine.grouped_puts().waits.wait(self.writer.appended)
 
-    def put_batch(
-        self, messages: list[Message], answer: Callable[[list[PutMessageResult]], None], *, waits: bool
+    def answer_batch(
+        self, results: list[PutMessageResult], answer: Callable[[list[PutMessageResult]], None], *, waits: bool
     ) -> None:
-        """Store *messages* as one unit, and call *answer* in the loop; arguments and errors as of `put`.
-
-        Raises:
-            StoreError: not all of them could be stored.
-        """
-        results = self.appender.append_batch(messages)
+        """Call *answer* in the loop with the results of messages that are stored; *waits* as of `put`."""
         if not (waits and self.writer.sync_flush):
             answer(results)
             return

@@ -16,7 +16,8 @@ import msgspec
 
 from reput.broker.clients import ClientChannel, Clients
 from reput.broker.pending_puts import Outcome, PendingPuts
-from reput.broker.send_message import SendHeader, SendMessageProcessor, parse_properties
+from reput.broker.send_message import SendMessageProcessor
+from reput.broker.sent_message import SendHeader, parse_properties
 from reput.errors import ReputError
 from reput.remoting.connection import Connection
 from reput.remoting.remoting_command import RemotingCommand
@@ -113,7 +114,7 @@ class ReplyMessageProcessor:
             "reconsumeTimes": str(header.reconsume_times),
             "unitMode": "true" if header.unit_mode else "false",
             "bornHost": "/" + decode_host(born_host),
-            "storeHost": "/" + decode_host(self.sends.store_address),
+            "storeHost": "/" + decode_host(self.sends.store_host),
             "storeTimestamp": now,
             "properties": encode_properties(properties).decode(),
         }

@@ -2,6 +2,9 @@
 
     header ──▶ checks in RocketMQ's order ──▶ topic, created if need be ──▶ message ──▶ PendingPuts ──▶ answer
 
+Most messages are stored with the properties as they came, and what a broker adds behind them. Those whose properties
+ask for more - a delay, a transaction - are decoded first.
+
 Source: RocketMQ broker, SendMessageProcessor and AbstractSendMessageProcessor.
 """
 
@@ -10,49 +13,33 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from struct import Struct
-from typing import NamedTuple
+
+import msgspec
 
 from reput.broker.broker_topics import NOT_SENT_TO, BrokerTopics
 from reput.broker.pending_puts import Outcome, PendingPuts
 from reput.broker.rebalance_locks import RebalanceLocks
+from reput.broker.sent_message import SendHeader, batch_messages, delay_level, parse_properties, plain_properties
 from reput.consume.delivery.send_back import dead_letter_when_exhausted
 from reput.consume.delivery.uniq_key import new_uniq_key
 from reput.consume.registry.topics import RETRY_PREFIX
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import MessageIllegal, RequestRefused, StoreBusy, StoreClosed, StoreError, StoreFull, StoreReadOnly
 from reput.remoting.connection import Connection
-from reput.remoting.custom_header import optional_whole, text, truth, whole
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.store.config.topic_config_manager import PERM_WRITE, TopicConfig
+from reput.store.record.layout import INNER_BATCH_FLAG, TRANSACTION_ROLLBACK_TYPE
 from reput.store.record.message import MessageExtBrokerInner, PutMessageResult, PutMessageStatus, check_topic
-from reput.store.record.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from reput.store.record.message_encoder import RecordHead
+from reput.store.record.properties import encode_properties
 from reput.store.record.record import encode_host
+from reput.store.writer.appender import Appender
+from reput.store.writer.message_preparer import Prepared
 
-__all__ = ["SendHeader", "SendMessageProcessor", "put_refusal"]
+__all__ = ["SendMessageProcessor", "put_refusal"]
 
-# The names of the same fields in both forms of the header.
-V2_NAMES = {
-    "producerGroup": "a",
-    "topic": "b",
-    "defaultTopic": "c",
-    "defaultTopicQueueNums": "d",
-    "queueId": "e",
-    "sysFlag": "f",
-    "bornTimestamp": "g",
-    "flag": "h",
-    "properties": "i",
-    "reconsumeTimes": "j",
-    "unitMode": "k",
-    "maxReconsumeTimes": "l",
-    "batch": "m",
-}
-V1_NAMES = {name: name for name in V2_NAMES}
-V1_CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
-BATCH_HEAD = Struct(">iiiii")
-BATCH_PROPERTIES = Struct(">h")
 TOPIC_SIZE_MAX = 127
 # From this version on a broker respects the number of deliveries that a client names.
 MAX_RECONSUME_VERSION = 121
@@ -61,54 +48,16 @@ STATUS_CODES = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
 }
-
-
-class SendHeader(NamedTuple):
-    """The custom header of a send, in either form."""
-
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: int
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
-    properties: str
-    reconsume_times: int
-    unit_mode: bool
-    max_reconsume_times: int | None
-    is_batch: bool
-
-    @classmethod
-    def of(cls, request: RemotingCommand) -> SendHeader:
-        """Return the header of a request.
-
-        Raises:
-            RequestRefused: SYSTEM_ERROR; a field is missing, or is no number.
-        """
-        fields = request.ext_fields
-        names = V1_NAMES if request.code in V1_CODES else V2_NAMES
-        max_name = names["maxReconsumeTimes"]
-        return cls(
-            text(fields, names["producerGroup"]),
-            text(fields, names["topic"]),
-            text(fields, names["defaultTopic"]),
-            whole(fields, names["defaultTopicQueueNums"]),
-            whole(fields, names["queueId"]),
-            whole(fields, names["sysFlag"]),
-            whole(fields, names["bornTimestamp"], is_long=True),
-            whole(fields, names["flag"]),
-            fields.get(names["properties"], ""),
-            optional_whole(fields, names["reconsumeTimes"], 0),
-            truth(fields, names["unitMode"]),
-            whole(fields, max_name) if max_name in fields else None,
-            truth(fields, names["batch"]),
-        )
+DOES_NOT_WAIT = b"false"
 
 
 class SendMessageProcessor:
-    """Used in the thread of the broker's loop only."""
+    """Used in the thread of the broker's loop only.
+
+    Attributes:
+        is_draining: refuse every message; the broker stops.
+        common_fields: of every response.
+    """
 
     def __init__(
         self,
@@ -120,17 +69,22 @@ class SendMessageProcessor:
         region_id: str = "DefaultRegion",
     ) -> None:
         """*half_stored* is called, in a thread, with the producer group of a half message."""
-        self.half_stored = half_stored
-        self.is_draining = False
         self.engine = engine
-        self.settings = engine.settings
-        self.services = engine.services
+        self.settings = settings = engine.settings
         self.puts = puts
         self.topics = topics
         self.locks = locks
-        self.region_id = region_id
+        self.half_stored = half_stored
+        self.is_draining = False
         self.common_fields = {"MSG_REGION": region_id, "TRACE_ON": "true"}
-        self.store_address = engine.writer.store_host
+        self.added = {**self.common_fields, "CLUSTER": settings.broker_cluster_name}
+        self.added_data = encode_properties(self.added)
+        self.store_host = engine.writer.store_host
+        self.preparer = engine.writer.preparer
+        # Hooks get each message whole, and these settings change each record.
+        self.takes_plain = type(engine.writer.appender) is Appender and not (
+            settings.enable_multi_dispatch or settings.enabled_append_prop_crc
+        )
 
     def send(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
         """Answer SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
@@ -141,10 +95,15 @@ class SendMessageProcessor:
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = random.randrange(max(config.write_queue_nums, 1))
-        if header.is_batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
-            return self.send_batch(request, connection, header, queue_id)
+        body = request.body_bytes
+        if not body:
+            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "the message has no body")
+        if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
+            return self.send_batch(request, connection, header, queue_id, body)
+        if self.takes_plain and self.send_plain(request, connection, header, queue_id, body):
+            return None
         properties = self.complete(parse_properties(header.properties), connection)
-        message = self.message(connection, header, queue_id, request.body_bytes, properties)
+        message = self.message(connection, header, queue_id, body, properties)
         if header.topic.startswith(RETRY_PREFIX):
             message = self.dead_letter(request, header, message)
         if properties.get("TRAN_MSG", "").lower() == "true" and not message.delay_level:
@@ -160,7 +119,7 @@ class SendMessageProcessor:
             RequestRefused: it may not be sent to, or is unknown and not created, or has no such queue.
         """
         topic = header.topic
-        config = self.topics.topics.manager.entries.get(topic)
+        config = self.topics.topics.manager.table.get(topic)
         if not self.settings.broker_permission & PERM_WRITE:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
@@ -189,6 +148,71 @@ class SendMessageProcessor:
             )
         return config
 
+    # Messages whose properties are stored as they come.
+
+    def send_plain(
+        self, request: RemotingCommand, connection: Connection, header: SendHeader, queue_id: int, body: bytes
+    ) -> bool:
+        """Store a message whose properties need not be decoded; return False if they do."""
+        if header.topic.startswith(RETRY_PREFIX) or header.sys_flag & INNER_BATCH_FLAG:
+            return False
+        data = encoded(header.properties)
+        found = plain_properties(data)
+        if found is None:
+            return False
+        head = self.head(connection, header)
+        prepared, uniq_key = self.prepared(header, queue_id, body, header.flag, head, data, found, self.added_data)
+        answer = partial(self.answer, request, connection, queue_id, uniq_key.decode())
+        self.puts.add(None, prepared, answer, waits=found.get(b"WAIT") != DOES_NOT_WAIT)
+        return True
+
+    def head(self, connection: Connection, header: SendHeader) -> RecordHead:
+        """Return the head of the records that a request brings."""
+        return self.preparer.sent_head(
+            header.sys_flag & ~TRANSACTION_ROLLBACK_TYPE,
+            header.born_timestamp,
+            born_host(connection, self.store_host),
+            header.reconsume_times,
+        )
+
+    def prepared(
+        self,
+        header: SendHeader,
+        queue_id: int,
+        body: bytes,
+        flag: int,
+        head: RecordHead,
+        data: bytes,
+        found: dict[bytes, bytes],
+        added: bytes,
+    ) -> tuple[Prepared, bytes]:
+        """Return a message with the properties *data*, which are *found*, and what is *added*; and its unique key.
+
+        Raises:
+            MessageIllegal: it breaks a limit.
+        """
+        uniq_key = found.get(b"UNIQ_KEY")
+        if data and not data.endswith(b"\x02"):
+            data += b"\x02"
+        if uniq_key is None:
+            uniq_key = new_uniq_key(head.born_host).encode()
+            data += b"UNIQ_KEY\x01" + uniq_key + b"\x02"
+        tags = found.get(b"TAGS")
+        prepared = self.preparer.prepare_sent(
+            header.topic,
+            queue_id,
+            body,
+            flag,
+            head,
+            data + added,
+            tags=None if tags is None else tags.decode(),
+            keys=found.get(b"KEYS", b""),
+            uniq_key=uniq_key,
+        )
+        return prepared, uniq_key
+
+    # Messages whose properties are decoded.
+
     def complete(self, properties: dict[str, str], connection: Connection) -> dict[str, str]:
         """Return the properties of a message with those that a broker adds.
 
@@ -196,18 +220,15 @@ class SendMessageProcessor:
             RequestRefused: SYSTEM_ERROR; they ask for a delivery at a time of the sender's choice.
         """
         properties.pop("POP_CK", None)
-        if any(name in properties for name in TIMERS) and not is_positive(properties.get("DELAY")):
+        if any(name in properties for name in TIMERS) and not delay_level(properties.get("DELAY")):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled: reput delivers by delay levels alone",
                 "Set a delay level instead of a time.",
             )
-        properties["MSG_REGION"] = self.region_id
-        properties["TRACE_ON"] = "true"
         if not properties.get("UNIQ_KEY"):
-            properties["UNIQ_KEY"] = new_uniq_key(born_host(connection, self.store_address))
-        properties["CLUSTER"] = self.settings.broker_cluster_name
-        return properties
+            properties["UNIQ_KEY"] = new_uniq_key(born_host(connection, self.store_host))
+        return properties | self.added
 
     def message(
         self, connection: Connection, header: SendHeader, queue_id: int, body: bytes, properties: dict[str, str]
@@ -225,8 +246,8 @@ class SendMessageProcessor:
             queue_id=queue_id,
             delay_level=delay_level(properties.get("DELAY")),
             born_timestamp=header.born_timestamp,
-            born_host=born_host(connection, self.store_address),
-            sys_flag=header.sys_flag & ~12,
+            born_host=born_host(connection, self.store_host),
+            sys_flag=header.sys_flag & ~TRANSACTION_ROLLBACK_TYPE,
             reconsume_times=header.reconsume_times,
         )
 
@@ -243,6 +264,93 @@ class SendMessageProcessor:
             # An orderly consumer has given the message up: it does not come again.
             times_max = -1
         return dead_letter_when_exhausted(self.engine, message, times_max)
+
+    def send_half(
+        self, request: RemotingCommand, connection: Connection, header: SendHeader, message: MessageExtBrokerInner
+    ) -> RemotingCommand | None:
+        """Store the half message of a transaction, in a thread."""
+        properties, queue_id = message.properties, message.queue_id
+        assert properties is not None
+        assert queue_id is not None
+        group = properties.get("PGROUP") or header.producer_group
+
+        def put() -> RemotingCommand:
+            try:
+                result = self.engine.transactions.put_half(group, message).result
+                self.half_stored(group)
+            except RequestRefused as error:
+                return RemotingCommand(error.response_code, remark=str(error))
+            except StoreError as error:
+                return put_refusal(error)
+            return self.stored(result, result.message_id, queue_id, properties["UNIQ_KEY"])
+
+        future = self.puts.loop.run_in_executor(None, put)
+        future.add_done_callback(lambda done: connection.respond(request, done.result()))
+        return None
+
+    # Batches.
+
+    def send_batch(
+        self, request: RemotingCommand, connection: Connection, header: SendHeader, queue_id: int, body: bytes
+    ) -> RemotingCommand | None:
+        """Answer a send of several messages of one topic. Each also gets the properties of the batch.
+
+        Raises:
+            RequestRefused: MESSAGE_ILLEGAL; the topic takes no batches, or the body is none.
+        """
+        if header.topic.startswith(RETRY_PREFIX) or len(header.topic) > TOPIC_SIZE_MAX:
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
+            )
+        of_batch = parse_properties(header.properties)
+        waits = of_batch.pop("WAIT", "true") != "false"
+
+        def answer(results: list[PutMessageResult]) -> None:
+            ids = ",".join([result.message_id for result in results])
+            connection.respond(request, self.stored(results[0], ids, queue_id, of_batch.get("UNIQ_KEY", "")))
+
+        try:
+            results = self.stored_batch(connection, header, queue_id, body, of_batch)
+        except StoreError as error:
+            return put_refusal(error)
+        self.puts.answer_batch(results, answer, waits=waits)
+        return None
+
+    def stored_batch(
+        self, connection: Connection, header: SendHeader, queue_id: int, body: bytes, of_batch: dict[str, str]
+    ) -> list[PutMessageResult]:
+        """Store the messages of a batch as one unit.
+
+        Raises:
+            RequestRefused: MESSAGE_ILLEGAL; the body is no batch.
+            StoreError: not all of them could be stored.
+        """
+        appender = self.engine.writer.appender
+        added = of_batch | self.added
+        added_data = encode_properties(added)
+        head = self.head(connection, header)
+        prepared: list[Prepared] = []
+        for flag, part, data in batch_messages(body):
+            found = plain_properties(data) if self.takes_plain else None
+            if found is None or not of_batch.keys().isdisjoint([name.decode() for name in found]):
+                # They are stored together, so all go the longer way.
+                return appender.append_batch(self.decoded_batch(connection, header, queue_id, body, added))
+            prepared.append(self.prepared(header, queue_id, part, flag, head, data, found, added_data)[0])
+        return appender.append_prepared_batch(prepared)
+
+    def decoded_batch(
+        self, connection: Connection, header: SendHeader, queue_id: int, body: bytes, added: dict[str, str]
+    ) -> list[MessageExtBrokerInner]:
+        """Return the messages of a batch with their properties decoded."""
+        messages = []
+        for flag, part, data in batch_messages(body):
+            properties = parse_properties(data.decode("utf-8", "replace"))
+            properties.setdefault("UNIQ_KEY", new_uniq_key(self.store_host))
+            message = self.message(connection, header, queue_id, part, properties | added)
+            messages.append(msgspec.structs.replace(message, flag=flag, delay_level=0))
+        return messages
+
+    # Answers.
 
     def answer(
         self, request: RemotingCommand, connection: Connection, queue_id: int, uniq_key: str, outcome: Outcome
@@ -268,83 +376,6 @@ class SendMessageProcessor:
             },
         )
 
-    # Batches.
-
-    def send_batch(
-        self, request: RemotingCommand, connection: Connection, header: SendHeader, queue_id: int
-    ) -> RemotingCommand | None:
-        """Answer a send of several messages of one topic.
-
-        Raises:
-            RequestRefused: MESSAGE_ILLEGAL; the topic takes no batches, or the body is none.
-        """
-        if header.topic.startswith(RETRY_PREFIX) or len(header.topic) > TOPIC_SIZE_MAX:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
-            )
-        host = born_host(connection, self.store_address)
-        cluster = self.settings.broker_cluster_name
-        messages = []
-        for flag, body, properties in batch_messages(request.body_bytes):
-            properties["CLUSTER"] = cluster
-            if "UNIQ_KEY" not in properties:
-                properties["UNIQ_KEY"] = new_uniq_key(host)
-            messages.append(
-                MessageExtBrokerInner(
-                    header.topic,
-                    body,
-                    properties=properties,
-                    flag=flag,
-                    queue_id=queue_id,
-                    born_timestamp=header.born_timestamp,
-                    born_host=host,
-                    sys_flag=header.sys_flag & ~12,
-                    reconsume_times=header.reconsume_times,
-                )
-            )
-        if not messages:
-            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch has no message")
-        waits = parse_properties(header.properties).get("WAIT") != "false"
-        first = messages[0].properties
-        assert first is not None
-        uniq_key = first["UNIQ_KEY"]
-
-        def answer(results: list[PutMessageResult]) -> None:
-            ids = ",".join([result.message_id for result in results])
-            connection.respond(request, self.stored(results[0], ids, queue_id, uniq_key))
-
-        try:
-            self.puts.put_batch([*messages], answer, waits=waits)
-        except StoreError as error:
-            return put_refusal(error)
-        return None
-
-    # Transactions.
-
-    def send_half(
-        self, request: RemotingCommand, connection: Connection, header: SendHeader, message: MessageExtBrokerInner
-    ) -> RemotingCommand | None:
-        """Store the half message of a transaction, in a thread."""
-        properties = message.properties
-        assert properties is not None
-        group = properties.get("PGROUP") or header.producer_group
-        loop = self.puts.loop
-
-        def put() -> RemotingCommand:
-            try:
-                result = self.engine.transactions.put_half(group, message).result
-                self.half_stored(group)
-            except RequestRefused as error:
-                return RemotingCommand(error.response_code, remark=str(error))
-            except StoreError as error:
-                return put_refusal(error)
-            assert message.queue_id is not None
-            return self.stored(result, result.message_id, message.queue_id, properties["UNIQ_KEY"])
-
-        future = loop.run_in_executor(None, put)
-        future.add_done_callback(lambda done: connection.respond(request, done.result()))
-        return None
-
 
 def put_refusal(error: StoreError) -> RemotingCommand:
     """Return the response for a message that was not stored."""
@@ -362,6 +393,20 @@ def put_refusal(error: StoreError) -> RemotingCommand:
     return RemotingCommand(code, remark=remark)
 
 
+def encoded(properties: str) -> bytes:
+    """Return properties as they are stored.
+
+    Raises:
+        RequestRefused: MESSAGE_ILLEGAL; they are no text that can be stored.
+    """
+    try:
+        return properties.encode()
+    except UnicodeEncodeError as error:
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL, f"properties have a lone surrogate: position={error.start}"
+        ) from None
+
+
 def born_host(connection: Connection, otherwise: bytes) -> bytes:
     """Return the address of a client as records hold it; of a Unix socket, *otherwise*."""
     host = connection.attachments.get("born_host")
@@ -371,66 +416,3 @@ def born_host(connection: Connection, otherwise: bytes) -> bytes:
         connection.attachments["born_host"] = host
     assert isinstance(host, bytes)
     return host
-
-
-def parse_properties(properties: str) -> dict[str, str]:
-    """Return the properties of a message; a piece without name or value is none.
-
-    Source: RocketMQ common, MessageDecoder.string2messageProperties.
-    """
-    found = {}
-    for piece in properties.split(PROPERTY_SEPARATOR):
-        name, _, value = piece.partition(NAME_VALUE_SEPARATOR)
-        if name and value:
-            found[name] = value
-    return found
-
-
-def delay_level(delay: str | None) -> int:
-    """Return the delay level that a property names; 0: no delay.
-
-    Raises:
-        RequestRefused: SYSTEM_ERROR; it is no number, as in RocketMQ.
-    """
-    if delay is None:
-        return 0
-    return max(whole({"DELAY": delay}, "DELAY"), 0)
-
-
-def is_positive(delay: str | None) -> bool:
-    """Return whether a property names a delay level."""
-    return delay is not None and delay_level(delay) > 0
-
-
-def batch_messages(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
-    """Return flag, body and properties of each message of a batch.
-
-    Raises:
-        RequestRefused: MESSAGE_ILLEGAL; the bytes are no batch.
-
-    Source: RocketMQ common, MessageDecoder.encodeMessages.
-    """
-    messages = []
-    at, end = 0, len(body)
-    while at < end:
-        if end - at < BATCH_HEAD.size + BATCH_PROPERTIES.size:
-            raise broken_batch(at, end)
-        size, _, _, flag, body_size = BATCH_HEAD.unpack_from(body, at)
-        body_at = at + BATCH_HEAD.size
-        body_end = body_at + body_size
-        if body_size < 0 or body_end + BATCH_PROPERTIES.size > end:
-            raise broken_batch(at, end)
-        (properties_size,) = BATCH_PROPERTIES.unpack_from(body, body_end)
-        properties_at = body_end + BATCH_PROPERTIES.size
-        following = properties_at + properties_size
-        if properties_size < 0 or following > end or following - at != size:
-            raise broken_batch(at, end)
-        properties = parse_properties(body[properties_at:following].decode("utf-8", "replace"))
-        messages.append((flag, body[body_at:body_end], properties))
-        at = following
-    return messages
-
-
-def broken_batch(at: int, end: int) -> RequestRefused:
-    """Return the refusal of a batch whose sizes contradict each other."""
-    return RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is broken: position={at} body_size={end}")

@@ -40,7 +40,7 @@ class Group:
     __slots__ = ("futures", "messages", "prepared", "size")
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        self.messages: list[Message | None] = []
         self.prepared: list[Prepared] = []
         self.futures: list[asyncio.Future[PutMessageResult]] = []
         self.size = 0
@@ -72,8 +72,11 @@ class GroupedPuts:
         """Whether the calling thread runs the loop."""
         return asyncio.get_running_loop() is self.loop
 
-    def put(self, message: Message, prepared: Prepared) -> asyncio.Future[PutMessageResult]:
-        """Return a future for the result of the put. Cancelled in the same turn, the message is not stored."""
+    def put(self, message: Message | None, prepared: Prepared) -> asyncio.Future[PutMessageResult]:
+        """Return a future for the result of the put. Cancelled in the same turn, the message is not stored.
+
+        *message* is None if it was encoded without a `Message`.
+        """
         future: asyncio.Future[PutMessageResult] = self.loop.create_future()
         groups = self.groups
         if not groups:

@@ -80,12 +80,12 @@ class HookedAppender(Appender):
         return super().admit(self.to_store(message))
 
     def append_each(
-        self, messages: Sequence[Message], batch: list[Prepared]
+        self, messages: Sequence[Message | None], batch: list[Prepared]
     ) -> Sequence[PutMessageResult | StoreError]:
         """Store *messages*, admitted as *batch*, each as a put of its own, without waiting for the disk."""
         outcomes = super().append_each(messages, batch)
         for message, outcome in zip(messages, outcomes, strict=True):
-            if isinstance(outcome, PutMessageResult):
+            if isinstance(outcome, PutMessageResult) and message is not None:
                 self.tell_stored(message, outcome)
         return outcomes
 

@@ -131,12 +131,14 @@ class Appender:
         Raises:
             As `append`; if the disk is full in the middle, the messages before are stored and the error says how many.
         """
-        called = self.monotonic()
-        if self.put_lock.locked() and self.page_cache.is_stuck():
-            raise self.busy_refusal()
-        batch = [self.prepare(message) for message in messages]
+        return self.append_prepared_batch([self.prepare(message) for message in messages])
+
+    def append_prepared_batch(self, batch: list[Prepared]) -> list[PutMessageResult]:
+        """As `append_batch`, for messages that are encoded already."""
         if not batch:
             return []
+        self.refuse_when_stuck()
+        called = self.monotonic()
         results: list[PutMessageResult] = []
         with self.put_lock:
             if self.closed or self.read_only_reason is not None or self.disk_full_reason is not None:
@@ -166,15 +168,26 @@ class Appender:
             MessageIllegal: it breaks a limit.
             StoreBusy: another put is stuck.
         """
-        if self.put_lock.locked() and self.page_cache.is_stuck():
-            raise self.busy_refusal()
+        self.refuse_when_stuck()
         return message, self.prepare(message)
 
+    def refuse_when_stuck(self) -> None:
+        """Refuse a put while another one is stuck.
+
+        Raises:
+            StoreBusy: one is.
+        """
+        if self.put_lock.locked() and self.page_cache.is_stuck():
+            raise self.busy_refusal()
+
     def append_each(
-        self, messages: Sequence[Message], batch: list[Prepared]
+        self, messages: Sequence[Message | None], batch: list[Prepared]
     ) -> Sequence[PutMessageResult | StoreError]:
         """Store *messages*, admitted as *batch*, each as a put of its own, under one lock, without waiting for the
         disk.
+
+        Args:
+            messages: None for one that was encoded without a `Message`; hooks need it.
 
         Returns:
             for each message where it is, or why it is not stored.

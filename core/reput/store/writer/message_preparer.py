@@ -160,6 +160,68 @@ class MessagePreparer:
             topic, head, queue_id, body, crc, flag, after_body, record_size, tags.code, texts, keys_size
         )
 
+    def prepare_sent(
+        self,
+        topic_name: str,
+        queue_id: int,
+        body: bytes,
+        flag: int,
+        head: RecordHead,
+        properties: bytes,
+        *,
+        tags: str | None,
+        keys: bytes,
+        uniq_key: bytes,
+    ) -> Prepared:
+        """Encode a message whose properties are encoded already, as a broker gets it from a client.
+
+        Args:
+            properties: complete, with the last separator; none asks for a service of the store.
+            tags, keys, uniq_key: what the properties say; b"": nothing.
+
+        Raises:
+            MessageIllegal: it breaks a limit.
+        """
+        topic = self.topics.get(topic_name) or self.topic_table.topic(topic_name)
+        if len(properties) > PROPERTIES_SIZE_MAX:
+            raise MessageIllegal(
+                f"properties are too long: properties_size={len(properties)} properties_size_max={PROPERTIES_SIZE_MAX}"
+            )
+        if 0 in properties:
+            raise MessageIllegal(f"properties have no zero byte: position={properties.index(0)}")
+        if len(body) > self.body_size_max:
+            raise MessageIllegal(f"body is too long: body_size={len(body)} max_message_size={self.body_size_max}")
+        known = self.known_tags.get(tags) or self.learn_tags(tags or "")
+        after_body = b"".join((topic.field, pack_properties_size(len(properties)), properties))
+        record_size = head.record_size_min + len(body) + len(after_body)
+        if record_size > self.record_size_max:
+            raise MessageIllegal(
+                f"record is too long: record_size={record_size} record_size_max={self.record_size_max}"
+            )
+        carried, carried_size = (properties, len(properties)) if self.needs_properties else (b"", -1)
+        return EncodedMessage(
+            topic,
+            head,
+            queue_id,
+            body,
+            crc32(body) & 0x7FFFFFFF,
+            flag,
+            after_body,
+            record_size,
+            known.code,
+            b"".join((uniq_key, keys, carried, known.text)),
+            len(keys) or -1,
+            len(uniq_key) or -1,
+            -1,
+            carried_size,
+        )
+
+    def sent_head(self, sys_flag: int, born_timestamp: int, born_host: bytes, reconsume_times: int) -> RecordHead:
+        """Return the head of records that a client sends, for `prepare_sent`."""
+        return record_head(
+            sys_flag, born_timestamp, born_host, self.store_host, reconsume_times=reconsume_times, appends_crc=False
+        )
+
     def prepare_any(self, message: Message, queue_id: int) -> Prepared:
         """As `prepare`, for a message of any kind whose queue is chosen and whose numbers are checked."""
         given = message.properties

@@ -1,0 +1,158 @@
+"""What clients send: the header in both forms, the properties as text or bytes, and the messages of a batch.
+
+Pure: nothing here stores or reads anything.
+
+Source: RocketMQ remoting, SendMessageRequestHeader and SendMessageRequestHeaderV2; common, MessageDecoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from reput.errors import RequestRefused
+from reput.remoting.custom_header import whole
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
+from reput.store.record.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+
+__all__ = ["SendHeader", "batch_messages", "delay_level", "parse_properties", "plain_properties"]
+
+Int: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Long: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+# The short names of the second form, in the order of the fields of `SendHeader`.
+SHORT_NAMES = "abcdefghijklm"
+V1_CODES = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
+BATCH_HEAD = Struct(">iiiii")
+BATCH_PROPERTIES = Struct(">h")
+# Properties that ask for more than to be stored, and those that a broker sets.
+SPECIAL = frozenset(
+    (
+        *(b"DELAY", b"TRAN_MSG", b"POP_CK", b"INNER_NUM", b"INNER_MULTI_DISPATCH", b"INNER_MULTI_QUEUE_OFFSET"),
+        *(b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS", b"__CRC32#"),
+        *(b"MSG_REGION", b"TRACE_ON", b"CLUSTER"),
+    )
+)
+
+
+class SendHeader(msgspec.Struct, rename="camel", gc=False):
+    """The custom header of a send, with the names of its first form.
+
+    Attributes:
+        default_topic: the template of a topic that is not there yet.
+        queue_id: below 0: the broker chooses.
+        flag: the user's own.
+        max_reconsume_times: for retry topics: after so many deliveries the message goes to the dead letters.
+    """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    properties: str = ""
+    reconsume_times: Int = 0
+    unit_mode: bool = False
+    max_reconsume_times: Int | None = None
+    batch: bool = False
+
+    @classmethod
+    def of(cls, request: RemotingCommand) -> SendHeader:
+        """Return the header of a request.
+
+        Raises:
+            RequestRefused: SYSTEM_ERROR; a field is missing, or is no number.
+        """
+        kind: type[SendHeader] = SendHeader if request.code in V1_CODES else ShortSendHeader
+        try:
+            return msgspec.convert(request.ext_fields, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"a field of the header is missing or wrong: error={error}"
+            ) from None
+
+
+# The same with the names of its second form: a field that is declared again is renamed.
+ShortSendHeader: type[SendHeader] = msgspec.defstruct(  # type: ignore[assignment]
+    "ShortSendHeader",
+    [(field.name, field.type, msgspec.field(default=field.default)) for field in msgspec.structs.fields(SendHeader)],
+    bases=(SendHeader,),
+    rename=dict(zip(SendHeader.__struct_fields__, SHORT_NAMES, strict=True)),
+    gc=False,
+)
+
+
+def plain_properties(data: bytes) -> dict[bytes, bytes] | None:
+    """Return the properties that *data* holds; None: it is not stored as it is.
+
+    That is so if a piece is none to RocketMQ or stands twice, or if one asks for more than to be stored.
+    """
+    pieces = data.removesuffix(b"\x02").split(b"\x02")
+    try:
+        found = dict([piece.split(b"\x01") for piece in pieces])
+    except ValueError:
+        return None
+    if len(found) != len(pieces) or b"" in found or b"" in found.values() or not SPECIAL.isdisjoint(found):
+        return None
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            return None
+    return found
+
+
+def parse_properties(properties: str) -> dict[str, str]:
+    """Return the properties of a message; a piece without name or value is none.
+
+    Source: RocketMQ common, MessageDecoder.string2messageProperties.
+    """
+    found = {}
+    for piece in properties.split(PROPERTY_SEPARATOR):
+        name, _, value = piece.partition(NAME_VALUE_SEPARATOR)
+        if name and value:
+            found[name] = value
+    return found
+
+
+def delay_level(delay: str | None) -> int:
+    """Return the delay level that a property names; 0: no delay.
+
+    Raises:
+        RequestRefused: SYSTEM_ERROR; it is no number, as in RocketMQ.
+    """
+    return 0 if delay is None else max(whole({"DELAY": delay}, "DELAY"), 0)
+
+
+def batch_messages(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield flag, body and properties of each message of a batch.
+
+    Raises:
+        RequestRefused: MESSAGE_ILLEGAL; the bytes are no batch.
+
+    Source: RocketMQ common, MessageDecoder.encodeMessages.
+    """
+    at, end = 0, len(body)
+    while at < end:
+        body_at = at + BATCH_HEAD.size
+        properties_at = following = -1
+        if body_at <= end:
+            size, _, _, flag, body_size = BATCH_HEAD.unpack_from(body, at)
+            body_end = body_at + body_size
+            properties_at = body_end + BATCH_PROPERTIES.size
+            if body_size >= 0 and properties_at <= end:
+                (properties_size,) = BATCH_PROPERTIES.unpack_from(body, body_end)
+                following = properties_at + properties_size
+        if not properties_at <= following <= end or following - at != size:
+            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is broken: position={at} body_size={end}")
+        yield flag, body[body_at:body_end], body[properties_at:following]
+        at = following
