@@ -29,7 +29,7 @@ from reput.broker.send_message import SendMessageProcessor
 from reput.embedded.store_engine import StoreEngine
 from reput.namesrv.name_server import NameServer
 from reput.namesrv.route_info_manager import DataVersion, RegisteredTopic, Registration, RouteInfoManager
-from reput.remoting.connection import Connection
+from reput.remoting.connection import Connection, Outgoing
 from reput.remoting.remoting_server import Processor, RemotingServer
 from reput.remoting.request_code import RequestCode
 from reput.store.config.topic_config_manager import TopicConfig
@@ -65,7 +65,8 @@ class Broker:
         services = engine.services
         self.topics = BrokerTopics(services.topics, self.settings)
         self.locks = RebalanceLocks(self.loop.time)
-        self.puts = PendingPuts(engine)
+        outgoing = Outgoing()
+        self.puts = PendingPuts(engine, outgoing)
         self.clients = Clients(
             services.consumer_manager,
             self.loop.time,
@@ -85,7 +86,7 @@ class Broker:
         self.name_server = NameServer(self.routes) if embeds_name_server else None
         self.registration = NameServerRegistration(name_servers, address, self.settings, services.managers.topics)
         services.topics.on_change = self.topic_changed
-        self.server = RemotingServer(self.processors(), on_closed=self.connection_lost)
+        self.server = RemotingServer(self.processors(), on_closed=self.connection_lost, outgoing=outgoing)
         self.timer = self.loop.call_later(CLIENT_LOOK_S, self.look)
         self.register()
         self.transactions.begin()

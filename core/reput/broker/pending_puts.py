@@ -16,6 +16,7 @@ import msgspec
 
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import StoreError
+from reput.remoting.connection import Outgoing
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
 from reput.store.writer.message_preparer import Prepared
 
@@ -28,7 +29,9 @@ Outcome: TypeAlias = PutMessageResult | StoreError
 class PendingPuts:
     """Used in the thread of the broker's loop only."""
 
-    def __init__(self, engine: StoreEngine) -> None:
+    def __init__(self, engine: StoreEngine, outgoing: Outgoing) -> None:
+        """*outgoing* sends the answers, at once: a turn of the loop takes longer than they do."""
+        self.outgoing = outgoing
         self.engine = engine
         self.writer = engine.writer
         self.appender = engine.writer.appender
@@ -70,6 +73,7 @@ class PendingPuts:
         begin = self.appender.monotonic()
         for answer, outcome in zip(answers, self.appender.append_each(messages, prepared), strict=True):
             answer(outcome)
+        self.outgoing.flush()
         self.appender.put_statistics.note(self.appender.monotonic() - begin, len(messages))
 
     async def settled(self) -> None:

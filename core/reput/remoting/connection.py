@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from typing import cast
 
@@ -27,7 +28,7 @@ from reput.remoting.remoting_command import (
     next_opaque,
 )
 
-__all__ = ["Connection", "ConnectionLost", "Limits", "RequestHandler"]
+__all__ = ["Connection", "ConnectionLost", "Limits", "Outgoing", "RequestHandler"]
 
 # What one turn of the loop has to send is handed to the transport at this size, so that it can ask for a pause.
 WRITE_SIZE = 256 << 10
@@ -59,11 +60,36 @@ class Limits:
         self.unfinished_size = 0
 
 
+class Outgoing:
+    """The connections of one loop that have something to send. They send it at the end of the loop's turn, or earlier."""
+
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
+
+    def add(self, connection: Connection) -> None:
+        """Let a connection send at the end of the turn."""
+        if not self.connections:
+            connection.loop.call_soon(self.flush)
+        self.connections.append(connection)
+
+    def flush(self) -> None:
+        """Let all connections send now."""
+        connections, self.connections = self.connections, []
+        for connection in connections:
+            connection.flush()
+
+
 # Gets each request, and answers by `Connection.respond`.
 RequestHandler = Callable[["Connection", RemotingCommand], None]
 
 
-class Connection(asyncio.Protocol):
+# What one read of a socket takes at most. All connections of a thread read into one buffer: its bytes are handled or
+# copied before the next read.
+READ_SIZE = 256 << 10
+read_buffers = threading.local()
+
+
+class Connection(asyncio.BufferedProtocol):
     """Used in the thread of its loop only.
 
     Attributes:
@@ -79,12 +105,15 @@ class Connection(asyncio.Protocol):
         on_made: Callable[[Connection], None] | None = None,
         on_lost: Callable[[Connection], None] | None = None,
         limits: Limits | None = None,
+        outgoing: Outgoing | None = None,
     ) -> None:
         self.handler = handler
         self.on_made = on_made
         self.on_lost = on_lost
         self.limits = limits or Limits()
+        self.turn = outgoing or Outgoing()
         self.loop = asyncio.get_running_loop()
+        self.buffer = read_buffer()
         self.transport: asyncio.Transport | None = None
         self.peer = self.local = ""
         self.last_active = self.loop.time()
@@ -129,9 +158,15 @@ class Connection(asyncio.Protocol):
         if self.on_lost is not None:
             self.on_lost(self)
 
-    def data_received(self, data: bytes) -> None:
-        """Take bytes, and handle the frames that are whole now."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go."""
+        del sizehint
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take the bytes that were read, and handle the frames that are whole now."""
         self.last_active = self.loop.time()
+        data = self.buffer[:nbytes]
         if self.rest:
             self.rest += data
             if len(self.rest) >= self.needed:
@@ -140,8 +175,8 @@ class Connection(asyncio.Protocol):
                 self.count_rest(len(self.rest))
         else:
             taken = self.handle_frames(data)
-            if taken < len(data):
-                self.rest += memoryview(data)[taken:]
+            if taken < nbytes:
+                self.rest += data[taken:]
                 self.count_rest(len(self.rest))
 
     def eof_received(self) -> bool:
@@ -167,15 +202,13 @@ class Connection(asyncio.Protocol):
         """Handle what was read before."""
         if not self.rest or self.closed:
             return
-        data = bytes(self.rest)
-        taken = self.handle_frames(data)
+        taken = self.handle_frames(memoryview(bytes(self.rest)))
         del self.rest[:taken]
         self.count_rest(len(self.rest))
 
-    def handle_frames(self, data: bytes) -> int:
-        """Handle the whole frames of *data*; return where the first that is not whole begins."""
-        view = memoryview(data)
-        at, end = 0, len(data)
+    def handle_frames(self, view: memoryview) -> int:
+        """Handle the whole frames of *view*; return where the first that is not whole begins."""
+        at, end = 0, len(view)
         while not (self.paused or self.closed):
             if end - at < 4:
                 self.needed = 4
@@ -239,7 +272,7 @@ class Connection(asyncio.Protocol):
             self.flush()
         elif not self.is_flush_due:
             self.is_flush_due = True
-            self.loop.call_soon(self.flush)
+            self.turn.add(self)
 
     def flush(self) -> None:
         """Hand all that is to be sent to the transport."""
@@ -295,6 +328,14 @@ class Connection(asyncio.Protocol):
         self.closed = True
         if self.transport is not None:
             self.transport.abort()
+
+
+def read_buffer() -> memoryview:
+    """Return the buffer into which the connections of this thread read."""
+    buffer: memoryview | None = getattr(read_buffers, "buffer", None)
+    if buffer is None:
+        buffer = read_buffers.buffer = memoryview(bytearray(READ_SIZE))
+    return buffer
 
 
 def address_text(address: object) -> str:

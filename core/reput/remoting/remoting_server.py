@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from reput.errors import ReputError, RequestRefused
-from reput.remoting.connection import Connection, Limits
+from reput.remoting.connection import Connection, Limits, Outgoing
 from reput.remoting.remoting_command import FrameError, RemotingCommand
 from reput.remoting.response_code import ResponseCode
 
@@ -58,6 +58,7 @@ class RemotingServer:
         *,
         on_closed: Callable[[Connection], None] | None = None,
         answer_of: Callable[[Exception], RemotingCommand] | None = None,
+        outgoing: Outgoing | None = None,
     ) -> None:
         """*on_closed* is told of each connection that has ended; *answer_of* makes the response of an error."""
         self.processors = processors
@@ -66,6 +67,7 @@ class RemotingServer:
         self.loop = asyncio.get_running_loop()
         self.connections: dict[Connection, None] = {}
         self.limits = Limits()
+        self.outgoing = outgoing or Outgoing()
         self.servers: list[asyncio.Server] = []
         self.executor = ThreadPoolExecutor(THREADS, "reput-request")
         self.waiting: set[asyncio.Future[RemotingCommand | None]] = set()
@@ -82,7 +84,7 @@ class RemotingServer:
 
     def new_connection(self) -> Connection:
         """Return the protocol of a connection that was accepted."""
-        return Connection(self.handle, self.connected, self.disconnected, self.limits)
+        return Connection(self.handle, self.connected, self.disconnected, self.limits, self.outgoing)
 
     def connected(self, connection: Connection) -> None:
         """Know a connection from now on."""
