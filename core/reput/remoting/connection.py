@@ -61,7 +61,7 @@ class Limits:
 
 
 class Outgoing:
-    """The connections of one loop that have something to send. They send it at the end of the loop's turn, or earlier."""
+    """The connections of one loop that have something to send; they send it at the end of its turn, or earlier."""
 
     def __init__(self) -> None:
         self.connections: list[Connection] = []
