@@ -1,4 +1,4 @@
-"""The broker's process: ``python -I …/__main__.py PATH broker OPTIONS REPORT``, as the keeper starts it."""
+"""The processes of `reput serve`: ``python -I …/__main__.py PATH keeper|broker ARGUMENT…``, see `keeper`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 
 
 def main() -> int:
-    """Serve the store that the command line names."""
-    path, _, options, report = sys.argv[1:]
+    """Run the role that the command line names."""
+    path, role, options, last = sys.argv[1:]
     known = set(sys.path)
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if ours not in known:
@@ -16,16 +16,39 @@ def main() -> int:
         sys.path.insert(0, ours)
     sys.path += [entry for entry in path.split(os.pathsep) if entry and entry not in known]
     import logging
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    return keeper(options, last) if role == "keeper" else broker(options, int(last))
+
+
+def keeper(options: str, started: str) -> int:
+    """Keep a broker running."""
+    import msgspec
+
+    from reput.broker.keeper import StartedBroker, keep
+    from reput.broker.serve_options import ServeOptions
+    from reput.errors import ConfigError, ReputError
+
+    try:
+        return keep(msgspec.json.decode(options, type=ServeOptions), msgspec.json.decode(started, type=StartedBroker))
+    except ReputError as error:
+        # As every verb reports its errors.
+        print(f"reput: {error}\n       {error.advice}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 3
+
+
+def broker(options: str, report: int) -> int:
+    """Serve a store."""
     import signal
 
     import msgspec
 
-    from reput.broker.serving import ServeOptions, serve
+    from reput.broker.serve_options import ServeOptions
+    from reput.broker.serving import serve
     from reput.process.system.parent_death import die_with_parent
 
     die_with_parent(os.getppid(), signal.SIGTERM)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    return serve(msgspec.json.decode(options, type=ServeOptions), int(report))
+    return serve(msgspec.json.decode(options, type=ServeOptions), report)
 
 
 if __name__ == "__main__":

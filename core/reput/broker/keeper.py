@@ -1,8 +1,11 @@
 """Keeper: the foreground process of `reput serve`. It keeps the sockets, and starts the broker again when it dies.
 
-    keeper ── owns the listening sockets ──▶ broker's process ──▶ supervisor of the dispatchers
+    command line ── binds sockets, starts the broker ── becomes ──▶ keeper
+                                     │                                │ waits, starts again
+                                     └──────────▶ broker's process ◀──┘ ──▶ supervisor of the dispatchers
 
 The sockets stay open while the broker is away, so that clients that connect meanwhile wait instead of being refused.
+The command line has loaded much that a keeper does not need, so it replaces itself by a fresh process of the same id.
 """
 
 from __future__ import annotations
@@ -12,20 +15,20 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
 from reput import errors
-from reput.broker.serving import Failed, Ready, ServeOptions
+from reput.broker.serve_options import Failed, Ready, ServeOptions
 from reput.errors import BrokerError, ReputError
 from reput.process.system.command import role_command
 
-__all__ = ["Keeper"]
+__all__ = ["become_keeper", "keep"]
 
 MAIN = Path(__file__).with_name("__main__.py")
 # A broker that lived so long has earned a restart at once.
@@ -40,60 +43,126 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 logger = logging.getLogger(__name__)
 
 
-class Keeper:
-    """Runs the broker of one store until SIGTERM or Ctrl-C."""
+class StartedBroker(msgspec.Struct, frozen=True):
+    """A broker's process, and the descriptor that it reports to."""
 
-    def __init__(self, options: ServeOptions, listeners: list[socket.socket], on_ready: Callable[[], None]) -> None:
-        """*on_ready* is called when clients can connect for the first time."""
-        self.options = options
-        self.listeners = listeners
-        self.on_ready = on_ready
-        self.process: subprocess.Popen[bytes] | None = None
+    pid: int
+    report: int
+
+
+def start_broker(options: ServeOptions) -> StartedBroker:
+    """Start a broker's process, in a session of its own: Ctrl-C reaches the keeper, which lets the broker drain."""
+    reading, writing = os.pipe()
+    command = role_command("broker", encoded(options), str(writing), path=sys.path, main=MAIN)
+    for descriptor in (*options.listeners, writing):
+        os.set_inheritable(descriptor, True)
+    try:
+        pid = os.posix_spawn(command[0], command, os.environ, setsid=True, setsigmask=())
+    finally:
+        os.close(writing)
+    return StartedBroker(pid, reading)
+
+
+def become_keeper(options: ServeOptions, listeners: Sequence[socket.socket]) -> NoReturn:
+    """Start the broker, and replace this process by its keeper."""
+    started = start_broker(options)
+    for descriptor in (started.report, *(listener.fileno() for listener in listeners)):
+        os.set_inheritable(descriptor, True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Until the keeper handles them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    command = role_command("keeper", encoded(options), encoded(started), path=sys.path, main=MAIN)
+    os.execv(command[0], command)
+
+
+def keep(options: ServeOptions, started: StartedBroker) -> int:
+    """Keep the broker of *options* running until SIGTERM or Ctrl-C; return the exit code.
+
+    Raises:
+        ReputError: the broker could not be started.
+    """
+    return Keeper(options, started).run()
+
+
+class Keeper:
+    """Keeps one broker."""
+
+    def __init__(self, options: ServeOptions, started: StartedBroker) -> None:
+        self.options = msgspec.structs.replace(options, lock_timeout=RESTART_LOCK_TIMEOUT_S)
+        self.started = started
         self.is_stopping = False
         self.was_ready = False
+        self.failures = 0
+        self.pause = PAUSE_MIN_S
 
     def run(self) -> int:
-        """Keep the broker running; return the exit code.
+        """Wait for the broker, and start it again whenever it dies."""
+        for number in ENDING:
+            signal.signal(number, self.stop)
+        signal.signal(signal.SIGHUP, self.reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        while True:
+            begin = time.monotonic()
+            error = self.wait_until_ready()
+            code = os.waitstatus_to_exitcode(os.waitpid(self.started.pid, 0)[1])
+            if self.is_stopping:
+                return 0 if code == 0 else 1
+            self.failures = 0 if error is None else self.failures + 1
+            if error is not None and (not self.was_ready or self.failures >= FAILURES_MAX):
+                raise error
+            lived = time.monotonic() - begin
+            logger.error("the broker has ended and is started again: exit_code=%d lived_s=%.1f", code, lived)
+            if lived > LIVED_S:
+                self.pause = PAUSE_MIN_S
+            else:
+                self.rest(self.pause)
+                self.pause = min(self.pause * 2, PAUSE_MAX_S)
+            if self.is_stopping:
+                return 0
+            self.started = start_broker(self.options)
 
-        Raises:
-            ReputError: it could not be started.
-        """
-        former = {number: signal.signal(number, self.stop) for number in ENDING}
-        try:
-            return self.keep()
-        finally:
-            for number, handler in former.items():
-                signal.signal(number, handler)
+    def wait_until_ready(self) -> ReputError | None:
+        """Wait until clients can connect; return why they cannot."""
+        with os.fdopen(self.started.report, "rb") as report:
+            line = report.readline()
+        if not line:
+            return BrokerError(
+                f"the broker's process ended before it was ready: pid={self.started.pid}", "See its messages above."
+            )
+        message = msgspec.json.decode(line, type=Ready | Failed)
+        if isinstance(message, Failed):
+            return failure(message)
+        if not self.was_ready:
+            self.was_ready = True
+            self.tell_ready()
+        return None
+
+    def tell_ready(self) -> None:
+        """Tell the person, and the program that has started this one."""
+        options = self.options
+        servers = options.name_server or ";".join(options.name_servers) or "none"
+        print(
+            f"ready broker={options.broker} name_server={servers} pid={os.getpid()} store={options.store}", flush=True
+        )
+        notify_systemd("READY=1")
 
     def stop(self, number: int, frame: object) -> None:
         """Let the broker drain and end."""
         del number, frame
         self.is_stopping = True
-        if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(signal.SIGTERM)
+        notify_systemd("STOPPING=1")
+        self.send(signal.SIGTERM)
 
-    def keep(self) -> int:
-        """Start the broker, and again whenever it dies."""
-        failures = 0
-        pause = PAUSE_MIN_S
-        while not self.is_stopping:
-            started = time.monotonic()
-            error = self.start()
-            if error is not None and not self.is_stopping and (not self.was_ready or failures >= FAILURES_MAX):
-                raise error
-            assert self.process is not None
-            code = self.process.wait()
-            if self.is_stopping:
-                return 0 if code == 0 else 1
-            lived = time.monotonic() - started
-            failures = failures + 1 if error is not None else 0
-            pause = PAUSE_MIN_S if error is None and lived > LIVED_S else min(pause * 2, PAUSE_MAX_S)
-            logger.error("the broker has ended and is started again: exit_code=%d lived_s=%.1f", code, lived)
-            self.options = msgspec.structs.replace(self.options, lock_timeout=RESTART_LOCK_TIMEOUT_S)
-            if lived < LIVED_S and pause > 2 * PAUSE_MIN_S:
-                self.rest(pause)
-        return 0
+    def reload(self, number: int, frame: object) -> None:
+        """Let the broker look for changed configuration."""
+        del number, frame
+        self.send(signal.SIGHUP)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the broker."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.started.pid, number)
 
     def rest(self, seconds: float) -> None:
         """Wait before the next start; a signal ends it."""
@@ -104,33 +173,10 @@ class Keeper:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
-    def start(self) -> ReputError | None:
-        """Start the broker's process, and wait until clients can connect; return why it could not start."""
-        reading, writing = os.pipe()
-        command = role_command(
-            "broker", msgspec.json.encode(self.options).decode(), str(writing), path=sys.path, main=MAIN
-        )
-        descriptors = [listener.fileno() for listener in self.listeners]
-        try:
-            # In a session of its own: Ctrl-C in the terminal reaches the keeper, which lets the broker drain.
-            self.process = subprocess.Popen(command, pass_fds=(*descriptors, writing), start_new_session=True)
-        finally:
-            os.close(writing)
-        if self.is_stopping:
-            self.process.send_signal(signal.SIGTERM)
-        with os.fdopen(reading, "rb") as report:
-            line = report.readline()
-        if not line:
-            return BrokerError(
-                f"the broker's process ended before it was ready: pid={self.process.pid}", "See its messages above."
-            )
-        message = msgspec.json.decode(line, type=Ready | Failed)
-        if isinstance(message, Failed):
-            return failure(message)
-        if not self.was_ready:
-            self.was_ready = True
-            self.on_ready()
-        return None
+
+def encoded(value: msgspec.Struct) -> str:
+    """Return *value* as an argument of a command line."""
+    return msgspec.json.encode(value).decode()
 
 
 def failure(message: Failed) -> ReputError:
@@ -141,3 +187,15 @@ def failure(message: Failed) -> ReputError:
     except TypeError:
         return BrokerError(message.text, message.advice)
     return error if isinstance(error, ReputError) else BrokerError(message.text, message.advice)
+
+
+def notify_systemd(state: str) -> None:
+    """Tell systemd the state of the service, if it has started this process (``Type=notify``).
+
+    Source: sd_notify(3).
+    """
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified, contextlib.suppress(OSError):
+        notified.sendto(state.encode(), address.replace("@", "\0", 1) if address.startswith("@") else address)

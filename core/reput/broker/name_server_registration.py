@@ -24,7 +24,7 @@ from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 from reput.store.config.topic_config_manager import TopicConfigManager
 
-__all__ = ["NameServerRegistration", "split_addresses"]
+__all__ = ["NameServerRegistration"]
 
 INTERVAL_S = 30.0
 # Several topics that are created at once are registered together.
@@ -132,8 +132,3 @@ class NameServerRegistration:
             )
         )
         await self.client.close()
-
-
-def split_addresses(text: str) -> list[str]:
-    """Return the addresses of ``host:port;host:port``."""
-    return [address.strip() for address in text.replace(",", ";").split(";") if address.strip()]

@@ -23,50 +23,15 @@ import msgspec
 
 from reput.broker.broker import Broker
 from reput.broker.broker_place import BrokerPlace, remove_broker_place, write_broker_place
+from reput.broker.serve_options import Failed, Ready, ServeOptions
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError
 from reput.process.control.configuration import Configuration
 from reput.store.state.recorded_settings import load_store_settings
 
-__all__ = ["Failed", "Ready", "ServeOptions", "serve"]
+__all__ = ["serve"]
 
 logger = logging.getLogger(__name__)
-
-
-class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the keeper tells the broker's process.
-
-    Attributes:
-        listeners: descriptors of the bound sockets.
-        broker, name_server: the addresses that clients reach; None: there is no name server here.
-        name_servers: addresses of those to register with.
-        given: settings by name.
-        lock_timeout: seconds to wait while another process writes the store.
-    """
-
-    store: str
-    config: str | None
-    assignments: list[str]
-    given: dict[str, Any]
-    listeners: list[int]
-    broker: str
-    name_server: str | None
-    name_servers: list[str] = []
-    lock_timeout: float = 0.0
-
-
-class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Clients can connect."""
-
-    pid: int
-
-
-class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The broker could not start: the class of the error, its text and its advice."""
-
-    kind: str
-    text: str
-    advice: str
 
 
 def serve(options: ServeOptions, report: int) -> int:

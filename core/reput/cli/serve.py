@@ -5,13 +5,11 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from reput.cli.options import ConfigOption, SetOption, StoreArgument, refuse_address, settings_of
-from reput.cli.output import write_line
 from reput.errors import BrokerError, ConfigError
 
 __all__ = ["EXAMPLE", "serve"]
@@ -45,14 +43,14 @@ def serve(
     ] = False,
     config: ConfigOption = None,
     assignments: SetOption = None,
-) -> int:
+) -> NoReturn:
     """Serve a store on the network until SIGTERM or Ctrl-C. RocketMQ's clients and tools connect to it unchanged.
 
     One line on stdout says when clients can connect. A broker that dies is started again.
     """
-    from reput.broker.keeper import Keeper
-    from reput.broker.name_server_registration import split_addresses
-    from reput.broker.serving import ServeOptions
+    from reput.broker.keeper import become_keeper
+    from reput.broker.serve_options import ServeOptions
+    from reput.remoting.remoting_client import split_addresses
 
     refuse_address(store)
     settings = settings_of(store, config, assignments).settings
@@ -84,14 +82,7 @@ def serve(
         name_servers=servers,
     )
 
-    def ready() -> None:
-        write_line(
-            f"ready broker={options.broker} name_server={names or ';'.join(servers) or 'none'} "
-            f"pid={os.getpid()} store={options.store}"
-        )
-        sys.stdout.flush()
-
-    return Keeper(options, listeners, ready).run()
+    become_keeper(options, listeners)
 
 
 def split_address(option: str, text: str) -> tuple[str, int]:

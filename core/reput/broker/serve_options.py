@@ -1,0 +1,47 @@
+"""What the three processes of `reput serve` tell each other: command line, keeper and broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["Failed", "Ready", "ServeOptions"]
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is served, and how.
+
+    Attributes:
+        config: path of the settings' file.
+        assignments: settings from the command line, ``NAME=VALUE``.
+        given: settings that follow from the addresses.
+        listeners: descriptors of the bound sockets.
+        broker, name_server: the addresses that clients reach; None: there is no name server here.
+        name_servers: addresses of those to register with.
+        lock_timeout: seconds to wait while another process writes the store.
+    """
+
+    store: str
+    config: str | None
+    assignments: list[str]
+    given: dict[str, Any]
+    listeners: list[int]
+    broker: str
+    name_server: str | None
+    name_servers: list[str] = []
+    lock_timeout: float = 0.0
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """Clients can connect."""
+
+    pid: int
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The broker could not start: the class of the error, its text and its advice."""
+
+    kind: str
+    text: str
+    advice: str
