@@ -145,7 +145,8 @@ class ClientManageProcessor:
     def group_changed(self, group: str, channels: ConsumerGroupChannels) -> None:
         """Tell the connections of a group that its members or topics have changed."""
         config = self.groups.find(group)
-        if config is not None and not config.notify_consumer_ids_changed_enable:
+        is_told = config is None or config.notify_consumer_ids_changed_enable
+        if not (is_told and self.settings.notify_consumer_ids_changed_enable):
             return
         for connection in list(channels.channels):
             connection.notify(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}))
