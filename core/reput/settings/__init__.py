@@ -3,11 +3,11 @@
     RocketMQ's defaults  <  what the store's files show  <  reput's record in the store
                          <  --config FILE  <  --set NAME=VALUE, keyword arguments
 
-The record holds those that decide what the store's bytes mean. A source above it may repeat one, and is refused if it
-gives another value, unless the change is asked for by name.
+The record holds the settings that decide what the store's bytes mean. A later source may repeat such a setting; a
+different value is refused unless the change is requested by name.
 
 A name may be written as RocketMQ writes it (``flushDiskType``) or in snake case (``flush_disk_type``). Every value is
-checked, every unknown name refused.
+checked, and unknown names are refused.
 """
 
 from __future__ import annotations

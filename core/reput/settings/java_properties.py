@@ -1,8 +1,8 @@
-"""The syntax of a Java ``.properties`` file, which is what a broker's own configuration is written in.
+"""The syntax of Java ``.properties`` files, the format of a broker's own configuration.
 
 A line is a name and a value, separated by ``=``, ``:`` or white space. ``#`` and ``!`` begin a comment line. A line
-that ends in an odd number of backslashes goes on in the next one, whose leading white space does not count. A backslash
-quotes the character after it, but for ``\\t \\n \\r \\f`` and ``\\uXXXX``. The bytes are ISO 8859-1.
+that ends in an odd number of backslashes continues in the next one, whose leading white space is ignored. A backslash
+quotes the character after it, except in ``\\t \\n \\r \\f`` and ``\\uXXXX``. The bytes are ISO 8859-1.
 
 Source: java.util.Properties.load.
 """
@@ -22,7 +22,7 @@ UNICODE_ESCAPE = re.compile(r"[0-9A-Fa-f]{4}")
 
 
 def parse_properties(data: bytes) -> list[tuple[str, str, int]]:
-    """Return name, value and line number of every property, in the order of the file, repeated names included.
+    """Return name, value and line number of every property, in file order, including repeated names.
 
     Raises:
         ConfigError: a ``\\u`` is not followed by four hex digits.
@@ -35,7 +35,7 @@ def parse_properties(data: bytes) -> list[tuple[str, str, int]]:
 
 
 def logical_lines(text: str) -> Iterator[tuple[str, int]]:
-    """Yield each line that is neither blank nor a comment, continuations joined, with the number of its first."""
+    """Yield each line that is neither blank nor a comment, continuations joined, with the number of its first line."""
     lines = iter(enumerate(re.split(r"\r\n|\n|\r", text), start=1))
     for number, natural_line in lines:
         line = natural_line.lstrip(WHITE_SPACE)

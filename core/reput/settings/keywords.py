@@ -1,6 +1,6 @@
 """SettingKeywords: the settings as keyword arguments of `reput.open`, for editors and type checkers.
 
-A test compares the names and types with those of `Settings`, which says what they mean.
+A test compares the names and types with `Settings`, which documents them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["SettingKeywords"]
 
 
 class SettingKeywords(TypedDict, total=False):
-    """Every setting but the list of dispatchers, which is an argument of its own; *spark*: options of Spark by name."""
+    """Every setting except the list of dispatchers, which is a separate argument; *spark*: options of Spark by name."""
 
     mapped_file_size_commit_log: int
     mapped_file_size_consume_queue: int

@@ -2,8 +2,8 @@
 
 Obtained from the published jars of rocketmq-common, -store, -remoting and -auth, versions 4.9.0, 4.9.7, 4.9.8, 5.0.0,
 5.1.4, 5.2.0, 5.3.3, 5.4.0 and 5.5.0: every public one-argument setter of the classes named here (``javap -public``),
-since it is through setters that RocketMQ's ``MixAll.properties2Object`` reads a broker's file. A name stands under its
-first class only.
+because RocketMQ's ``MixAll.properties2Object`` reads a broker's file through setters. A name is listed under its first
+class only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""load_settings: all sources, one over the other, into one checked `Settings`."""
+"""load_settings: merges all sources into one checked `Settings`; later sources override earlier ones."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from reput.settings.values import field_value, option_value, spark_value, value_
 
 __all__ = ["LoadedSettings", "given_settings", "load_settings", "require_recorded"]
 
-# RocketMQ's switches that say the same as naming a dispatcher.
+# RocketMQ's switches that have the same effect as listing a dispatcher.
 SWITCH_OF_DISPATCHER = {"index": "message_index_enable", "consume_queue_ext": "enable_consume_queue_ext"}
 DEFAULTS = Settings()
-# In a dispatcher's section: the plugin that it is made by, where that has another name.
+# In a dispatcher's section: the name of its plugin, if that differs from the dispatcher's.
 PLUGIN_OPTION = "plugin"
 
 
 class LoadedSettings(msgspec.Struct, frozen=True):
-    """What `load_settings` found.
+    """The result of `load_settings`.
 
     Attributes:
-        unused: names that RocketMQ knows and reput does not use, as they were spelled, in order; to be told once.
+        unused: names that RocketMQ knows and reput does not use, in order and as spelled, for one warning.
         explicit: fields of `Settings` that the configuration, ``--set`` or a keyword argument gave.
     """
 
@@ -46,21 +46,21 @@ def load_settings(
 ) -> LoadedSettings:
     """Read settings from every source and check them.
 
-    In each source, `dispatchers` decides over ``message_index_enable``, and a later source over both. The store host is
-    made of ``broker_ip1`` and ``listen_port``, the born host of the store host, unless they are given themselves.
+    Within a source, `dispatchers` overrides ``message_index_enable``; a later source overrides both. Unless given, the
+    store host is made from ``broker_ip1`` and ``listen_port``, and the born host is the store host.
 
     Args:
         config: a TOML file, or a broker's own ``.properties`` file.
-        assignments: the ``NAME=VALUE`` of ``--set``; of two for one name the last holds.
-        recorded: reput's record in the store, which holds against RocketMQ's defaults; see `require_recorded`.
-        changes: fields of `Settings` that are recorded, and get another value.
-        found: what the files of a store show where nothing is recorded; everything else holds over it.
-        **settings: as in `reput.open`; they hold against everything.
+        assignments: the ``NAME=VALUE`` of ``--set``; the last one of a name applies.
+        recorded: reput's record in the store, which overrides RocketMQ's defaults; see `require_recorded`.
+        changes: recorded fields of `Settings` that may get another value.
+        found: settings inferred from the files of a store without a record; every other source overrides them.
+        **settings: as in `reput.open`; they override everything.
 
     Raises:
-        ConfigError: a file cannot be read, a name is unknown to reput and to RocketMQ, a value has the wrong type,
-            lies out of bounds or contradicts another one. The setting is named as it was spelled. Or a value differs
-            from *recorded*, and is none of *changes*.
+        ConfigError: a file cannot be read; a name is unknown to reput and to RocketMQ; a value has the wrong type, is
+            out of bounds or contradicts another one (the setting is named as it was spelled); or a value differs from
+            *recorded* and is not in *changes*.
     """
     layers = SettingsLayers()
     layers.put(read_mapping(found or {}, source="the store's files"), explicit=False)
@@ -74,14 +74,14 @@ def load_settings(
 
 
 def require_recorded(settings: Settings, recorded: Mapping[str, object], changes: Collection[str] = ()) -> None:
-    """Refuse *settings* that give the bytes of a store another meaning than the one they were written with.
+    """Refuse *settings* that change the meaning of bytes already in the store.
 
     Args:
         recorded: fields of `Settings` that are recorded with the store, and their values.
-        changes: fields whose value is to become another.
+        changes: fields that may get another value.
 
     Raises:
-        ConfigError: a value differs, and its change is not asked for.
+        ConfigError: a value differs, and the field is not in *changes*.
     """
     for name, value in recorded.items():
         given = getattr(settings, name)
@@ -94,7 +94,7 @@ def require_recorded(settings: Settings, recorded: Mapping[str, object], changes
 
 
 class SettingsLayers:
-    """Values of settings, each source laid over those before it."""
+    """Values of settings; each source overrides those before it."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -105,7 +105,7 @@ class SettingsLayers:
         self.explicit: set[str] = set()
 
     def put(self, assignments: Iterable[Assignment], explicit: bool = True) -> None:
-        """Lay one source over what there is."""
+        """Apply one source on top of the earlier ones."""
         layer: dict[str, Any] = {}
         spelled: dict[str, str] = {}
         for assignment in assignments:
@@ -132,10 +132,10 @@ class SettingsLayers:
         self.put_switches(layer)
 
     def put_option(self, assignment: Assignment) -> str:
-        """Take one option of one dispatcher, which the plugin's own struct is to check, or the plugin's name.
+        """Store one option of one dispatcher, to be checked by the plugin's own struct, or the plugin's name.
 
         Returns:
-            The field of `Settings` that it goes into.
+            The field of `Settings` that holds it.
         """
         _, name, option = (*assignment.name.split(".", 2), "")[:3]
         if not option or not DISPATCHER_NAME.fullmatch(name):
@@ -156,7 +156,7 @@ class SettingsLayers:
         return "dispatcher_options"
 
     def put_unused(self, assignment: Assignment) -> None:
-        """Note a name that only RocketMQ uses; refuse one that neither knows."""
+        """Note a name that only RocketMQ uses; refuse a name that neither reput nor RocketMQ knows."""
         if not is_known_to_rocketmq(assignment.name):
             nearest = nearest_name(assignment.name)
             raise ConfigError(
@@ -166,7 +166,7 @@ class SettingsLayers:
         self.unused[assignment.name] = None
 
     def put_switches(self, layer: Mapping[str, Any]) -> None:
-        """Let the list of dispatchers and RocketMQ's switches agree, after *layer* may have changed either."""
+        """Make the list of dispatchers and RocketMQ's switches agree; *layer* may have changed either."""
         enabled: tuple[str, ...] = self.values.get("dispatchers", DEFAULTS.dispatchers)
         for name, switch in SWITCH_OF_DISPATCHER.items():
             if switch in layer and "dispatchers" not in layer:
@@ -176,7 +176,7 @@ class SettingsLayers:
         self.values["dispatchers"] = enabled
 
     def settings(self) -> Settings:
-        """Return what the layers amount to."""
+        """Return the merged settings."""
         values = self.values
         if "store_host" not in values:
             address = values.get("broker_ip1", DEFAULTS.broker_ip1)

@@ -1,4 +1,4 @@
-"""Settings: everything a person may turn, as one frozen struct."""
+"""Settings: everything that can be configured, as one frozen struct."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ RING_SIZE_MAX = 1 << 30
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one store. Sizes are bytes, times milliseconds, ratios percent, unless a comment says otherwise.
 
-    `load_settings` checks types and bounds; the constructor checks only what concerns several fields or a syntax.
-    Names and defaults are RocketMQ's (MessageStoreConfig, BrokerConfig), its spelling mistakes included, up to the
+    `load_settings` checks types and bounds; the constructor checks only relations between fields and text syntax.
+    Names and defaults are RocketMQ's (MessageStoreConfig, BrokerConfig), including its spelling mistakes, up to the
     heading "reput's own".
 
     Raises:
-        ConfigError: two fields contradict each other, or a text does not have the syntax of its field.
+        ConfigError: two fields contradict each other, or a text violates the syntax of its field.
     """
 
     # Files of the log and of its views.
@@ -56,7 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     enable_consume_queue_ext: bool = False
     bit_map_length_consume_queue_ext: Annotated[int, Meta(ge=1, le=32767)] = 64
 
-    # What may be appended.
+    # Limits of messages and topics.
     max_message_size: Size = 4 << 20
     auto_message_version_on_topic_len: bool = True
     enabled_append_prop_crc: bool = False
@@ -113,7 +113,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     destroy_maped_file_interval_forcibly: Milliseconds = 120_000
     redelete_hanged_file_interval: Milliseconds = 120_000
 
-    # The broker: who it is, whom it serves.
+    # The broker's identity and permissions.
     broker_cluster_name: str = "DefaultCluster"
     broker_name: str = "reput"  # RocketMQ: the host's name
     broker_id: Annotated[int, Meta(ge=0, le=LONG_MAX)] = 0
@@ -143,34 +143,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     transaction_check_interval: Annotated[int, Meta(ge=1, le=LONG_MAX)] = 60_000  # RocketMQ 5: 30,000
 
     # reput's own: the writer.
-    store_host: str = "127.0.0.1:10911"  # of every record; broker_ip1 and listen_port, if they are given
-    born_host: str = "127.0.0.1:10911"  # of records whose sender is this program; the store host, if that is given
-    lag_max: Annotated[int, Meta(ge=0, le=LONG_MAX)] = 0  # bytes the consume queue may be behind; 0: no bound
+    store_host: str = "127.0.0.1:10911"  # of every record; default: broker_ip1 and listen_port, if given
+    born_host: str = "127.0.0.1:10911"  # of records sent by this program; default: the store host, if given
+    lag_max: Annotated[int, Meta(ge=0, le=LONG_MAX)] = 0  # bytes that the consume queue may lag; 0: no bound
 
     # reput's own: the dispatchers.
-    index_tags: bool = False  # messages by their tags, too, as RocketMQ enters them from 5.4.0 on
+    index_tags: bool = False  # index messages by tags, too, as RocketMQ does from 5.4.0 on
     dispatchers: tuple[str, ...] = ("consume_queue", "index")
     dispatcher_options: dict[str, dict[str, object]] = {}
-    dispatcher_plugins: dict[str, str] = {}  # of each dispatcher that is not named as its plugin is
-    spark_options: dict[str, str] = {}  # "spark.master" and whatever else Spark knows
+    dispatcher_plugins: dict[str, str] = {}  # of dispatchers whose name differs from their plugin's
+    spark_options: dict[str, str] = {}  # "spark.master" and any other option of Spark
     ring_size: Annotated[int, Meta(ge=RING_SIZE_MIN, le=RING_SIZE_MAX)] = 8 << 20  # a power of two
-    dispatcher_count_max: Annotated[int, Meta(ge=1, le=64)] = 32  # at a time, views that are being rebuilt included
+    dispatcher_count_max: Annotated[int, Meta(ge=1, le=64)] = 32  # at a time, including views being rebuilt
     dispatcher_flush_interval: Interval = 1_000
-    dispatcher_start_time_max: Interval = 60_000  # a phase that lasts longer is killed, unless the plugin says it lives
+    dispatcher_start_time_max: Interval = 60_000  # a longer phase is killed, unless the plugin calls `alive`
     dispatcher_dispatch_time_max: Interval = 60_000
     dispatcher_flush_time_max: Interval = 60_000
     dispatcher_expire_time_max: Interval = 60_000
-    dispatcher_drain_time_max: Interval = 60_000  # what a close waits for dispatchers that are behind
-    dispatcher_nice: Annotated[int, Meta(ge=0, le=19)] = 10  # of those beside the consume queue and the index
-    dispatcher_memory_max: Annotated[int, Meta(ge=0, le=LONG_MAX)] = 0  # bytes of one of them; 0: no bound
+    dispatcher_drain_time_max: Interval = 60_000  # how long a close waits for lagging dispatchers
+    dispatcher_nice: Annotated[int, Meta(ge=0, le=19)] = 10  # of dispatchers other than the consume queue and the index
+    dispatcher_memory_max: Annotated[int, Meta(ge=0, le=LONG_MAX)] = 0  # bytes of one such dispatcher; 0: no bound
     dispatcher_backoff_min: Annotated[int, Meta(ge=1, le=100)] = 50  # pause before the first restart
     dispatcher_backoff_max: Interval = 30_000
     dispatcher_restart_count_max: Count = 10  # restarts without progress before a dispatcher is FATAL
-    dispatcher_log_format: Literal["text", "json"] = "text"  # of the group's log: for people, or JSON lines
+    dispatcher_log_format: Literal["text", "json"] = "text"  # of the group's log: plain text or JSON lines
     dispatcher_reserved_time: CountOrNone = 72  # hours beyond file_reserved_time that retention waits for dispatchers
 
     def __post_init__(self) -> None:
-        # RocketMQ's getter rounds up in the same way, so a broker's odd size means the same files here.
+        # RocketMQ's getter rounds up in the same way, so an odd size in a broker's file means the same here.
         units = -(-self.mapped_file_size_consume_queue // CONSUME_QUEUE_UNIT_SIZE)
         msgspec.structs.force_setattr(self, "mapped_file_size_consume_queue", units * CONSUME_QUEUE_UNIT_SIZE)
         if self.index_file_size > INT_MAX:

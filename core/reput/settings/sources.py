@@ -1,10 +1,10 @@
-"""Where settings come from: each source as a list of `Assignment`, in its own order.
+"""Sources of settings: each is read as a list of `Assignment`, in its own order.
 
-TOML has settings at the top level, and tables for what is structured:
+TOML has plain settings at the top level, and tables for structured ones:
 
     flushDiskType = "SYNC_FLUSH"          # or flush_disk_type
 
-    [dispatchers]                         # without options, dispatchers = ["consume_queue"] will do
+    [dispatchers]                         # without options: dispatchers = ["consume_queue"]
     enabled = ["consume_queue", "index", "spark_export"]
 
     [dispatchers.spark_export]            # options of one dispatcher, as the plugin declares them
@@ -13,10 +13,10 @@ TOML has settings at the top level, and tables for what is structured:
     [dispatchers.orders_hook]             # another dispatcher of the same plugin
     plugin = "http_sink"
 
-    [spark]                               # whatever Spark knows
+    [spark]                               # any option of Spark
     master = "local[2]"
 
-A ``.properties`` file and ``--set`` say the same with dots: ``dispatchers=consume_queue,index``,
+A ``.properties`` file and ``--set`` use dots instead: ``dispatchers=consume_queue,index``,
 ``dispatchers.spark_export.target=/lake``, ``spark.master=local[2]``.
 """
 
@@ -40,8 +40,8 @@ class Assignment(msgspec.Struct, frozen=True):
     """One name and its value, before either is checked.
 
     Attributes:
-        value: text if `textual`, else whatever TOML or Python gave.
-        source: what to call the place it came from: ``--set``, or a file, with its line if that is known.
+        value: text if `textual`, else the TOML or Python value.
+        source: name of its origin for error texts: ``--set``, or a file, with the line if known.
     """
 
     name: str
@@ -51,13 +51,13 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 def read_config(path: Path) -> list[Assignment]:
-    """Read a configuration file: TOML if it is called ``.toml``, else a broker's ``.properties`` (or ``.conf``).
+    """Read a configuration file: TOML if its name ends in ``.toml``, else a broker's ``.properties`` (or ``.conf``).
 
     Raises:
         ConfigError: the file cannot be read or parsed.
     """
     try:
-        # With a bound: a device may never end.
+        # With a bound: reading a device may never end.
         with path.open("rb") as file:
             data = file.read(CONFIG_SIZE_MAX + 1)
     except OSError as error:
@@ -80,10 +80,10 @@ def read_config(path: Path) -> list[Assignment]:
 
 
 def parse_toml(data: bytes, path: Path) -> dict[str, object]:
-    """Parse TOML, or raise ConfigError with the path."""
+    """Parse TOML; raise ConfigError with the path if it is malformed."""
     try:
         return tomllib.loads(data.decode())
-    except ValueError as error:  # of the syntax, or of the encoding
+    except ValueError as error:  # wrong syntax or encoding
         raise ConfigError(
             f"the configuration is not TOML: config={path} reason={error}",
             "Correct the file there; a broker's own settings are read from a file that ends in .properties.",
@@ -91,7 +91,7 @@ def parse_toml(data: bytes, path: Path) -> dict[str, object]:
 
 
 def read_mapping(mapping: Mapping[str, object], source: str) -> list[Assignment]:
-    """Take apart settings that have types already: TOML, Python's keyword arguments, reput's record in the store."""
+    """Take apart settings that already have types: TOML, Python's keyword arguments, reput's record in the store."""
     assignments = []
     for name, value in mapping.items():
         if isinstance(value, Mapping) and name in ("dispatchers", "spark"):

@@ -25,7 +25,7 @@ def camel_case(name: str) -> str:
 
 
 ROCKETMQ_SPELLING = {snake_case(name): name for name in ROCKETMQ_NAMES}
-assert len(ROCKETMQ_SPELLING) == len(ROCKETMQ_NAMES)  # No two of RocketMQ's names are one in snake case.
+assert len(ROCKETMQ_SPELLING) == len(ROCKETMQ_NAMES)  # No two of RocketMQ's names become the same in snake case.
 
 # Options are named one by one, with dots.
 NAMED_WITH_DOTS = frozenset({"dispatcher_options", "dispatcher_plugins", "spark_options"})
@@ -41,12 +41,12 @@ def setting_name(name: str) -> str | None:
 
 
 def is_known_to_rocketmq(name: str) -> bool:
-    """Tell whether a broker of RocketMQ knows *name*, whatever reput does with it."""
+    """Tell whether a RocketMQ broker knows *name*, used by reput or not."""
     return name in ROCKETMQ_NAMES or name in ROCKETMQ_SPELLING
 
 
 def nearest_name(name: str) -> str | None:
-    """Return the known name that is most like *name*, in the spelling of *name*; None if none is like it."""
+    """Return the known name most similar to *name*, in the spelling of *name*; None if none is similar."""
     if "_" in name or name.islower():
         known = {*FIELDS, *ROCKETMQ_SPELLING}
     else:

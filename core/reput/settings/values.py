@@ -1,4 +1,4 @@
-"""The value of one setting: from text or from Python to the type of its field, bounds checked."""
+"""The value of one setting: converted from text or a Python value to the field's type, with bounds checked."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ BOOLEANS = {"true": True, "false": False}
 
 
 def field_value(field: str, assignment: Assignment) -> Any:
-    """Return the value of *assignment* with the type that *field* of `Settings` has.
+    """Return the value of *assignment*, converted to the type of *field* of `Settings`.
 
     Raises:
-        ConfigError: it is of another type or out of bounds; the name is given as it was spelled.
+        ConfigError: wrong type or out of bounds; the error spells the name as the user did.
     """
     wanted = FIELD_TYPES[field]
     value = assignment.value
@@ -60,13 +60,13 @@ def field_value(field: str, assignment: Assignment) -> Any:
 
 
 def parse_text(text: str, wanted: inspect.Type) -> object:
-    """Return *text* as a number, a truth value or a list, where that is wanted and *text* is one; else itself."""
+    """Return *text* as a number, a truth value or a list if *wanted* is such a type and *text* fits; else *text*."""
     text = text.strip()
     match wanted:
         case inspect.IntType() if WHOLE_NUMBER.fullmatch(text):
             return int(text)
         case inspect.BoolType():
-            # RocketMQ takes every word but "true" for false; a misspelt switch should rather be told.
+            # RocketMQ takes every word but "true" for false; reput refuses a misspelt switch instead.
             return BOOLEANS.get(text.lower(), text)
         case inspect.VarTupleType():
             return [name for part in text.split(",") if (name := part.strip())]
@@ -74,9 +74,9 @@ def parse_text(text: str, wanted: inspect.Type) -> object:
 
 
 def option_value(assignment: Assignment) -> object:
-    """Return the value of a dispatcher's option, which the plugin's own struct is to check.
+    """Return the value of a dispatcher's option; the plugin's own struct checks it later.
 
-    A text stays a text, and is converted leniently there, unless it is a TOML array or inline table.
+    A text stays a text, which the struct converts leniently, unless it is a TOML array or inline table.
 
     Raises:
         ConfigError: the text begins like an array or a table but is none.
@@ -94,7 +94,7 @@ def option_value(assignment: Assignment) -> object:
 
 
 def spark_value(assignment: Assignment) -> str:
-    """Return the value as Spark takes it, which knows texts only."""
+    """Return the value as text, the only type that Spark's options have."""
     value = assignment.value
     if isinstance(value, bool):
         return str(value).lower()
@@ -104,5 +104,5 @@ def spark_value(assignment: Assignment) -> str:
 
 
 def value_text(value: object) -> str:
-    """Return the value of a setting as a person would type it."""
+    """Return the value of a setting as a user would type it."""
     return str(value).lower() if isinstance(value, bool) else repr(value)
