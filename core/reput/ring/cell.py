@@ -1,7 +1,7 @@
 """Cell: one dispatcher's page of numbers and texts, written by it and its supervisor, readable by every process.
 
-`CellView` reads, also after the dispatcher's death; `Cell` is the writable page. `reput.ring.layout` draws the words
-and says which of them the supervisor writes. One thread per process writes a cell.
+`CellView` reads, even after the dispatcher's death; `Cell` is the writable page. `reput.ring.layout` draws the words
+and marks those that the supervisor writes. Within a process, only one thread writes a cell.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = ["Cell", "CellCounter", "CellView", "CellWaiters", "DurableCursor"]
 
 CURSOR = Struct("=QQQ")
 assert CURSOR.size == layout.CURSOR_SIZE
-# A process that has asked for a view's progress asks again within this time, or is not in a hurry.
+# A process that waits for a view's progress in a loop asks again within this time.
 ASKED_LATELY_NS = 1_000_000_000
 
 
 class DurableCursor(NamedTuple):
-    """Up to where a view survives a power cut. The store id is the store's, the same for all.
+    """The position up to which a view survives a power cut. The store id is the same for all views of a store.
 
     Attributes:
         commit_log_offset: bytes since the log's birth.
         epoch: number of the log's history.
-        store_timestamp: of the last record below, milliseconds since 1970 UTC.
+        store_timestamp: of the last record below the offset, milliseconds since 1970 UTC.
     """
 
     commit_log_offset: int
@@ -52,7 +52,7 @@ class DurableCursor(NamedTuple):
 
 
 class CellView:
-    """A cell, to read. What was never said is None, never 0; counts begin at 0."""
+    """A cell, read-only. A value that was never set is None, not 0; counts begin at 0."""
 
     __slots__ = ("_cursor", "_error", "_name", "_octets", "_words", "slot")
 
@@ -90,17 +90,17 @@ class CellView:
 
     @property
     def pid(self) -> int | None:
-        """Process id, None while there is no process."""
+        """Process id; None if no process runs."""
         return self._known(layout.PID)
 
     @property
     def restart_count(self) -> int:
-        """Times the process was started again."""
+        """How often the process was restarted."""
         return self._load(layout.RESTART_COUNT)
 
     @property
     def generation(self) -> int:
-        """Number of the view, raised whenever a rebuilt one takes its place or files of it have gone with a topic."""
+        """Number of the view; grows when a rebuilt view replaces it or files are removed with a deleted topic."""
         return self._load(layout.GENERATION)
 
     @property
@@ -120,12 +120,12 @@ class CellView:
 
     @property
     def batch_record_count(self) -> int:
-        """Records of the batch that is being dispatched, or was last."""
+        """Records of the batch being dispatched, or of the last one."""
         return self._load(layout.BATCH_RECORD_COUNT)
 
     @property
     def batch_size(self) -> int:
-        """Bytes of the log that it covers."""
+        """Bytes of the log that this batch covers."""
         return self._load(layout.BATCH_SIZE)
 
     @property
@@ -135,22 +135,22 @@ class CellView:
 
     @property
     def phase(self) -> int | None:
-        """Number of what the dispatcher is doing, as `reput.process` defines it."""
+        """Number of the dispatcher's current phase, as `reput.process` defines it."""
         return self._known(layout.PHASE)
 
     @property
     def lapped_count(self) -> int:
-        """Times the writer overwrote what the dispatcher had not read."""
+        """Times the writer overwrote frames before the dispatcher read them."""
         return self._load(layout.LAPPED_COUNT)
 
     @property
     def backstop_count(self) -> int:
-        """Back-stop wake-ups that found work; each is a bug."""
+        """Back-stop wake-ups that found work; each one is a bug."""
         return self._load(layout.BACKSTOP_COUNT)
 
     @property
     def gap_bytes(self) -> int:
-        """Bytes of the log that retention took before they were dispatched."""
+        """Bytes of the log that retention removed before they were dispatched."""
         return self._load(layout.GAP_BYTES)
 
     @property
@@ -160,7 +160,7 @@ class CellView:
 
     @property
     def durable_cursor(self) -> DurableCursor | None:
-        """Up to where the view survives a power cut; all three numbers are of one writing."""
+        """The position up to which the view survives a power cut; all three numbers come from one write."""
         octets = self._cursor.read()
         return DurableCursor(*CURSOR.unpack(octets)) if octets else None
 
@@ -172,23 +172,23 @@ class CellView:
 
     @property
     def counters(self) -> dict[str, int]:
-        """The named counters, in the order of their registration."""
+        """The named counters, in order of registration."""
         return {name: signed(self._load(COUNTER_VALUES + index)) for index, name in self._counter_names()}
 
     def _counter_names(self) -> Iterator[tuple[int, str]]:
-        # The count is raised after the name was written, so that a name is never seen in part.
+        # The count is raised after the name was written, so a partial name is never visible.
         for index in range(min(self._load(layout.COUNTER_COUNT), COUNTERS_MAX)):
             at = COUNTER_NAMES_AT + index * COUNTER_NAME_SIZE_MAX
             yield index, bytes(self._octets[at : at + COUNTER_NAME_SIZE_MAX]).rstrip(b"\0").decode("utf-8", "replace")
 
 
 def signed(word: int) -> int:
-    """Return the number that *word* is in two's complement."""
+    """Return *word* as a two's complement number."""
     return word - (1 << 64) if word >> 63 else word
 
 
 class CellCounter:
-    """A number in the cell that every process can read. Setting it is one store; it takes signed 64 bits."""
+    """A number in the cell that every process can read. Setting it is one store of a signed 64-bit value."""
 
     __slots__ = ("_index", "_words")
 
@@ -206,14 +206,14 @@ class CellCounter:
 
 
 class CellWaiters(NamedTuple):
-    """How the writer of a cell sees and wakes the waiters for its progress. All views are read-only.
+    """What the writer of a cell needs to see and wake the waiters for its progress. All views are read-only.
 
     Attributes:
-        ring_words: the ring in 8-byte words, for what the owner waits for.
-        cell_words: all cells in 8-byte words, for what later dispatchers wait for.
-        predecessors_awaited: the word of that name of every cell; it equals *none_awaited* mostly.
-        wake_descriptors: of each slot, the eventfd on which its reader parks.
-        progress_descriptors: of each slot, the eventfd on which the owner waits for its progress.
+        ring_words: the ring in 8-byte words, with the offsets that the owner waits for.
+        cell_words: all cells in 8-byte words, with the offsets that later dispatchers wait for.
+        predecessors_awaited: that word of every cell; usually equal to *none_awaited*.
+        wake_descriptors: per slot, the eventfd on which its reader parks.
+        progress_descriptors: per slot, the eventfd on which the owner waits for its progress.
     """
 
     ring_words: memoryview
@@ -225,10 +225,10 @@ class CellWaiters(NamedTuple):
 
 
 class Cell(CellView):
-    """The cell as its dispatcher, or the supervisor, writes it. `RingMemory.open_cell` makes one.
+    """The writable cell, for its dispatcher and the supervisor. `RingMemory.open_cell` makes one.
 
-    The properties of `CellView` are set through the methods, each of which is one store. A value of None says that
-    the number is not known any more.
+    The properties of `CellView` are set through methods, each of which is one store. None means that the value is
+    unknown.
     """
 
     __slots__ = (
@@ -271,12 +271,12 @@ class Cell(CellView):
     def _store(self, index: int, value: int | None) -> None:
         self._words[index] = UNKNOWN if value is None else value
 
-    # Of the supervisor.
+    # For the supervisor.
 
     def clear(self, name: str | None) -> None:
-        """Give the slot to the dispatcher *name*, or free it with None: everything is as if never written.
+        """Assign the slot to the dispatcher *name*, or free it with None; all other values are reset.
 
-        Only the generation goes on, so that the next dispatcher's view is not taken for the former one's.
+        Only the generation is kept and grows, so that the next dispatcher's view is not mistaken for the old one.
 
         Raises:
             RingError: the name is empty or longer than 64 bytes.
@@ -302,7 +302,7 @@ class Cell(CellView):
         self._name.write(octets)
 
     def set_state(self, state: int, since_ms: int) -> None:
-        """Say the state and when it began, milliseconds since 1970 UTC."""
+        """Set the state and when it began, milliseconds since 1970 UTC."""
         self._words[layout.STATE_SINCE] = since_ms
         self._words[layout.STATE] = state
 
@@ -313,29 +313,29 @@ class Cell(CellView):
         self._words[layout.RESTART_COUNT] = restart_count
 
     def raise_generation(self) -> int:
-        """Say that another view has taken the place, and wake the waiters for the progress of the former one.
+        """Record that another view took the place, and wake the waiters for the progress of the former one.
 
         Returns:
-            The number of the new view.
+            The new view's number.
         """
         generation: int = self._words[layout.GENERATION] + 1
         self._words[layout.GENERATION] = generation
         os.eventfd_write(self._progress_descriptor, 1)
         return generation
 
-    # Of the dispatcher.
+    # For the dispatcher.
 
     def set_progress(self, commit_log_offset: int, ordinal: int | None) -> None:
-        """Say that the view is readable up to *commit_log_offset*, and wake the waiters for that.
+        """Publish that the view is readable up to *commit_log_offset*, and wake the waiters for that.
 
-        Threads and tasks of the owner wait for it, and dispatchers that come after this one. Without a waiter it costs
+        Waiters are threads and tasks of the owner, and dispatchers that run after this one. Without waiters it costs
         about a microsecond and no system call.
         """
         words = self._words
         words[layout.ORDINAL_DISPATCHED] = UNKNOWN if ordinal is None else ordinal
         words[layout.PROGRESS] = commit_log_offset
-        # Full barrier: a waiter stores what it waits for, passes a barrier, and looks at the progress again. At least
-        # one of the two sees the other.
+        # Full barrier: a waiter stores the offset it waits for, passes a barrier, and rechecks the progress. At least
+        # one of the two sees the other's store.
         self._barrier.acquire(blocking=False)
         self._barrier.release()
         if commit_log_offset >= self._ring_words[self._awaited_index]:
@@ -345,7 +345,7 @@ class Cell(CellView):
         words[layout.PROGRESS_ANNOUNCED] = commit_log_offset
 
     def forget_progress(self) -> None:
-        """Say that it is not known up to where the view is readable."""
+        """Mark the progress as unknown."""
         self._words[layout.PROGRESS_ANNOUNCED] = UNKNOWN
         self._words[layout.ORDINAL_DISPATCHED] = UNKNOWN
         self._words[layout.PROGRESS] = UNKNOWN
@@ -358,25 +358,25 @@ class Cell(CellView):
                 self._woke_successors_ns = time.monotonic_ns()
 
     def is_asked_for(self) -> bool:
-        """Whether the owner's readers, or dispatchers that come after, have lately asked for this one's progress."""
+        """Whether the owner's readers, or later dispatchers, have recently asked for this one's progress."""
         asked_ns = max(self._ring_words[self._asked_index], self._woke_successors_ns)
         return time.monotonic_ns() - asked_ns < ASKED_LATELY_NS
 
     def set_durable_cursor(self, commit_log_offset: int, epoch: int, store_timestamp: int) -> None:
-        """Say up to where the view survives a power cut. The three numbers are seen together or not at all."""
+        """Publish the position up to which the view survives a power cut. Readers see all three numbers or none."""
         self._cursor.write(CURSOR.pack(commit_log_offset, epoch, store_timestamp))
 
     def beat(self) -> None:
-        """Give a sign of life."""
+        """Send a heartbeat."""
         self._words[layout.HEARTBEAT_NS] = time.monotonic_ns()
 
     def set_phase(self, phase: int | None) -> None:
-        """Say what the dispatcher is doing; a sign of life as well, given first."""
+        """Set the dispatcher's phase. Sends a heartbeat first."""
         self._words[layout.HEARTBEAT_NS] = time.monotonic_ns()
         self._store(layout.PHASE, phase)
 
     def set_batch(self, record_count: int, size: int) -> None:
-        """Say what is about to be dispatched: if the process dies, the supervisor knows the batch."""
+        """Announce the next batch: if the process dies, the supervisor knows which batch it was."""
         self._words[layout.BATCH_RECORD_COUNT] = record_count
         self._words[layout.BATCH_SIZE] = size
 
@@ -396,17 +396,17 @@ class Cell(CellView):
         self._words[layout.REJECTED_COUNT] = rejected_count
 
     def set_error(self, text: str | None) -> None:
-        """Keep *text*, of which the last 1264 bytes fit: a traceback says last what went wrong. None: no error."""
+        """Store the last 1264 bytes of *text*, since a traceback ends with the actual error. None: no error."""
         octets = b"" if text is None else text.encode("utf-8", "replace")[-layout.ERROR_SIZE_MAX :]
         while octets and octets[0] & 0xC0 == 0x80:
             octets = octets[1:]
         self._error.write(octets)
 
     def counter(self, name: str) -> CellCounter:
-        """Return the number called *name*, which begins at 0 and outlives the process.
+        """Return the counter called *name*, which begins at 0 and outlives the process.
 
         Raises:
-            RingError: the name is empty or longer than 24 bytes, or there are 32 others already.
+            RingError: the name is empty or longer than 24 bytes, or there are already 32 other counters.
         """
         octets = name.encode()
         if not octets or len(octets) > COUNTER_NAME_SIZE_MAX or b"\0" in octets:
@@ -424,10 +424,10 @@ class Cell(CellView):
         self._words[layout.COUNTER_COUNT] = count + 1
         return CellCounter(self._words, COUNTER_VALUES + count)
 
-    # Of the dispatcher's `RingReader`.
+    # For the dispatcher's `RingReader`.
 
     def begin_parking(self, *, frames: bool, durable: int | None, predecessors: int, progress: int) -> None:
-        """Say what ends the wait: frames, a durable position, progress of the slots in the mask *predecessors*."""
+        """Publish what ends the wait: frames, a durable position, or progress of the slots in *predecessors*."""
         words = self._words
         if predecessors:
             words[PROGRESS_AWAITED] = progress
@@ -435,15 +435,15 @@ class Cell(CellView):
         if durable is not None:
             words[layout.DURABLE_AWAITED] = durable
         if frames:
-            # Odd, and never a number that was there before: the writer wakes once per number.
+            # Odd, and a new number each time: the writer wakes once per number.
             words[layout.PARKED] = words[layout.PARKED] + 1 | 1
 
     def set_resting(self, resting: bool) -> None:
-        """Say whether the dispatcher lets frames gather."""
+        """Set whether the dispatcher lets frames accumulate."""
         self._words[layout.RESTING] = resting
 
     def end_parking(self) -> None:
-        """Say that the dispatcher runs, so that no process spends a system call on waking it."""
+        """Publish that the dispatcher runs, so that no process spends a system call on waking it."""
         words = self._words
         words[layout.RESTING] = 0
         if words[layout.PARKED] & 1:
@@ -452,7 +452,7 @@ class Cell(CellView):
         words[PREDECESSORS_AWAITED] = 0
 
     def close(self) -> None:
-        """Unmap the page. Others go on reading it."""
+        """Unmap the page. Other processes can still read it."""
         if not self._page.closed:
             self._words.release()
             self._octets.release()

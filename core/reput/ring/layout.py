@@ -1,13 +1,13 @@
-"""Where each word of the ring lies. Constants only; the rules for touching them stand in the package's docstring.
+"""Positions of the ring's words. Constants only; the package's docstring has the access rules.
 
-The ring's memfd, in 8-byte words of the machine. Only the writer stores here, everyone else maps it read-only::
+The ring's memfd, in 8-byte machine words. Only the writer stores here, all others map it read-only::
 
     word  name                       meaning
        0  MAGIC                      RING_MAGIC, stored last when the ring is made
        1  VERSION                    RING_VERSION
        2  CAPACITY                   bytes of the data area, a power of two
        3  SLOT_COUNT                 dispatchers that fit
-       4  RING_ID                    random; another one whenever a writer starts
+       4  RING_ID                    random; new at each start of a writer
        8  TAIL                       position behind the last whole frame
        9  INTENT                     position up to which the writer may be overwriting; INTENT >= TAIL
       10  APPENDED                   commit-log offset up to which records are readable
@@ -18,66 +18,67 @@ The ring's memfd, in 8-byte words of the machine. Only the writer stores here, e
       17  DURABLE_ANNOUNCED          DURABLE for which all waiters were woken
       18  COMMIT_LOG_OFFSET_MIN      first byte of the log that still exists
       19  EPOCH                      number of the log's history
-      20  CLOSED                     1: no frame will follow
-      21  OWNER_BACKSTOP_COUNT       back-stop wake-ups in the owner that found work; each is a bug
+      20  CLOSED                     1: no more frames
+      21  OWNER_BACKSTOP_COUNT       back-stop wake-ups in the owner that found work; each one is a bug
       64  AWAITED, one per slot      smallest progress that the owner waits for, NEVER: none
      128  ASKED_NS, one per slot     CLOCK_MONOTONIC when the owner last asked for the slot's progress
      512  data                       CAPACITY bytes
 
-TAIL to HELD share a cache line: a publication moves one line to the readers' processor and back.
+TAIL to HELD share a cache line: publishing moves one line to the readers' processor and back.
 
-A frame lies in the data area at ``position % CAPACITY``, 8-byte aligned, and may run over the end into the beginning::
+A frame lies in the data area at ``position % CAPACITY``, 8-byte aligned, and may wrap around its end::
 
     at  size          field
      0  8             frame size in bytes, without this word and without the padding
      8  frame size    the frame
         0 to 7        padding, undefined
 
-The cells' memfd holds one page per slot. A dispatcher's process maps its own page writable and all pages read-only;
-the supervisor writes the words marked S, while the dispatcher runs and after its death, the dispatcher all others::
+The cells' memfd holds one page per slot. A dispatcher's process maps its own page writable and all pages read-only.
+The supervisor writes the words marked S, both while the dispatcher runs and after its death; the dispatcher writes the
+others::
 
     byte  name                       meaning
-       0  PARKED                     odd: parked for frames. Grows for ever, so that each parking is another number
+       0  PARKED                     odd: parked for frames. Grows for ever, so each parking has a new number
        8  DURABLE_AWAITED            smallest DURABLE that ends the wait, NEVER: not waiting for it
       16  PREDECESSORS_AWAITED       bit per slot whose progress ends the wait, 0: none
-      24  PROGRESS_AWAITED           progress of theirs that ends the wait
-      32  RESTING                    1: lets frames gather; a new waiter for its progress wakes it
+      24  PROGRESS_AWAITED           their progress that ends the wait
+      32  RESTING                    1: lets frames accumulate; a new waiter for its progress wakes it
       64  STATE                      S  number of the state, as `reput.process` defines it
       72  STATE_SINCE                S  milliseconds since 1970 UTC
       80  PID                        S
       88  RESTART_COUNT              S
-      96  GENERATION                 of the view: raised when another one takes its place, or files of it went with a
-                                     topic; S while no process runs
+      96  GENERATION                 of the view: grows when another one replaces it, or when files are removed with a
+                                     deleted topic; S while no process runs
      128  PROGRESS                   commit-log offset up to which the view is readable
      136  PROGRESS_ANNOUNCED         PROGRESS for which all waiters were woken
      144  ORDINAL_DISPATCHED         records since the log's birth, up to PROGRESS
      152  BATCH_COUNT                calls of `dispatch`
-     160  HEARTBEAT_NS               CLOCK_MONOTONIC of the last sign of life
-     168  PHASE                      number of what it is doing, as `reput.process` defines it
-     176  LAPPED_COUNT               times the writer overwrote what was not read
-     184  BACKSTOP_COUNT             back-stop wake-ups that found work; each is a bug
-     192  GAP_BYTES                  bytes of the log that retention took before they were dispatched
+     160  HEARTBEAT_NS               CLOCK_MONOTONIC of the last heartbeat
+     168  PHASE                      number of the current phase, as `reput.process` defines it
+     176  LAPPED_COUNT               times the writer overwrote unread frames
+     184  BACKSTOP_COUNT             back-stop wake-ups that found work; each one is a bug
+     192  GAP_BYTES                  bytes of the log that retention removed before they were dispatched
      200  REJECTED_COUNT             records in the dead-letter file
      208  COUNTER_COUNT              named counters in use
-     216  BATCH_RECORD_COUNT         records of the batch that is being dispatched, or was last
-     224  BATCH_SIZE                 bytes of the log that it covers
+     216  BATCH_RECORD_COUNT         records of the batch being dispatched, or of the last one
+     224  BATCH_SIZE                 bytes of the log that this batch covers
      256  durable cursor             seqlock of 24 bytes: commit-log offset, epoch, store timestamp
      336  name                       S  seqlock of up to 64 bytes, UTF-8
      512  counter values             32 signed words
      768  counter names              32 of 24 bytes, UTF-8, padded with zeros
     1536  last error                 seqlock of up to 1264 bytes, UTF-8; S after the dispatcher's death
 
-A *seqlock* holds bytes that belong together, readable whole also when its writer dies while writing::
+A *seqlock* holds bytes that belong together and are always read whole, even if the writer dies while writing::
 
     at  size          field
-     0  8             sequence: number of writings, 0: never written
-     8  8 + capacity  copy of the even sequences: size, bytes
-        8 + capacity  copy of the odd sequences
+     0  8             sequence: number of writes, 0: never written
+     8  8 + capacity  copy for even sequences: size, bytes
+        8 + capacity  copy for odd sequences
 
-The writer fills the copy that is not in use and stores the sequence last; a reader takes the copy that the sequence
-names and accepts it if the sequence is still the same afterwards.
+The writer fills the copy that is not in use and stores the sequence last. A reader takes the copy that the sequence
+selects, and accepts it if the sequence is unchanged afterwards.
 
-A word that is not known holds UNKNOWN, never 0.
+An unknown word holds UNKNOWN, never 0.
 """
 
 from __future__ import annotations
@@ -182,12 +183,12 @@ ASKED_NS = 128
 HEADER_WORDS = 512
 HEADER_SIZE = HEADER_WORDS * WORD_SIZE
 
-# One bit for each in a word.
+# A word has one bit for each slot.
 SLOTS_MAX = 64
 SLOTS_DEFAULT = 32
 CAPACITY_DEFAULT = 8 << 20
 CAPACITY_MIN = 4096
-# A frame takes at most this share of the capacity: one that took all of it would lap every reader at a stroke.
+# Largest share of the capacity for one frame: a frame of the whole capacity would lap every reader at once.
 FRAME_SHARE = 4
 
 # A cell, in words of its page.
@@ -232,7 +233,7 @@ ERROR_SIZE_MAX = 1264
 
 
 def seqlock_size(capacity: int) -> int:
-    """Return the bytes that a seqlock of *capacity* bytes takes."""
+    """Return the size of a seqlock for *capacity* bytes."""
     return WORD_SIZE + 2 * (WORD_SIZE + capacity)
 
 

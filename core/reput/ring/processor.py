@@ -1,4 +1,4 @@
-"""Which processors the ring's memory order is proved for."""
+"""The processors for which the ring's memory order is proved."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ADVICE = 'open the store with mode="inline": the dispatchers then run in the pro
 
 
 def refuse_unproved_processor(machine: str | None = None, system: str | None = None, lock: str | None = None) -> None:
-    """Pass on x86-64 Linux, where stores become visible in their order and loads happen in theirs.
+    """Accept only x86-64 Linux, where stores and loads happen in program order.
 
     Args:
-        machine: as `platform.machine` names it; this machine's by default.
-        system: as `sys.platform` names it; this system's by default.
-        lock: as `sys.thread_info.lock` names what the interpreter's locks are made of; this one's by default.
+        machine: as named by `platform.machine`; default: this machine.
+        system: as named by `sys.platform`; default: this system.
+        lock: implementation of the interpreter's locks as named by `sys.thread_info.lock`; default: this interpreter's.
 
     Raises:
-        RingError: the order of loads and stores that the ring relies on was not proved here.
+        RingError: the memory order that the ring relies on is not proved on this platform.
     """
     machine = platform.machine() if machine is None else machine
     system = sys.platform if system is None else system
@@ -33,6 +33,6 @@ def refuse_unproved_processor(machine: str | None = None, system: str | None = N
             f"elsewhere: system={system} machine={machine}",
             ADVICE,
         )
-    # glibc's mutexes lock without a locked instruction while a process has one thread, so they are no barrier.
+    # While a process has one thread, glibc's mutexes lock without a locked instruction, so they are no barrier.
     if lock == "mutex+cond":
         raise RingError(f"this Python's locks are no memory barrier: sys.thread_info.lock={lock}", ADVICE)

@@ -1,15 +1,15 @@
 """ProgressWaiter: threads and asyncio tasks of the owner wait until a dispatcher's view is readable up to an offset.
 
-The parking of the ring's readers, the other way round: the owner says in the ring's header which progress it waits for
-(the smallest of all waiters of the slot), passes a full barrier, looks at the progress again, and sleeps on the slot's
-progress eventfd; the dispatcher stores its progress, passes a full barrier, looks at that word, and writes to the
-eventfd if it has come so far. A thread that wakes up serves all waiters: one thread leads and polls while the
-others sleep on locks of their own; an event loop has one reader and one timer per slot for all of its tasks.
+It mirrors the parking of the ring's readers. The owner stores the progress it waits for (the smallest of all waiters of
+the slot) in the ring's header, passes a full barrier, rechecks the progress, and sleeps on the slot's progress eventfd.
+The dispatcher stores its progress, passes a full barrier, reads that word, and writes to the eventfd once its progress
+has reached it. Among threads, one leader polls and serves all waiters, while the others sleep on their own locks. An
+event loop has one reader and one timer per slot for all of its tasks.
 
-Before it parks, a thread or a task looks for a moment: a dispatcher that is awake publishes within some 50 µs, and
-parking and waking would cost both sides about as much again. The processor is yielded at each look, it may be the very
-one that the dispatcher waits for; and by a task its loop, too, whose other tasks go on. A view that does not come so
-soon is looked for less and less often, until it does.
+Before parking, a thread or task spins for a moment: a running dispatcher publishes within some 50 µs, and parking and
+waking would cost both sides about as much again. Each spin yields the processor, which the dispatcher may need; a task
+also yields to the other tasks of its loop. If spinning fails repeatedly, it is tried less and less often, until it
+succeeds again.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from reput.ring.layout import AWAITED, CELL_WORDS, GENERATION, NEVER, PROGRESS, 
 from reput.ring.ring_memory import RingMemory
 
 if TYPE_CHECKING:
-    # A process that runs a loop has it loaded. Supervisor and dispatchers do without its 4 MiB.
+    # A process that runs a loop has already loaded it. Supervisor and dispatchers save its 4 MiB.
     import asyncio
 
 __all__ = ["ProgressWaiter", "WaitOutcome"]
 
 BACKSTOP_S = 0.1
-# For how long one looks before parking: twice what a running dispatcher takes for one record.
+# How long to spin before parking: twice as long as a running dispatcher takes for one record.
 SPIN_S = 0.0001
-# After so many spins in vain, in a row, one wait in two to this power spins.
+# After this many failed spins in a row, one wait in two to this power spins.
 SPIN_DOUBLINGS_MAX = 6
-# On a single processor nothing is published while a thread spins.
+# On a single processor the dispatcher cannot publish while a thread spins.
 SPINS = len(os.sched_getaffinity(0)) > 1
-# Waiters that gave up stay in the heap until they are more than this and more than half of it.
+# Abandoned waiters stay in the heap until they exceed this number and half of the heap.
 ABANDONED_MAX = 64
 
 
@@ -70,8 +70,8 @@ class ProgressWaiter:
 
         Args:
             timeout: seconds, None without limit.
-            generation: number of the view that is meant, the present one by default. The wait ends when another view
-                takes its place.
+            generation: number of the expected view, by default the current one. The wait ends when another view takes
+                its place.
         """
         gate = self._gates[slot]
         if gate.reached(offset):
@@ -97,13 +97,13 @@ class ProgressWaiter:
         return outcome
 
     def note(self, slot: int) -> None:
-        """Tell the dispatcher of *slot* that its progress is read without waiting."""
+        """Tell the dispatcher of *slot* that its progress is being read without waiting."""
         self._gates[slot].note()
 
     async def wait_async(
         self, slot: int, offset: int, timeout: float | None = None, *, generation: int | None = None
     ) -> WaitOutcome:
-        """Suspend the calling task until the view of *slot* is readable up to *offset*; else as `wait`."""
+        """Suspend the calling task until the view of *slot* is readable up to *offset*; otherwise like `wait`."""
         gate = self._gates[slot]
         if gate.reached(offset):
             return WaitOutcome.REACHED
@@ -129,9 +129,9 @@ class ProgressWaiter:
         return outcome
 
     def close(self) -> None:
-        """End all waits with `WaitOutcome.CLOSED`, those that come later too, before the memory is closed.
+        """End all waits, including later ones, with `WaitOutcome.CLOSED`. Call it before the memory is closed.
 
-        Returns when no thread waits any more. Tasks are resumed, but need their loops to go on.
+        Returns when no thread waits any more. Tasks are resumed once their loops run.
         """
         for gate in self._gates:
             gate.close()
@@ -140,7 +140,7 @@ class ProgressWaiter:
 
 
 class Waiter:
-    """One that waits for a view of *generation* to come to *offset*. `SlotGate` sets the outcome, once."""
+    """Waits for a view of *generation* to reach *offset*. `SlotGate` sets the outcome, once."""
 
     __slots__ = ("generation", "offset", "outcome")
 
@@ -151,7 +151,7 @@ class Waiter:
 
 
 class ThreadWaiter(Waiter):
-    """A thread. `signal` is called under the gate's mutex, `sleep` by the thread itself."""
+    """A waiting thread. `signal` is called under the gate's mutex, `sleep` by the thread itself."""
 
     __slots__ = ("_lock", "_signalled")
 
@@ -162,7 +162,7 @@ class ThreadWaiter(Waiter):
         self._signalled = False
 
     def sleep(self, timeout: float | None) -> None:
-        """Sleep until `signal`: the wait is over, or the thread is to lead."""
+        """Sleep until `signal`: the wait is over, or the thread becomes the leader."""
         if self._lock.acquire(timeout=-1 if timeout is None else timeout):
             self._signalled = False
 
@@ -173,7 +173,7 @@ class ThreadWaiter(Waiter):
 
 
 class TaskWaiter(Waiter):
-    """A task of *loop*, suspended on `future`."""
+    """A waiting task of *loop*, suspended on `future`."""
 
     __slots__ = ("_loop", "future")
 
@@ -183,12 +183,12 @@ class TaskWaiter(Waiter):
         self.future: asyncio.Future[None] = loop.create_future()
 
     def finish(self) -> None:
-        """Resume the task; in the thread of its loop."""
+        """Resume the task. Called in its loop's thread."""
         if not self.future.done():
             self.future.set_result(None)
 
     def wake(self, current: asyncio.AbstractEventLoop | None) -> None:
-        """Resume the task from the thread that runs the loop *current*, None: from one that runs none."""
+        """Resume the task; *current* is the loop that the calling thread runs, None if it runs none."""
         if current is self._loop:
             self.finish()
         elif not self._loop.is_closed():
@@ -196,7 +196,7 @@ class TaskWaiter(Waiter):
 
 
 class LoopWatch:
-    """What an event loop spends on one slot: the number of its tasks that wait, and the timer of the back-stop."""
+    """An event loop's state for one slot: the number of waiting tasks, and the back-stop timer."""
 
     __slots__ = ("task_count", "timer")
 
@@ -206,7 +206,7 @@ class LoopWatch:
 
 
 class SlotGate:
-    """All waiters for the progress of one slot. Any thread may call the methods, except those of a loop."""
+    """All waiters for the progress of one slot. Any thread may call the methods, except those for a loop."""
 
     def __init__(self, memory: RingMemory, slot: int) -> None:
         self._words = memory.words
@@ -239,7 +239,7 @@ class SlotGate:
         self._waits_without_spin = 0
 
     def generation(self) -> int:
-        """Return the number of the view that the slot has now."""
+        """Return the number of the slot's current view."""
         generation: int = self._cells[self._generation_index]
         return generation
 
@@ -249,21 +249,21 @@ class SlotGate:
         return progress >= offset and progress != UNKNOWN
 
     def note(self) -> None:
-        """Tell the dispatcher that its progress is read."""
+        """Tell the dispatcher that its progress is being read."""
         self._words[self._asked_index] = time.monotonic_ns()
 
     def spin(self, offset: int) -> bool:
-        """Look for a moment whether the view comes to *offset*, and say whether it did."""
+        """Spin for a moment, and return whether the view reached *offset*."""
         with self._mutex:
             if self.closed or not self._may_spin():
                 return False
-            # The memory stays until it has looked for the last time.
+            # The memory stays mapped until this thread has checked for the last time.
             self._thread_count += 1
         found = False
         try:
             deadline = time.monotonic() + SPIN_S
             while not found and time.monotonic() < deadline:
-                # Lets go of the interpreter, too.
+                # Also releases the interpreter lock.
                 os.sched_yield()
                 found = self.reached(offset)
         finally:
@@ -273,7 +273,7 @@ class SlotGate:
         return found
 
     async def spin_async(self, offset: int) -> bool:
-        """As `spin`, once in each turn of the loop: its other tasks go on."""
+        """Like `spin`, with one check per turn of the loop, so that its other tasks run."""
         if not self._may_spin():
             return False
         sleep = sys.modules["asyncio"].sleep
@@ -291,10 +291,10 @@ class SlotGate:
         return found
 
     def _may_spin(self) -> bool:
-        """Whether the waiting caller should spin for a moment first; it then calls `_end_spin`.
+        """Return whether the caller should spin before waiting; if so, it calls `_end_spin` afterwards.
 
-        One at a time: two would only take the interpreter from each other. The flags are no lock; what two threads do
-        to them at once costs a spin or leaves one out.
+        Only one thread at a time: two would take the interpreter from each other. The flags are not locked; a race
+        costs one extra or one missing spin.
         """
         if self._waits_without_spin > 0:
             self._waits_without_spin -= 1
@@ -307,7 +307,7 @@ class SlotGate:
         return True
 
     def _end_spin(self, *, found: bool) -> None:
-        """End spinning. If the progress did not come, spin less often."""
+        """End spinning. If the progress was not reached, spin less often from now on."""
         self._spinning = False
         if found:
             self._spins_in_vain = 0
@@ -316,7 +316,7 @@ class SlotGate:
             self._waits_without_spin = (1 << self._spins_in_vain) - 1
 
     def add(self, waiter: Waiter, current: asyncio.AbstractEventLoop | None) -> None:
-        """Let *waiter* wait; it gets its outcome at once if there is nothing to wait for."""
+        """Add *waiter*; if there is nothing to wait for, it gets its outcome at once."""
         with self._mutex:
             heapq.heappush(self._heap, (waiter.offset, next(self._sequence), waiter))
             if waiter.generation != self._generation:
@@ -328,18 +328,18 @@ class SlotGate:
         wake_tasks(tasks, current)
 
     def remove(self, waiter: Waiter) -> WaitOutcome:
-        """Return the outcome of *waiter*, which is gone then; `TIMEOUT` if it gave up."""
+        """Remove *waiter* and return its outcome; `TIMEOUT` if it gave up."""
         with self._mutex:
             if isinstance(waiter, ThreadWaiter):
                 self._threads.pop(waiter, None)
                 self._leave()
                 if self._leader is waiter:
                     self._leader = None
-                # One thread must poll; a waiter that was asked to lead and left asks the next.
+                # One thread must poll; a waiter that was asked to lead but leaves passes the task on.
                 if self._leader is None and self._threads:
                     next(iter(self._threads)).signal()
             if waiter.outcome is None:
-                # What is awaited in the header may be stale now, which costs the dispatcher one needless wake-up.
+                # The awaited offset in the header may be stale now, which costs the dispatcher one needless wake-up.
                 waiter.outcome = WaitOutcome.TIMEOUT
                 self._abandoned_count += 1
                 if self._abandoned_count > ABANDONED_MAX and self._abandoned_count * 2 > len(self._heap):
@@ -347,20 +347,20 @@ class SlotGate:
             return waiter.outcome
 
     def _leave(self) -> None:
-        """A thread looks and waits no more. Under the mutex."""
+        """Unregister a thread that checks and waits no more. Under the mutex."""
         self._thread_count -= 1
         if self._thread_count == 0 and self.closed:
             self._all_left.notify_all()
 
     def lead(self, waiter: ThreadWaiter) -> bool:
-        """Whether the calling thread, that of *waiter*, is the one to poll."""
+        """Whether the calling thread, which owns *waiter*, must poll."""
         with self._mutex:
             if self._leader is None:
                 self._leader = waiter
             return self._leader is waiter
 
     def poll(self, timeout: float) -> None:
-        """Sleep until the dispatcher says that something was reached, and serve all; for the leader.
+        """Sleep until the dispatcher signals progress, and serve all waiters. Called by the leader.
 
         Args:
             timeout: seconds.
@@ -375,16 +375,16 @@ class SlotGate:
         self.serve(None, timed_out=not ready)
 
     def serve(self, current: asyncio.AbstractEventLoop | None, *, timed_out: bool) -> None:
-        """Give all their outcome whose wait is over.
+        """Set the outcome of every waiter whose wait is over.
 
         Args:
             current: the loop that the calling thread runs.
-            timed_out: the back-stop ran out, so nothing ought to be found.
+            timed_out: the back-stop expired, so no work should be found.
         """
         with self._mutex:
             announced = timed_out and self._was_announced()
-            # After that look, or a wake-up that comes between the two would seem to be missing; before the look at the
-            # progress, which the dispatcher stores before it writes to the eventfd.
+            # After that check, or a wake-up between the two would look like a missing one; before checking the
+            # progress, because the dispatcher stores it before writing to the eventfd.
             signalled = drain(self._descriptor)
             if announced and not signalled:
                 self._words[layout.OWNER_BACKSTOP_COUNT] += 1
@@ -392,7 +392,7 @@ class SlotGate:
         wake_tasks(tasks, current)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have *loop*, which the calling thread runs, serve the slot while tasks of its wait."""
+        """Make *loop*, which the calling thread runs, serve the slot while its tasks wait."""
         watch = self._loops.get(loop)
         if watch is None:
             watch = self._loops[loop] = LoopWatch(loop.call_later(BACKSTOP_S, self._tick, loop))
@@ -400,7 +400,7 @@ class SlotGate:
         watch.task_count += 1
 
     def detach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """One task of *loop* waits no longer."""
+        """Record that one task of *loop* no longer waits."""
         watch = self._loops[loop]
         watch.task_count -= 1
         if watch.task_count == 0:
@@ -409,14 +409,14 @@ class SlotGate:
             loop.remove_reader(self._descriptor)
 
     def close(self) -> None:
-        """Give all the outcome `CLOSED`, those that come later too."""
+        """Set the outcome of all waiters, including later ones, to `CLOSED`."""
         with self._mutex:
             self.closed = True
             tasks = self._settle()
         wake_tasks(tasks, None)
 
     def release(self) -> None:
-        """Wait until the last thread has left a closed gate, and give back what it polled."""
+        """Wait until the last thread has left a closed gate, then close the descriptors that it polled."""
         with self._all_left:
             while self._thread_count:
                 self._all_left.wait()
@@ -432,17 +432,17 @@ class SlotGate:
         self.serve(loop, timed_out=True)
 
     def _was_announced(self) -> bool:
-        """Whether the dispatcher says that it has woken all waiters for what is awaited here.
+        """Whether the dispatcher has announced that it woke all waiters for the awaited progress.
 
-        A dispatcher that is about to wake them, or was killed before, has not said so, and forgot no waiter.
+        A dispatcher that is about to wake them, or was killed before doing so, has not announced it, and has no bug.
         """
         announced = self._cells[self._announced_index]
         return bool(announced != UNKNOWN and announced >= self._armed)
 
     def _settle(self) -> list[TaskWaiter]:
-        """Give an outcome to all whose wait is over, and say in the header what the others wait for.
+        """Set the outcome of all waiters whose wait is over, and store in the header what the others wait for.
 
-        Threads are woken, tasks are returned, to be woken without the mutex.
+        Threads are woken; tasks are returned, for the caller to wake without holding the mutex.
         """
         tasks: list[TaskWaiter] = []
         while True:
@@ -452,15 +452,15 @@ class SlotGate:
                 return tasks
             self._armed = awaited
             self._words[self._awaited_index] = awaited
-            # Full barrier, then another look: of a dispatcher that stores its progress and looks at what is awaited,
-            # and this thread, at least one sees the other.
+            # Full barrier, then another check: the dispatcher stores its progress and reads the awaited offset, this
+            # thread does the reverse, and at least one of them sees the other's store.
             self._barrier.acquire(blocking=False)
             self._barrier.release()
             if awaited != NEVER and self._cells[self._resting_index]:
                 os.eventfd_write(self._wake_descriptor, 1)
 
     def _finish_all_over(self, tasks: list[TaskWaiter]) -> None:
-        # Behind the close there is no memory to ask.
+        # After the close there is no memory to read.
         generation = self._generation if self.closed else self.generation()
         if self.closed or self._generations_differ or generation != self._generation:
             for _, _, waiter in self._heap:
@@ -485,7 +485,7 @@ class SlotGate:
             self._threads.pop(waiter, None)
             waiter.signal()
             if waiter is self._leader and self._nudge is not None:
-                # It may be about to poll, and the thread that found this has emptied the eventfd of the slot.
+                # The leader may be about to poll, and the calling thread has already emptied the slot's eventfd.
                 os.eventfd_write(self._nudge, 1)
 
     def _drop_abandoned(self) -> None:
@@ -500,7 +500,7 @@ def wake_tasks(tasks: list[TaskWaiter], current: asyncio.AbstractEventLoop | Non
 
 
 def drain(descriptor: int) -> bool:
-    """Empty an eventfd; return whether there was something in it."""
+    """Empty an eventfd; return whether it was signalled."""
     try:
         return os.eventfd_read(descriptor) > 0
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""RingHeader: what the writer says of the log and of the ring, for everyone to read."""
+"""RingHeader: the writer's published state of the log and the ring, readable by every process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["RingHeader"]
 
 
 class RingHeader:
-    """The header's words by name. Each property is one load; two properties need not be of the same instant.
+    """The header's words by name. Each property is one load; two properties need not be consistent with each other.
 
-    Commit-log offsets are bytes since the log's birth, None where the writer has not said yet.
+    Commit-log offsets are bytes since the log's birth, None if the writer has not published them yet.
     """
 
     __slots__ = ("_words",)
@@ -21,7 +21,7 @@ class RingHeader:
 
     @property
     def ring_id(self) -> int:
-        """Random number of this ring; every start of a writer makes another."""
+        """Random number of this ring, new at each start of a writer."""
         return self._load(layout.RING_ID)
 
     @property
@@ -61,12 +61,12 @@ class RingHeader:
 
     @property
     def closed(self) -> bool:
-        """The writer has closed the ring."""
+        """Whether the writer has closed the ring."""
         return self._load(layout.CLOSED) != 0
 
     @property
     def backstop_count(self) -> int:
-        """Back-stop wake-ups of waiters in the owner that found work; each is a bug."""
+        """Back-stop wake-ups of waiters in the owner that found work; each one is a bug."""
         return self._load(layout.OWNER_BACKSTOP_COUNT)
 
     def _load(self, index: int) -> int:

@@ -1,7 +1,7 @@
-"""RingMemory: the ring, the cells and the eventfds, as descriptors that processes hand to each other, without names.
+"""RingMemory: the ring, the cells and the eventfds as descriptors, without names, that processes pass to each other.
 
-The owner of the store creates it and is the only one that maps the ring writable: a seal refuses any further writable
-mapping and any write, to every process. The supervisor gets the descriptors over exec, its dispatchers over fork, and a
+The owner of the store creates it and is the only one that maps the ring writable: a seal prevents any other writable
+mapping and any write, in every process. The supervisor gets the descriptors over exec, its dispatchers over fork, and a
 second process that only reads gets them over a socket.
 """
 
@@ -39,7 +39,7 @@ __all__ = ["RingMemory"]
 F_SEAL_FUTURE_WRITE = 0x10  # linux/fcntl.h; Python's fcntl does not name it.
 MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14; Python's mmap does not name it.
 
-# Shared by all processes of the group, so the size of neither may change under anyone's mapping.
+# All processes of the group share the memory, so its size must not change under an existing mapping.
 SEALS_OF_CELLS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 SEALS_OF_RING = SEALS_OF_CELLS | F_SEAL_FUTURE_WRITE
 
@@ -47,7 +47,7 @@ created_here: weakref.WeakSet[RingMemory] = weakref.WeakSet()
 
 
 class RingMemory:
-    """What a writer and its dispatchers share.
+    """The memory shared by a writer and its dispatchers.
 
     Attributes:
         capacity: bytes of the data area.
@@ -55,9 +55,9 @@ class RingMemory:
         words: the ring in 8-byte words; writable only in the process that created it.
         data: the ring's data area in bytes, likewise.
         cell_words: all cells in 8-byte words, read-only.
-        wake_descriptors: of each slot, the eventfd on which its reader parks. Empty for an observer.
-        progress_descriptors: of each slot, the eventfd on which the owner waits for its progress. Likewise.
-        release_descriptor: the eventfd on which readers ask the owner for what the writer holds; -1 for an observer.
+        wake_descriptors: per slot, the eventfd on which its reader parks. Empty for an observer.
+        progress_descriptors: per slot, the eventfd on which the owner waits for its progress. Empty for an observer.
+        release_descriptor: the eventfd on which readers ask the owner to publish held records; -1 for an observer.
         header: the ring's header by name.
     """
 
@@ -96,12 +96,12 @@ class RingMemory:
     def create(cls, capacity: int = CAPACITY_DEFAULT, slot_count: int = SLOTS_DEFAULT) -> Self:
         """Make a ring whose data area takes *capacity* bytes, with cells for *slot_count* dispatchers.
 
-        In a child that this process forks, the memory is closed at once; so is it in one that `subprocess` starts
-        with ``preexec_fn``, whose ``pass_fds`` would then name nothing.
+        A child that this process forks closes the memory at once; so does a child that `subprocess` starts with
+        ``preexec_fn``, which makes its ``pass_fds`` invalid.
 
         Raises:
-            RingError: the capacity is no power of two of at least 4096 bytes, the slots are not 1 to 64, or the
-                processor is one for which the ring is not proved.
+            RingError: the capacity is not a power of two of at least 4096 bytes, the number of slots is not 1 to 64, or
+                the ring is not proved for this processor.
             OSError: no memory or no descriptors left.
         """
         refuse_unproved_processor()
@@ -146,13 +146,13 @@ class RingMemory:
 
     @classmethod
     def from_descriptors(cls, descriptors: Iterable[int]) -> Self:
-        """Map what another process created, read-only. The descriptors become this object's to close.
+        """Map memory that another process created, read-only. This object now owns the descriptors.
 
         Args:
-            descriptors: as `descriptors` or `open_observer_descriptors` of the process that hands them over.
+            descriptors: from `descriptors` or `open_observer_descriptors` of the process that passes them on.
 
         Raises:
-            RingError: they are not those of a ring, or of one with another layout.
+            RingError: they do not belong to a ring, or to one with another layout.
         """
         refuse_unproved_processor()
         owned = list(descriptors)
@@ -177,9 +177,9 @@ class RingMemory:
         return list(self._descriptors)
 
     def open_observer_descriptors(self) -> list[int]:
-        """Return new descriptors of ring and cells that cannot write, for a process that only looks at the numbers.
+        """Return new read-only descriptors of ring and cells, for a process that only reads the numbers.
 
-        The caller closes them when they are sent.
+        The caller closes them after sending them.
         """
         descriptors: list[int] = []
         try:
@@ -201,7 +201,7 @@ class RingMemory:
     def column(self, index: int) -> memoryview:
         """Return word *index* of every cell as one strided view of ``slot_count`` words, read-only.
 
-        Pass it to `keep` to have it released when the memory is closed.
+        Pass it to `keep`, which releases it when the memory is closed.
         """
         return self.cell_words[index : (self.slot_count - 1) * CELL_WORDS + index + 1 : CELL_WORDS]
 
@@ -211,7 +211,7 @@ class RingMemory:
         return view
 
     def view(self, slot: int) -> CellView:
-        """Return the cell of *slot*, to read."""
+        """Return the cell of *slot*, read-only."""
         found = self._cell_views.get(slot)
         if found is None:
             self._check_slot(slot)
@@ -224,7 +224,7 @@ class RingMemory:
         """Map the page of *slot* writable: for its dispatcher, and for the supervisor.
 
         Raises:
-            RingError: there is no such slot, or this process was handed the descriptors of an observer.
+            RingError: there is no such slot, or this process has only an observer's descriptors.
         """
         self._check_slot(slot)
         if not self.progress_descriptors:
@@ -234,15 +234,15 @@ class RingMemory:
         return cell
 
     def confine(self, slot: int) -> Cell:
-        """Leave this process nothing to write but the cell of *slot*, and return that.
+        """Remove this process's write access to everything except the cell of *slot*, and return that cell.
 
-        For the process of a dispatcher, right after the supervisor forked it: the pages that the supervisor had
-        mapped writable are unmapped and the cells' descriptor becomes one that can only read, so that a stray write
-        of the plugin faults in its own process. Cells that were open before must not be used any more.
+        A dispatcher's process calls it right after the supervisor forked it: the pages that the supervisor had mapped
+        writable are unmapped, and the cells' descriptor becomes read-only, so that a stray write of the plugin faults
+        in its own process. Cells that were opened before must not be used any more.
         """
         for cell in list(self._cells_opened):
             cell.close()
-        # A mapping keeps a duplicate of its descriptor, which takes the lowest free number, and could write all cells.
+        # A mapping keeps a duplicate of its descriptor at the lowest free number, which could write all cells.
         duplicate = os.dup(self.cells_descriptor)
         os.close(duplicate)
         cell = self.open_cell(slot)
@@ -254,7 +254,7 @@ class RingMemory:
         return cell
 
     def close(self) -> None:
-        """Unmap everything and close the descriptors. Nothing of the memory may be in use by a thread."""
+        """Unmap everything and close the descriptors. No thread may be using the memory."""
         if self.closed:
             return
         for cell in list(self._cells_opened):
@@ -271,7 +271,7 @@ class RingMemory:
 
 
 def make_memfd(name: str, size: int) -> int:
-    """Return a memfd of *size* zero bytes, all of it reserved: memory that runs out is an error here, not a SIGBUS."""
+    """Return a memfd of *size* zero bytes, all reserved: running out of memory is an error here, not a SIGBUS later."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(descriptor, 0, size)
@@ -282,7 +282,7 @@ def make_memfd(name: str, size: int) -> int:
 
 
 def open_read_only(descriptor: int) -> int:
-    """Return another descriptor of the same memory, which can neither write nor be mapped writable."""
+    """Return another descriptor of the same memory that can neither write nor be mapped writable."""
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -291,11 +291,11 @@ def map_read_only(descriptor: int, size: int) -> mmap.mmap:
 
 
 def populate(mapping: mmap.mmap) -> None:
-    """Enter all pages into this process's tables, or the first put into each would pay 0.5 µs for it."""
+    """Enter all pages into this process's page tables; otherwise the first put into each page pays 0.5 µs for it."""
     try:
         mapping.madvise(MADV_POPULATE_WRITE)
     except OSError:
-        # Before Linux 5.14 there is no such advice; touching the pages does the same, they are all zero still.
+        # Linux before 5.14 lacks this advice; touching the pages does the same, since they are still all zero.
         for at in range(0, len(mapping), mmap.PAGESIZE):
             mapping[at] = 0
 
@@ -304,7 +304,7 @@ def check_header(ring: mmap.mmap, ring_size: int, cells_size: int, descriptor_co
     """Return (capacity, slot count) of *ring*.
 
     Raises:
-        RingError: it is no ring, has another layout, or does not fit the sizes.
+        RingError: it is not a ring, has another layout, or does not fit the sizes.
     """
     with memoryview(ring) as octets, octets.cast("Q") as words:
         magic, version = words[layout.MAGIC], words[layout.VERSION]
@@ -329,7 +329,7 @@ def close_all(descriptors: list[int]) -> None:
 
 
 def close_in_forked_child() -> None:
-    """A forked child would share the writable mapping with the writer, and keep the memory alive after its death."""
+    """Close the memory: a child would share the writer's writable mapping and keep the memory alive."""
     for memory in list(created_here):
         memory.close()
 

@@ -1,7 +1,7 @@
-"""RingReader: takes the frames of a ring, finds out when it was lapped, and parks while there are none.
+"""RingReader: reads the frames of a ring, detects when it was lapped, and parks while there are no frames.
 
-One thread of a dispatcher's process uses it. Whatever it cannot read here - what was published before it joined, what
-was overwritten before it came - stands in the commit log.
+One thread of a dispatcher's process uses it. Frames published before it joined, or overwritten before it read them, are
+found in the commit log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from reput.ring.ring_memory import RingMemory
 
 __all__ = ["Joined", "RingReader"]
 
-# Of the descriptors that are ready so many are taken at once.
+# Ready descriptors taken per poll.
 EVENTS_MAX = 8
 
 
@@ -44,9 +44,9 @@ class Joined(NamedTuple):
     """Where a reader joined the ring.
 
     Attributes:
-        position: of the first frame that it will read.
-        appended: commit-log offset up to which the commit log has to be read instead. Every record from there on
-            comes in a frame. One frame may lie between the two and say again what stands below *appended*.
+        position: of the first frame to read.
+        appended: commit-log offset up to which the commit log must be read instead. Every record from there on comes in
+            a frame. One frame may span this offset and repeat records below it.
     """
 
     position: int
@@ -58,7 +58,7 @@ class RingReader:
 
     Attributes:
         position: of the next frame, bytes since the ring's birth.
-        header: what the writer says.
+        header: the writer's published state.
     """
 
     __slots__ = (
@@ -88,31 +88,31 @@ class RingReader:
         self._end_was_said = False
         self._wake_descriptor = memory.wake_descriptors[cell.slot]
         self._release_descriptor = memory.release_descriptor
-        # Edge-triggered: each wake-up is reported once, without emptying the eventfd.
+        # Edge-triggered: each wake-up is reported once, without reading the eventfd.
         self._poll = select.epoll()
         self._poll.register(self._wake_descriptor, select.EPOLLIN | select.EPOLLET)
         self.header: RingHeader = memory.header
         self.position = 0
-        # The process that had the slot before may have died while it was parked.
+        # The slot's previous process may have died while it was parked.
         cell.end_parking()
         self.join()
 
     def join(self) -> Joined:
-        """Go to the present end of the ring, forgetting what was published before."""
+        """Move to the current end of the ring, skipping earlier frames."""
         words = self._words
         self.position = words[TAIL]
-        # After the tail: the writer stores `appended` first, so this is at least what belongs to that tail.
+        # After the tail: the writer stores `appended` first, so this value is at least the one of that tail.
         return Joined(self.position, words[APPENDED])
 
     def read(self, size_max: int = 1 << 20) -> list[bytes]:
-        """Return the frames from `position` on, and go behind them; an empty list if there are none.
+        """Return the frames from `position` on, and advance past them; an empty list if there are none.
 
         Args:
-            size_max: bytes of the ring to take at once; one frame is taken even if it is larger.
+            size_max: bytes of the ring to read at once; one frame is read even if it is larger.
 
         Raises:
-            RingLapped: the writer has overwritten what was not read. `join` goes on, the commit log has the rest.
-            RingClosed: all was read and the writer has closed the ring.
+            RingLapped: the writer overwrote unread frames. Call `join` to continue; the commit log has the rest.
+            RingClosed: the writer has closed the ring and every frame was read.
         """
         words = self._words
         position = self.position
@@ -141,14 +141,14 @@ class RingReader:
         return frames
 
     def _copy(self, position: int, size: int) -> bytes:
-        """Return a copy of *size* bytes from *position* on, of which none was overwritten before it was copied."""
+        """Return a copy of *size* bytes from *position* on, none of which was overwritten before it was copied."""
         if size <= self._capacity:
             at = position & self._mask
             copy = self._data[at : at + size].tobytes()
             if len(copy) < size:
                 copy += self._data[: size - len(copy)].tobytes()
-            # After the copy: the writer says what it will overwrite before it does. Checking first would accept
-            # frames that were torn while they were copied.
+            # After the copy: the writer announces what it will overwrite. Checking first would accept frames that were
+            # torn while being copied.
             if self._words[INTENT] - position <= self._capacity:
                 return copy
         self._cell.add_lapped()
@@ -158,11 +158,11 @@ class RingReader:
         )
 
     def watch(self, descriptor: int) -> None:
-        """Have `park` return when *descriptor* is readable or hung up, too."""
+        """Make `park` also return when *descriptor* is readable or hung up."""
         self._poll.register(descriptor, select.EPOLLIN)
 
     def unwatch(self, descriptor: int) -> None:
-        """Take back `watch`."""
+        """Undo `watch`."""
         self._poll.unregister(descriptor)
 
     def park(
@@ -174,17 +174,17 @@ class RingReader:
         predecessors: Iterable[int] = (),
         progress: int = 0,
     ) -> list[int]:
-        """Sleep until there is something to do, and return the watched descriptors that are ready.
+        """Sleep until there is work, and return the watched descriptors that are ready.
 
-        It returns without sleeping if there is something to do already, and may return early without any reason.
-        The bound is a back-stop: one that ran out although there was work is counted in the cell.
+        It returns without sleeping if there is already work, and may return early for no reason. The timeout is a
+        back-stop: if it expires although there was work, the cell counts it.
 
         Args:
             timeout: seconds.
-            frames: wake for frames beyond `position`, and for the ring's end until `read` has said it.
+            frames: wake for frames beyond `position`, and for the ring's end until `read` has reported it.
             durable: wake when the log is forced to disk up to this commit-log offset.
-            predecessors: slots; wake when one of them whose progress is below *progress* reaches it. Without any
-                below it, nothing is waited for.
+            predecessors: slots; wake when one of them whose progress is below *progress* reaches it. If none is below
+                it, this condition is ignored.
             progress: commit-log offset.
         """
         asked = tuple(predecessors)
@@ -192,18 +192,18 @@ class RingReader:
         mask = sum(1 << slot for slot in below)
         cell = self._cell
         cell.begin_parking(frames=frames, durable=durable, predecessors=mask, progress=progress)
-        # Full barrier: what this reader waits for must be visible before it looks for the last time.
+        # Full barrier: what this reader waits for must be visible before its last check.
         self._barrier.acquire(blocking=False)
         self._barrier.release()
         words = self._words
-        # A writer that holds something and has not seen the flag is asked for it, and so is the flusher for what was
-        # appended but is not durable yet.
+        # A writer that holds records and has not seen the flag is asked to publish them, and the flusher to force what
+        # is appended but not durable yet.
         if words[HELD] or (durable is not None and words[DURABLE] < durable <= words[APPENDED]):
             os.eventfd_write(self._release_descriptor, 1)
         ready_already = self._has_work(frames, durable, below, progress) or (asked and not below)
         wait_s = 0.0 if ready_already else max(0.0, timeout)
         ready = self._poll.poll(wait_s, EVENTS_MAX)
-        # Before the flag is taken back, after which this reader needs no wake-up.
+        # Before the flag is cleared, after which this reader needs no wake-up.
         if wait_s and not ready and self._was_forgotten(frames, durable, below, progress):
             cell.add_backstop()
         cell.end_parking()
@@ -211,14 +211,14 @@ class RingReader:
         return [descriptor for descriptor, _ in ready if descriptor != wake_descriptor]
 
     def rest(self, milliseconds: int) -> None:
-        """Let frames gather for so long, unless the owner waits for this dispatcher's progress.
+        """Let frames accumulate for this long, unless the owner waits for this dispatcher's progress.
 
-        The writer is not asked to say when frames have come. A waiter that arrives meanwhile ends the rest.
+        The writer does not wake this reader for frames meanwhile. A waiter for its progress ends the rest.
         """
         cell = self._cell
         cell.set_resting(True)
-        # Full barrier: this reader says that it rests and looks whether it is awaited, and a thread says what it awaits
-        # and looks for resting readers. At least one sees the other.
+        # Full barrier: this reader sets its resting flag and checks whether it is awaited; a waiting thread sets what
+        # it waits for and checks for resting readers. At least one sees the other.
         self._barrier.acquire(blocking=False)
         self._barrier.release()
         if self._words[AWAITED + cell.slot] == NEVER:
@@ -238,9 +238,9 @@ class RingReader:
         )
 
     def _was_forgotten(self, frames: bool, durable: int | None, below: list[int], progress: int) -> bool:
-        """Whether a process that has woken all waiters for this left out this reader.
+        """Whether a process that announced waking all waiters for this event failed to wake this reader.
 
-        It looks for what was *announced*: a process that is about to wake it, or died before that, did not forget it.
+        Only *announced* events count: a process that is about to wake it, or died before doing so, has no bug.
         """
         words, cells = self._words, self._memory.cell_words
         announced = (frames and words[ANNOUNCED] > self.position) or (
@@ -249,8 +249,8 @@ class RingReader:
         for slot in below:
             reached = cells[slot * CELL_WORDS + PROGRESS_ANNOUNCED]
             announced = announced or (reached != UNKNOWN and reached >= progress)
-        # Last: what was announced after this look is no fault.
+        # Last: an announcement after this check is not a bug.
         if not announced:
             return False
-        # A wake-up that this finds is not reported again, and need not be: the caller looks for work now.
+        # A wake-up found here is not reported again, which is fine: the caller now looks for work.
         return self._wake_descriptor not in [descriptor for descriptor, _ in self._poll.poll(0, EVENTS_MAX)]

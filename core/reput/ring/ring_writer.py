@@ -1,9 +1,8 @@
-"""RingWriter: hands every frame to all readers at once and waits for none of them.
+"""RingWriter: publishes every frame to all readers at once and waits for none of them.
 
 One thread at a time calls `publish` and `close` (the caller holds its put lock), one at a time `set_durable` (the
-flusher). What a reader makes of the stores, and why their order is what it is, stands in `reput.ring`. An exception
-that a signal raises anywhere in here, as Ctrl-C does, may leave out the frame or delay its wake-ups; later frames are
-whole.
+flusher). `reput.ring` explains the order of the stores and how readers rely on it. If a signal raises an exception
+anywhere in here, as Ctrl-C does, the frame may be missing or its wake-ups delayed; later frames are whole.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from reput.ring.ring_memory import RingMemory
 
 __all__ = ["RingWriter"]
 
-# From three quarters of the last-level cache on, memcpy stores past the caches, and such stores may overtake the
-# intent. Frames above this size, which is far below, pass a full barrier first. Shorter copies keep their order.
+# From three quarters of the last-level cache on, memcpy uses stores that bypass the caches and may overtake the
+# intent. Larger frames than this size, which is far below, pass a full barrier first. Shorter copies keep their order.
 UNFENCED_FRAME_SIZE_MAX = 64 << 10
 
 
@@ -46,7 +45,7 @@ class RingWriter:
         ordinal: number of records since the log's birth, up to *appended*.
 
     Attributes:
-        frame_size_max: bytes of the largest frame that `publish` takes, a quarter of the capacity.
+        frame_size_max: bytes of the largest frame that `publish` accepts, a quarter of the capacity.
     """
 
     __slots__ = (
@@ -91,12 +90,12 @@ class RingWriter:
         self.frame_size_max = memory.capacity // FRAME_SHARE - WORD_SIZE
         self._size_limit = min(self.frame_size_max, UNFENCED_FRAME_SIZE_MAX)
         self._wake_descriptors = memory.wake_descriptors
-        # One strided view over all cells: a comparison of it costs the same whether 0 or 32 slots are in use. It takes
-        # 0.09 µs; `tobytes` of the view 0.23, `tolist` 0.19, `in` 0.4, a loop over the slots more than 1 µs. Compact
-        # flags are no choice: what a dispatcher can write must be a page of its own.
+        # One strided view over all cells: comparing it costs the same whether 0 or 32 slots are in use. It takes 0.09
+        # µs; `tobytes` of the view takes 0.23, `tolist` 0.19, `in` 0.4, a loop over the slots more than 1 µs. Compact
+        # flags are impossible: what a dispatcher can write must be a page of its own.
         self._parked = memory.keep(memory.column(layout.PARKED))
-        # What the column was when its parked readers were last woken. A parked reader that has not run yet costs no
-        # second system call, and a running one differs from nothing.
+        # Copy of the column from when its parked readers were last woken. A parked reader that has not run yet costs no
+        # second system call, and while none parks anew, the two are equal.
         self._seen = memoryview(bytearray(self._parked.tobytes())).cast("Q")
         self._durable_awaited = memory.keep(memory.column(layout.DURABLE_AWAITED))
         fence, durable_fence = Lock(), Lock()
@@ -109,10 +108,10 @@ class RingWriter:
         words[DURABLE] = durable
 
     def publish(self, frame: bytes, appended: int, ordinal: int) -> None:
-        """Hand *frame* to all readers.
+        """Publish *frame* to all readers.
 
-        Costs well under a microsecond, plus one system call per parked reader. Readers see
-        the frame only whole.
+        Costs well under a microsecond, plus one system call per parked reader. Readers see the frame only when it is
+        complete.
 
         Args:
             appended: commit-log offset up to which records are readable, with this frame.
@@ -128,8 +127,8 @@ class RingWriter:
         end = tail + (size + 15 & -8)
         if size > self._size_limit:
             self._admit(size, end)
-        # The intent comes first: a reader that copied a byte which this frame overwrites finds the intent when it
-        # looks for it after the copy.
+        # The intent comes first: a reader that copied a byte which this frame overwrites sees the intent when it checks
+        # after the copy.
         words[INTENT] = end
         at = tail & self._mask
         words[HEADER_WORDS + (at >> 3)] = size
@@ -139,15 +138,16 @@ class RingWriter:
             self._data[start:stop] = frame
         else:
             self._wrap(frame, start)
-        # Before the tail: a reader that loads the tail, then `appended`, gets at least the offset of that tail.
+        # Before the tail: a reader that loads the tail, then `appended`, gets at least the offset that belongs to the
+        # tail.
         words[APPENDED] = appended
         words[ORDINAL] = ordinal
-        # Before the tail, too: a Ctrl-C between the two publishes this frame with the next one.
+        # Also before the tail: after a Ctrl-C between the two, the next publish includes this frame.
         self._tail = end
         words[TAIL] = end
-        # Full barrier: the processor would otherwise load the flags before others can see the tail, while a reader
-        # that parks sets its flag and loads the old tail. It would sleep on a frame. Without blocking: a Ctrl-C between
-        # the two leaves the lock taken, and then its release alone is the barrier.
+        # Full barrier: otherwise the processor might load the flags before others can see the tail, while a parking
+        # reader sets its flag and loads the old tail, and would miss the frame. Without blocking: after a Ctrl-C
+        # between the two calls the lock stays taken, and then its release alone is the barrier.
         self._fence_acquire(False)
         self._fence_release()
         if self._parked != self._seen:
@@ -155,24 +155,24 @@ class RingWriter:
         words[ANNOUNCED] = end
 
     def begin_hold(self) -> bool:
-        """Say that records wait to be published together, and return `has_parked`: if True, publish them now.
+        """Announce that records are held to be published together, and return `has_parked`: if True, publish them now.
 
-        A reader that parks from now on asks for them on `RingMemory.release_descriptor`. The words of the log leave
-        them out until they are published.
+        A reader that parks from now on asks for them on `RingMemory.release_descriptor`. The log's offsets in the
+        header exclude them until they are published.
         """
         self._words[HELD] = 1
-        # Full barrier: this writer says that it holds something and looks for parked readers, and a reader says that it
-        # parks and looks whether something is held. At least one sees the other.
+        # Full barrier: this writer sets the held flag and checks for parked readers; a reader sets its parked flag and
+        # checks the held flag. At least one sees the other.
         self._fence_acquire(False)
         self._fence_release()
         return self.has_parked()
 
     def has_parked(self) -> bool:
-        """Tell whether a reader has parked since the last `publish`, or runs again."""
+        """Tell whether a reader has parked, or has resumed, since the last `publish`."""
         return self._parked != self._seen
 
     def end_hold(self) -> None:
-        """Say that nothing is held; what was comes with the next `publish`, which wakes the parked readers."""
+        """Clear the held flag; the next `publish` brings the held records and wakes the parked readers."""
         self._words[HELD] = 0
 
     def _wrap(self, frame: bytes, start: int) -> None:
@@ -181,17 +181,17 @@ class RingWriter:
         self._data[: len(frame) - first] = frame[first:]
 
     def _wake(self) -> None:
-        """Wake each reader that is parked and was not woken for this parking."""
+        """Wake each reader that is parked and was not yet woken for this parking."""
         seen = self._seen
         for slot, parking in enumerate(self._parked.tolist()):
             if parking != seen[slot]:
-                # Woken first: a Ctrl-C between the two costs a needless wake-up instead of one that is missing.
+                # Woken first: a Ctrl-C between the two costs a needless wake-up instead of a missing one.
                 if parking & 1:
                     os.eventfd_write(self._wake_descriptors[slot], 1)
                 seen[slot] = parking
 
     def _admit(self, size: int, end: int) -> None:
-        """Let a large frame pass, its intent visible; refuse one that is too large, and every one when closed."""
+        """Make the intent visible before a large frame is copied; refuse one that is too large or after the close."""
         if self._size_limit < 0:
             raise RingClosed("the ring is closed")
         if size > self.frame_size_max:
@@ -201,7 +201,7 @@ class RingWriter:
         self._fence_release()
 
     def set_durable(self, durable: int) -> None:
-        """Say that the log is forced to disk up to *durable*, and wake the readers that wait for that."""
+        """Publish that the log is forced to disk up to *durable*, and wake the readers that wait for that."""
         words = self._words
         words[DURABLE] = durable
         self._durable_acquire(False)
@@ -213,20 +213,20 @@ class RingWriter:
 
     @property
     def durable_awaited(self) -> int | None:
-        """The smallest durable position that a reader waits for; None: none waits, the flusher may take its time."""
+        """The smallest durable position that a reader waits for; None: no reader waits, the flusher need not hurry."""
         awaited = min(self._durable_awaited.tolist())
         return None if awaited == layout.NEVER else awaited
 
     def set_commit_log_offset_min(self, commit_log_offset_min: int) -> None:
-        """Say that the log was trimmed below *commit_log_offset_min*."""
+        """Publish that the log was trimmed below *commit_log_offset_min*."""
         self._words[layout.COMMIT_LOG_OFFSET_MIN] = commit_log_offset_min
 
     def set_epoch(self, epoch: int) -> None:
-        """Say that another epoch of the log's history has begun."""
+        """Publish that another epoch of the log's history has begun."""
         self._words[layout.EPOCH] = epoch
 
     def close(self) -> None:
-        """Say that no frame will follow, and wake every reader. The memory stays mapped for its readers."""
+        """Announce that no more frames follow, and wake every reader. The memory stays mapped for its readers."""
         if self._size_limit < 0:
             return
         self._size_limit = -1

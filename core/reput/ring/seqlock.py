@@ -1,7 +1,7 @@
-"""Seqlock: a few bytes in shared memory that are always read whole, also after their writer died while writing.
+"""Seqlock: a few bytes in shared memory that are always read whole, even if their writer died while writing.
 
 One writer at a time, any number of readers in any process. `reput.ring.layout` draws the bytes. The value is stored
-twice, and the writer replaces the older copy: with one copy, a writer killed in the middle would block all readers.
+twice, and the writer replaces the older copy: with one copy, a writer killed in mid-write would block all readers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Seqlock:
         self.capacity = capacity
 
     def read(self) -> bytes | None:
-        """Return the value of the last complete write, None before the first one."""
+        """Return the value of the last complete write, None before the first write."""
         words, sequence_index = self._words, self._at // WORD_SIZE
         while True:
             sequence = words[sequence_index]
@@ -35,7 +35,7 @@ class Seqlock:
             at = self._copy_at(sequence)
             size = words[at // WORD_SIZE]
             value = bytes(self._octets[at + WORD_SIZE : at + WORD_SIZE + min(size, self.capacity)])
-            # The writer touches this copy again only after it has stored the next sequence.
+            # The writer touches this copy again only after storing the next sequence.
             if words[sequence_index] == sequence:
                 return value
 
