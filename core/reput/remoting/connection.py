@@ -1,11 +1,11 @@
-"""Connection: one TCP or Unix connection that speaks the remoting protocol. Both sides send requests.
+"""Connection: one TCP or Unix connection that speaks the remoting protocol. Either side may send requests.
 
     bytes ──▶ frames ──▶ request ──▶ handler                     response ──▶ future of the request
                                         │ respond, any time later
     bytes ◀── one write per turn of the loop ◀──┘
 
-Memory is bounded. A peer that does not read is not read from, either: no further request is taken until it has read
-its answers. The bytes of all unfinished frames together have a limit, see `Limits`.
+Memory is bounded. While a peer does not read its answers, no further requests are read from it (backpressure). The
+bytes of all unfinished frames together have a limit, see `Limits`.
 
 Source: RocketMQ remoting, NettyRemotingAbstract and NettyDecoder.
 """
@@ -30,29 +30,29 @@ from reput.remoting.remoting_command import (
 
 __all__ = ["Connection", "ConnectionLost", "Limits", "Outgoing", "RequestHandler"]
 
-# What one turn of the loop has to send is handed to the transport at this size, so that it can ask for a pause.
+# Within one turn of the loop, output is handed to the transport in pieces of this size, so that it can request a pause.
 WRITE_SIZE = 256 << 10
-# A transport that has more than this to send asks for a pause.
+# A transport with more unsent bytes than this requests a pause.
 WRITE_BUFFER_MAX = 1 << 20
-# Answers to held pulls and notifications come without a request being read; a peer that leaves so much unread is gone.
+# Answers to held pulls and notifications are sent without reading a request; a peer with this much unread is cut off.
 UNREAD_MAX = 64 << 20
-# Smaller rests of frames do not count: every connection may have one.
+# Smaller incomplete frames do not count: every connection may have one.
 SMALL_REST = 4096
 
 logger = logging.getLogger(__name__)
 
 
 class ConnectionLost(ReputError):
-    """The connection ended before the request was answered. The peer may have done what was asked."""
+    """The connection ended before the request was answered. The peer may have executed the request."""
 
-    advice = "Look whether it was done before you ask again."
+    advice = "Check whether the request was executed before you repeat it."
 
 
 class Limits:
-    """What all connections of a server may take together.
+    """Limits shared by all connections of a server.
 
     Attributes:
-        unfinished_size_max: bytes of frames that have not come whole yet.
+        unfinished_size_max: bytes of incomplete frames.
     """
 
     def __init__(self, unfinished_size_max: int = 256 << 20) -> None:
@@ -79,12 +79,12 @@ class Outgoing:
             connection.flush()
 
 
-# Gets each request, and answers by `Connection.respond`.
+# Receives each request; answers through `Connection.respond`.
 RequestHandler = Callable[["Connection", RemotingCommand], None]
 
 
-# What one read of a socket takes at most. All connections of a thread read into one buffer: its bytes are handled or
-# copied before the next read.
+# The most that one read of a socket returns. All connections of a thread read into one buffer: its bytes are handled
+# or copied before the next read.
 READ_SIZE = 256 << 10
 read_buffers = threading.local()
 
@@ -95,8 +95,8 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         peer: address of the other side, ``host:port``, or the path of a Unix socket.
         local: address of this side.
-        last_active: when something was read or written last, in the loop's seconds.
-        attachments: what the owner of the connection keeps with it.
+        last_active: time of the last read or write, in the loop's seconds.
+        attachments: data that the connection's owner keeps with it.
     """
 
     def __init__(
@@ -120,10 +120,10 @@ class Connection(asyncio.BufferedProtocol):
         self.attachments: dict[str, object] = {}
         self.closed = False
         self.lost: asyncio.Future[None] = self.loop.create_future()
-        # The rest of the bytes that were read, which begins with a frame; how many of it count with the limits.
+        # The unprocessed bytes, beginning at a frame boundary, and how many of them are counted in the limits.
         self.rest = bytearray()
         self.counted = 0
-        # The rest has this size at least once its first frame is whole.
+        # `rest` has at least this size once its first frame is complete.
         self.needed = 0
         self.paused = False
         self.outgoing: list[bytes | memoryview] = []
@@ -131,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_flush_due = False
         self.waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
 
-    # The transport's calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to read."""
@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
             self.on_made(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End all that waits for an answer."""
+        """Fail all requests that wait for an answer."""
         del error
         self.closed = True
         self.count_rest(0)
@@ -164,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         return self.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take the bytes that were read, and handle the frames that are whole now."""
+        """Accept the bytes that were read, and handle the frames that are now complete."""
         self.last_active = self.loop.time()
         data = self.buffer[:nbytes]
         if self.rest:
@@ -180,17 +180,17 @@ class Connection(asyncio.BufferedProtocol):
                 self.count_rest(len(self.rest))
 
     def eof_received(self) -> bool:
-        """The peer sends no more; it reads no more, either."""
+        """The peer has stopped sending. It also stops reading then, so the connection ends."""
         return False
 
     def pause_writing(self) -> None:
-        """The peer does not read: take no further request from it."""
+        """The peer does not read: stop reading its requests."""
         self.paused = True
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """The peer has read: go on."""
+        """The peer has read: resume reading its requests."""
         self.paused = False
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
@@ -199,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
     # Reading.
 
     def handle_rest(self) -> None:
-        """Handle what was read before."""
+        """Handle bytes that were received earlier."""
         if not self.rest or self.closed:
             return
         taken = self.handle_frames(memoryview(bytes(self.rest)))
@@ -207,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         self.count_rest(len(self.rest))
 
     def handle_frames(self, view: memoryview) -> int:
-        """Handle the whole frames of *view*; return where the first that is not whole begins."""
+        """Handle the complete frames of *view*; return where the first incomplete frame begins."""
         at, end = 0, len(view)
         while not (self.paused or self.closed):
             if end - at < 4:
@@ -232,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         return at
 
     def count_rest(self, size: int) -> None:
-        """Count the rest of the bytes with the limits; end the connection if there are too many."""
+        """Count the unprocessed bytes in the limits; end the connection if they exceed them."""
         size = size if size > SMALL_REST else 0
         self.limits.unfinished_size += size - self.counted
         self.counted = size
@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
             )
 
     def take(self, command: RemotingCommand) -> None:
-        """Hand over one command."""
+        """Dispatch one command: a response to its waiter, a request to the handler."""
         if not command.is_response:
             self.handler(self, command)
             return
@@ -251,17 +251,17 @@ class Connection(asyncio.BufferedProtocol):
             future.set_result(command)
 
     def refuse(self, reason: str) -> None:
-        """End a connection whose peer breaks the protocol."""
+        """End a connection whose peer violates the protocol."""
         logger.warning("a connection is closed: peer=%s reason=%s", self.peer, reason)
         self.abort()
 
     # Writing.
 
     def send(self, command: RemotingCommand) -> None:
-        """Send a command; a connection that has ended drops it.
+        """Send a command; if the connection has ended, drop the command.
 
         Raises:
-            FrameError: it is larger than any peer takes.
+            FrameError: the command exceeds the largest frame that peers accept.
         """
         if self.closed or self.transport is None:
             return
@@ -275,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
             self.turn.add(self)
 
     def flush(self) -> None:
-        """Hand all that is to be sent to the transport."""
+        """Hand all pending output to the transport."""
         self.is_flush_due = False
         if not self.outgoing or self.closed or self.transport is None:
             return
@@ -286,12 +286,12 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse(f"the peer does not read: unread_max={UNREAD_MAX}")
 
     def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Answer *request*, unless nobody waits for an answer."""
+        """Answer *request*, unless it is one-way."""
         if not request.is_oneway:
             self.send(response.response_to(request))
 
     def notify(self, command: RemotingCommand) -> None:
-        """Send a request that has no answer."""
+        """Send a one-way request."""
         command.opaque = next_opaque()
         command.flag = 2
         self.send(command)
@@ -300,8 +300,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request and return its response.
 
         Raises:
-            ConnectionLost: the connection ended before.
-            TimeoutError: it was not answered in *timeout* seconds.
+            ConnectionLost: the connection ended before the response.
+            TimeoutError: no response within *timeout* seconds.
         """
         if self.closed:
             raise ConnectionLost(f"the connection has ended: peer={self.peer}")
@@ -318,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
     # The end.
 
     def close(self) -> None:
-        """Send what is to be sent, then end the connection."""
+        """Send pending output, then end the connection."""
         if self.transport is not None:
             self.flush()
             self.transport.close()

@@ -1,6 +1,6 @@
-"""Fields of a command's custom header as values: they are sent as text.
+"""Typed access to a command's custom header, whose fields are text.
 
-RocketMQ answers a field that is missing or no number with code 1 and the exception's text; so do these.
+RocketMQ answers a missing or non-numeric field with code 1 and the exception's text; these functions do the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DIGITS_MAX = 20
 
 
 def text(fields: Mapping[str, str], name: str) -> str:
-    """Return a field that has to be there.
+    """Return a required field.
 
     Raises:
         RequestRefused: SYSTEM_ERROR; it is missing.
@@ -31,15 +31,15 @@ def text(fields: Mapping[str, str], name: str) -> str:
 
 
 def whole(fields: Mapping[str, str], name: str, *, is_long: bool = False) -> int:
-    """Return a field that has to be a number of 32 bits, or of 64.
+    """Return a required field as a number of 32 or 64 bits.
 
     Raises:
-        RequestRefused: SYSTEM_ERROR; it is missing or no such number.
+        RequestRefused: SYSTEM_ERROR; it is missing or not such a number.
     """
     value = text(fields, name)
     low, high = (LONG_MIN, LONG_MAX) if is_long else (INT_MIN, INT_MAX)
     try:
-        # Without a limit, a long text of digits would take long to convert.
+        # The limit keeps a long text of digits from taking long to convert.
         number = int(value) if len(value) <= DIGITS_MAX and value.isascii() and "_" not in value else None
     except ValueError:
         number = None
@@ -49,15 +49,15 @@ def whole(fields: Mapping[str, str], name: str, *, is_long: bool = False) -> int
 
 
 def optional_whole(fields: Mapping[str, str], name: str, default: int, *, is_long: bool = False) -> int:
-    """Return a field that may be missing, or *default*.
+    """Return an optional number, or *default* if it is missing.
 
     Raises:
-        RequestRefused: SYSTEM_ERROR; it is no such number.
+        RequestRefused: SYSTEM_ERROR; it is not such a number.
     """
     return whole(fields, name, is_long=is_long) if name in fields else default
 
 
 def truth(fields: Mapping[str, str], name: str, default: bool = False) -> bool:
-    """Return a field that is true or false, as Java reads it: everything but "true" is false."""
+    """Return a boolean field as Java reads it: everything except "true" is false."""
     value = fields.get(name)
     return default if value is None else value.lower() == "true"

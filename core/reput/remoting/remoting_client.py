@@ -1,4 +1,4 @@
-"""RemotingClient: requests to peers by address, over one connection each that is made when it is first needed.
+"""RemotingClient: requests to peers by address, over one connection per peer, opened at the first request.
 
 Source: RocketMQ remoting, NettyRemotingClient.
 """
@@ -20,9 +20,9 @@ UNIX_PREFIX = "unix:"
 
 
 class Unreachable(ReputError):
-    """No connection to the peer can be made."""
+    """No connection to the peer can be established."""
 
-    advice = "Look whether it runs, and whether the address is right."
+    advice = "Check that the peer runs and that the address is right."
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -40,8 +40,8 @@ def parse_address(address: str) -> tuple[str, int]:
 class RemotingClient:
     """Connections to peers. Used in the thread of its loop only.
 
-    Args:
-        handler: gets the requests that peers send; None: there is no answer to them but "not supported".
+    handler: receives requests sent by peers; None: they are answered with "not supported".
+    tls: the TLS context; None: connections are not encrypted.
         tls: how connections are encrypted; None: they are not.
     """
 
@@ -56,7 +56,7 @@ class RemotingClient:
         """Return a connection to *address*, ``host:port`` or ``unix:path``.
 
         Raises:
-            Unreachable: there is none, and none can be made.
+            Unreachable: none is open, and none can be established.
         """
         found = self.connections.get(address)
         if found is not None and not found.closed:
@@ -68,7 +68,7 @@ class RemotingClient:
             return found
 
     async def connect(self, address: str) -> Connection:
-        """Make a connection."""
+        """Open a connection."""
 
         def protocol() -> Connection:
             return Connection(self.handler)
@@ -85,12 +85,12 @@ class RemotingClient:
             raise Unreachable(f"the peer cannot be reached: address={address} reason={reason!r}") from None
 
     async def invoke(self, address: str, command: RemotingCommand, timeout: float = 3.0) -> RemotingCommand:
-        """Send a request and return its response, whatever its code.
+        """Send a request and return its response, regardless of the response code.
 
         Raises:
             Unreachable: there is no connection.
-            ConnectionLost: it ended before the response came.
-            TimeoutError: no response came in *timeout* seconds.
+            ConnectionLost: the connection ended before the response.
+            TimeoutError: no response within *timeout* seconds.
         """
         return await (await self.connection(address)).invoke(command, timeout)
 

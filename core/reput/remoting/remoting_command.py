@@ -2,8 +2,8 @@
 
     length (4) │ serialize type (1), header length (3) │ header │ body
 
-*length* counts what follows it. The header is JSON (type 0) or RocketMQ's own binary form (type 1); each frame names
-the form of its header. All numbers are big-endian.
+*length* counts the bytes after it. The header is JSON (type 0) or RocketMQ's own binary form (type 1), as named in
+each frame. All numbers are big-endian.
 
 Source: RocketMQ remoting, RemotingCommand, RemotingSerializable and RocketMQSerializable.
 """
@@ -32,9 +32,9 @@ __all__ = [
     "next_opaque",
 ]
 
-# With the word that holds its length.
+# Including the length word.
 FRAME_SIZE_MAX = 16 << 20
-# RocketMQ 5.3.3: what clients may expect of this peer.
+# RocketMQ 5.3.3: determines which features clients expect of this peer.
 VERSION = 479
 LANGUAGE = "PYTHON"
 RESPONSE_FLAG = 1
@@ -55,9 +55,9 @@ INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 
 
 class FrameError(ReputError):
-    """The bytes are no frame; the connection that they came from cannot be used any more."""
+    """The bytes are not a frame; their connection cannot be used any more."""
 
-    advice = "The peer speaks another protocol, or is broken."
+    advice = "Check that the peer speaks RocketMQ's remoting protocol."
 
 
 class SerializeType(enum.IntEnum):
@@ -71,11 +71,11 @@ class RemotingCommand(msgspec.Struct):
     """One request or response.
 
     Attributes:
-        code: of the request, or of its outcome.
+        code: the request code, or the response code.
         ext_fields: the custom header. Every value is text.
-        body: the bytes of the body, or several that follow each other.
-        opaque: number that a response takes over from its request.
-        flag: 1: a response. 2: a request that is never answered.
+        body: the bytes of the body, or several consecutive pieces of it.
+        opaque: request number, copied into the response.
+        flag: 1: a response. 2: a one-way request.
     """
 
     code: int
@@ -95,7 +95,7 @@ class RemotingCommand(msgspec.Struct):
 
     @property
     def is_oneway(self) -> bool:
-        """Whether this is a request that must not be answered, not even with an error."""
+        """Whether this request must not be answered, not even with an error."""
         return bool(self.flag & ONEWAY_FLAG)
 
     @property
@@ -104,7 +104,7 @@ class RemotingCommand(msgspec.Struct):
         return bytes(self.body) if isinstance(self.body, bytes | memoryview) else b"".join(self.body)
 
     def response_to(self, request: RemotingCommand) -> RemotingCommand:
-        """Make this the response to *request*, in the form of its header; return it."""
+        """Make this the response to *request*, in the same header form; return it."""
         self.opaque = request.opaque
         self.flag |= RESPONSE_FLAG
         self.serialize_type = request.serialize_type
@@ -129,15 +129,15 @@ opaques = count(1)
 
 
 def next_opaque() -> int:
-    """Return a number for a request; they are unique within a process until 31 bits are used up."""
+    """Return a request number, unique within the process until 31 bits are used up."""
     return next(opaques) & INT_MAX
 
 
 def decode_frame(data: bytes | memoryview) -> RemotingCommand:
-    """Return the command of a frame that comes without its first word, the length.
+    """Return the command of a frame; *data* excludes the length word.
 
     Raises:
-        FrameError: the bytes are no command.
+        FrameError: the bytes are not a command.
     """
     if len(data) < 4:
         raise FrameError(f"a frame has no header: frame_size={len(data)}")
@@ -181,9 +181,9 @@ def decode_json(data: bytes | memoryview, body: bytes) -> RemotingCommand:
 
 
 def decode_loosely(data: bytes | memoryview) -> Header:
-    """Return a header whose fields are not all of the types that RocketMQ's own clients send.
+    """Return a header with fields of types that RocketMQ's own clients do not send.
 
-    Java takes numbers and booleans for text in ``extFields``, and leaves out members that are null.
+    Java accepts numbers and booleans as text in ``extFields``, and omits null members.
     """
     try:
         found = msgspec.json.decode(data)
@@ -205,7 +205,7 @@ def decode_loosely(data: bytes | memoryview) -> Header:
 
 
 def as_text(value: Any) -> str:
-    """Return a value of ``extFields`` as the text that Java makes of it."""
+    """Return a value of ``extFields`` as Java converts it to text."""
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()
@@ -243,7 +243,7 @@ def decode_binary(data: bytes, body: bytes) -> RemotingCommand:
 
 
 def decode_fields(data: bytes, at: int, end: int) -> dict[str, str]:
-    """Return the custom fields between two places of a binary header. Fields without a value are null, and left out."""
+    """Return the custom fields in ``data[at:end]`` of a binary header. Fields without a value are null, and omitted."""
     fields: dict[str, str] = {}
     while at < end:
         (size,) = SHORT.unpack_from(data, at)
@@ -263,10 +263,10 @@ def decode_fields(data: bytes, at: int, end: int) -> dict[str, str]:
 
 
 def encode_frame(command: RemotingCommand) -> list[bytes | memoryview]:
-    """Return the frame of *command* in pieces, the body as it was given.
+    """Return the frame of *command* in pieces, without copying the body.
 
     Raises:
-        FrameError: it is larger than any peer takes.
+        FrameError: the frame exceeds the size that peers accept.
     """
     body = command.body
     pieces = [body] if isinstance(body, bytes | memoryview) else list(body)
@@ -280,7 +280,7 @@ def encode_frame(command: RemotingCommand) -> list[bytes | memoryview]:
 
 
 def encode_json(command: RemotingCommand) -> bytes:
-    """Return a JSON header. ``extFields`` is always there: Java takes it for granted in some responses."""
+    """Return a JSON header. ``extFields`` is always included: Java relies on it in some responses."""
     fields: dict[str, Any] = {
         "code": command.code,
         "extFields": command.ext_fields,

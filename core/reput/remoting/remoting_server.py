@@ -1,11 +1,11 @@
-"""RemotingServer: accepts connections, and hands each request to the processor of its code.
+"""RemotingServer: accepts connections, and hands each request to the processor registered for its code.
 
     request ──▶ processor of its code ──┬─▶ response, at once
                                         ├─▶ nothing: the processor responds later
                                         └─▶ error ──▶ response with its code
 
-Processors that touch memory alone run in the loop. Those that may wait for the disk run in threads, of which there is
-a fixed number; when too many requests wait for them, the next is refused with SYSTEM_BUSY.
+Processors that only touch memory run in the loop. Processors that may wait for the disk run in a fixed number of
+threads; when too many requests are queued for them, further ones are refused with SYSTEM_BUSY.
 
 Source: RocketMQ remoting, NettyRemotingServer and NettyRemotingAbstract.processRequestCommand.
 """
@@ -26,7 +26,7 @@ from reput.remoting.response_code import ResponseCode
 
 __all__ = ["Processor", "RemotingServer", "refusal"]
 
-# Connections on which nothing was read or written for so long are closed.
+# Connections without reads and writes for this long are closed.
 IDLE_MAX_S = 120.0
 IDLE_LOOK_S = 10.0
 BACKLOG = 1024
@@ -38,11 +38,11 @@ logger = logging.getLogger(__name__)
 
 
 class Processor(NamedTuple):
-    """What answers requests of one code.
+    """Answers requests of one code.
 
     Attributes:
-        process: returns the response, or None: there is none, or it comes later by `Connection.respond`.
-        in_thread: whether it may wait for the disk, and so runs outside of the loop.
+        process: returns the response, or None if there is none or `Connection.respond` sends it later.
+        in_thread: whether it may wait for the disk, and therefore runs outside the loop.
     """
 
     process: Callable[[RemotingCommand, Connection], RemotingCommand | None]
@@ -60,7 +60,7 @@ class RemotingServer:
         answer_of: Callable[[Exception], RemotingCommand] | None = None,
         outgoing: Outgoing | None = None,
     ) -> None:
-        """*on_closed* is told of each connection that has ended; *answer_of* makes the response of an error."""
+        """*on_closed* is called with each connection that has ended; *answer_of* converts an error to a response."""
         self.processors = processors
         self.on_closed = on_closed
         self.answer_of = answer_of or refusal
@@ -74,7 +74,7 @@ class RemotingServer:
         self.timer = self.loop.call_later(IDLE_LOOK_S, self.close_idle)
 
     async def listen(self, listener: socket.socket) -> None:
-        """Accept connections on a socket that is bound."""
+        """Accept connections on a bound socket."""
         listener.setblocking(False)
         if listener.family == socket.AF_UNIX:
             server = await self.loop.create_unix_server(self.new_connection, sock=listener, backlog=BACKLOG)
@@ -83,21 +83,21 @@ class RemotingServer:
         self.servers.append(server)
 
     def new_connection(self) -> Connection:
-        """Return the protocol of a connection that was accepted."""
+        """Return the protocol for an accepted connection."""
         return Connection(self.handle, self.connected, self.disconnected, self.limits, self.outgoing)
 
     def connected(self, connection: Connection) -> None:
-        """Know a connection from now on."""
+        """Register a connection."""
         self.connections[connection] = None
 
     def disconnected(self, connection: Connection) -> None:
-        """Forget a connection."""
+        """Unregister a connection."""
         self.connections.pop(connection, None)
         if self.on_closed is not None:
             self.on_closed(connection)
 
     def close_idle(self) -> None:
-        """Close the connections on which nothing has happened for long."""
+        """Close idle connections."""
         self.timer = self.loop.call_later(IDLE_LOOK_S, self.close_idle)
         before = self.loop.time() - IDLE_MAX_S
         for connection in list(self.connections):
@@ -123,7 +123,7 @@ class RemotingServer:
     def processed(
         self, processor: Processor, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | None:
-        """Return the response of a processor, or the one of its error."""
+        """Return the processor's response, or the response to its error."""
         try:
             return processor.process(request, connection)
         except Exception as error:
@@ -144,7 +144,7 @@ class RemotingServer:
                 connection.respond(request, self.answer(request, connection, error))
 
     def handle_in_thread(self, processor: Processor, connection: Connection, request: RemotingCommand) -> None:
-        """Answer one request in a thread, unless too many wait for one."""
+        """Answer one request in a thread, or refuse it if too many are queued."""
         if len(self.waiting) >= WAITING_MAX:
             response = RemotingCommand(
                 ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while"
@@ -164,7 +164,7 @@ class RemotingServer:
     # The end.
 
     async def stop_listening(self) -> None:
-        """Accept no further connection."""
+        """Stop accepting connections."""
         for server in self.servers:
             server.close()
         self.servers.clear()
@@ -175,7 +175,7 @@ class RemotingServer:
             await asyncio.wait(set(self.waiting), timeout=SETTLE_MAX_S)
 
     async def close(self) -> None:
-        """End all connections, after what is to be sent to them."""
+        """End all connections, after sending their pending output."""
         await self.stop_listening()
         self.timer.cancel()
         connections = list(self.connections)

@@ -11,7 +11,7 @@ __all__ = ["RequestCode"]
 
 
 class RequestCode(enum.IntEnum):
-    """A request, in RocketMQ's terms."""
+    """A request code, named as in RocketMQ."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11

@@ -1,4 +1,4 @@
-"""ResponseCode: the codes of a broker's answers.
+"""ResponseCode: the outcome codes of a broker's answers.
 
 Source: RocketMQ, RemotingSysResponseCode and ResponseCode.
 """
@@ -11,7 +11,7 @@ __all__ = ["ResponseCode"]
 
 
 class ResponseCode(enum.IntEnum):
-    """The outcome of a request, in RocketMQ's terms."""
+    """The outcome of a request, named as in RocketMQ."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -38,17 +38,17 @@ class ResponseCode(enum.IntEnum):
 
     @property
     def advice(self) -> str:
-        """Default advice for a refusal with this code, if the refusal itself gives none."""
+        """Default advice for a refusal with this code, used if the refusal itself has none."""
         return ADVICE.get(self, "")
 
 
 ADVICE = {
-    ResponseCode.NO_PERMISSION: "See `reput topic list STORE` and `reput group list STORE` for what each allows.",
-    ResponseCode.TOPIC_NOT_EXIST: "See `reput topic list STORE` for the topics that there are.",
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "See `reput group list STORE` for the groups that there are.",
+    ResponseCode.NO_PERMISSION: "See `reput topic list STORE` and `reput group list STORE` for their permissions.",
+    ResponseCode.TOPIC_NOT_EXIST: "See `reput topic list STORE` for the existing topics.",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "See `reput group list STORE` for the existing groups.",
     ResponseCode.SUBSCRIPTION_NOT_EXIST: "Subscribe first: make a consumer of the group for the topic.",
     ResponseCode.SUBSCRIPTION_NOT_LATEST: "Register the newer subscription first; consumers do so by themselves.",
     ResponseCode.FILTER_DATA_NOT_EXIST: "Register the filter first; consumers do so by themselves.",
     ResponseCode.FILTER_DATA_NOT_LATEST: "Register the newer filter first; consumers do so by themselves.",
-    ResponseCode.INVALID_PARAMETER: "Correct the value that is named.",
+    ResponseCode.INVALID_PARAMETER: "Correct the named value.",
 }
