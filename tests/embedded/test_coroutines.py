@@ -74,7 +74,7 @@ def test_a_task_does_all_that_a_thread_does(tmp_path):
             assert await store.aqueue_range("orders") == (0, 2)
             assert await store.atopics() == {"orders": [0]}
             assert (await store.astatus()).writer.appended == store.appended
-            with pytest.raises(reput.DispatcherError, match="a store that is open inline rebuilds no view"):
+            with pytest.raises(reput.DispatcherError, match="a store in inline mode cannot rebuild views"):
                 await store.arebuild("index")
             async with await store.aconsumer("billing", "orders") as consumer:
                 consumer.ack(await consumer.areceive(LIMIT_S))

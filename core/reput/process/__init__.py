@@ -1,23 +1,23 @@
-"""Who runs: the dispatchers of a store, each in a process of its own, supervised.
+"""The process group: the dispatchers of a store, each in its own supervised process.
 
     owner (the writer's program)
       ├─ ProcessGroup ── exec ──▶ supervisor ── fork ──▶ dispatcher: one plugin, one DispatcherLoop
       │      │                        │                        ▲
       │      └─ control channel ──────┤                        │ frames
       └─ HoldingPublisher ────────────┼────── ring ────────────┘
-                                      └─ exec ──▶ describe: imports one plugin, says what it declares
+                                      └─ exec ──▶ describe: imports one plugin, reports what it declares
 
 Inline mode runs the same loops on a thread of the owner (`reput.process.owner.inline_group`).
 
-The rooms, each of which imports only from those above it in this list:
+The subpackages, each of which imports only from those above it in this list:
 
-    system      what the processes ask of Linux: fresh processes, signals of death, a poll, time slices
+    system      Linux facilities: fresh processes, parent-death signals, poll, time slices
     logs        one pipe per dispatcher, one merged log
     views       a view's folders, the shadow of a rebuild, dead letters, gaps
-    frames      the wire between writer and dispatchers
-    plugin      which plugins are installed, what each declares, how one is loaded
+    frames      the data path from writer to dispatchers
+    plugin      installed plugins, their declarations, loading
     group       what identifies a group: store and settings, lock, place
-    dispatcher  the loop, its states, what the host gives a plugin, the process
+    dispatcher  the loop, its states, the plugin's host context, the process
     control     the control channel and socket, and the status they carry
     supervisor  starts, watches, restarts and stops dispatchers; serves requests; live rebuilds
     owner       the program's side: groups, inline mode, offline rebuilds, status of a stopped store

@@ -1,4 +1,4 @@
-"""The fresh processes of a group: ``python -I …/__main__.py PATH ROLE ARGUMENT…``, as `role_command` writes it."""
+"""Entry of a group's fresh processes: ``python -I …/__main__.py PATH ROLE ARGUMENT…``, built by `role_command`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 
 
 def main() -> None:
-    """Run the role that the command line names."""
+    """Run the role named by the command line."""
     path, role, *arguments = sys.argv[1:]
     known = set(sys.path)
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if ours not in known:
-        # Not installed, but found through the environment of the program: this very reput, and no other.
+        # reput is not installed but found through the program's environment: use exactly that copy.
         sys.path.insert(0, ours)
     sys.path += [entry for entry in path.split(os.pathsep) if entry and entry not in known]
-    # Each role loads only its own modules.
+    # Each role loads only the modules it needs.
     if role == "describe":
         from reput.process.plugin.describe import main as describe
 

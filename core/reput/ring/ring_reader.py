@@ -121,7 +121,7 @@ class RingReader:
         if size == 0:
             if closed:
                 self._end_was_said = True
-                raise RingClosed("the ring was closed by its writer, and all of it was read")
+                raise RingClosed("the ring was closed by its writer, and every frame was read")
             return []
         chunk = self._copy(position, min(size, size_max & -WORD_SIZE or WORD_SIZE))
         sizes = memoryview(chunk).cast("Q")

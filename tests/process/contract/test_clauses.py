@@ -118,8 +118,8 @@ def reput_describe_dispatcher():
 @pytest.mark.parametrize(
     ("clause", "reason"),
     [
-        ("truncates", "it takes nothing back, and stands still until an operator decides"),
-        ("is_built_again", "only an operator has it built again"),
+        ("truncates", "it undoes nothing, and stops until an operator decides"),
+        ("is_built_again", "only an operator may rebuild it"),
         ("keeps_to_its_folders", None),
         ("runs_in_a_process", None),
     ],

@@ -138,10 +138,10 @@ BROKEN: dict[str, list[tuple[str, str]]] = {
     ],
     "takes_in_the_log": [
         (
-            "the last flush returned 2236, dispatched was",
+            "the last flush returned 2236 after dispatching up to",
             counting((ENDS, "        self.end = self.end or batch.end\n\n")),
         ),
-        ("no record begins", counting(("        return self.end\n\n\n", f"        return {OLDER}\n\n\n"))),
+        ("a cursor that is not at a record", counting(("        return self.end\n\n\n", f"        return {OLDER}\n\n\n"))),
     ],
     "any_batches": [
         ("differs if batches are of one record", counting((TOPICS, "request.topic for request in list(batch)[:6]"))),
@@ -159,7 +159,7 @@ BROKEN: dict[str, list[tuple[str, str]]] = {
     ],
     "at_least_once": [
         (
-            "after crashes behind 0 .* found 60 expected 20",
+            "after crashes with 0 .* found 60 expected 20",
             counting(
                 ("self.end = saved.cursor", "self.end = self.saved = saved.cursor"),
                 (ENDS, f"{ENDS.rstrip()}\n        self.save()\n\n"),
@@ -167,7 +167,7 @@ BROKEN: dict[str, list[tuple[str, str]]] = {
             ),
         ),
     ],
-    "flush_forces_to_disk": [("neither fsync, fdatasync", counting((SAVES, SAVES_UNFORCED)))],
+    "flush_forces_to_disk": [("neither fsync nor fdatasync", counting((SAVES, SAVES_UNFORCED)))],
     "retries_after_failures": [
         ("after reading 1 of the log", keeping(("raise RetryLater", "self.end = batch.end; return; raise RetryLater"))),
         (
@@ -186,14 +186,14 @@ BROKEN: dict[str, list[tuple[str, str]]] = {
     "truncates": [
         ("UNIQUE constraint failed", keeping((" >= ?", " > ?"))),
         (
-            "after the log was cut behind record 1: .* found 40 expected 21",
+            "after the log was cut after record 1: .* found 40 expected 21",
             counting((FLUSH, f"    def truncate(self, cursor):\n        self.end = cursor\n\n{FLUSH}")),
         ),
     ],
     "truncates_no_further_than_the_log": [
         ("UNIQUE constraint failed", keeping((" >= ?", " > ?"))),
         (
-            "after the log's history below 16384 had become unknown",
+            "after the log's history below 16384 became unknown",
             counting((FLUSH, f"    def truncate(self, cursor):\n        self.end = cursor\n\n{FLUSH}")),
         ),
     ],

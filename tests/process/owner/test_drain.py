@@ -67,7 +67,7 @@ def test_the_wait_has_an_end(caplog, fast_clock):
         assert waited_for.wait(20.0) == in_hurry
         assert waited_for.hurried
         assert waited_for.waits[-1] == drain.HURRY_S
-    assert "closing waits no longer" in caplog.text
+    assert "closing stops waiting" in caplog.text
 
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0])

@@ -176,7 +176,7 @@ def test_a_view_elsewhere_is_not_emptied_when_the_log_s_history_parts(log, plugi
     log.begin_epoch(log.offsets[5])
     group = inline(context("probe"), epoch=2)
     wait_for_state(group, "probe", State.FATAL)
-    assert "the view lies elsewhere, and only an operator may have it rebuilt" in group.status()[0].error
+    assert "the view lies elsewhere, and only an operator may rebuild it" in group.status()[0].error
     assert len(events("probe", "dispatch")) == 1
 
 

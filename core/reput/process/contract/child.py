@@ -1,4 +1,4 @@
-"""run_in_child: a piece of work in a forked process that may die of it."""
+"""run_in_child: runs a function in a forked process, which may crash."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ CHILD_TIME_MAX_S = 60.0
 
 
 class Ended(Struct, frozen=True):
-    """How the process ended: *status* as `os.waitstatus_to_exitcode` has it, and the whole *lines* that it said."""
+    """How the process ended: *status* as in `os.waitstatus_to_exitcode`, and the complete *lines* that it sent."""
 
     status: int
     lines: list[str]
 
 
 def run_in_child(work: Callable[[Callable[[str], None]], None], time_max: float = CHILD_TIME_MAX_S) -> Ended:
-    """Run *work* in a forked child; it is given a function that says a line to the parent, at once.
+    """Run *work* in a forked child; its argument is a function that sends one line to the parent immediately.
 
-    The child ends without exit handlers, destructors and buffers that were not written, as a process does that is
-    killed. An exception of *work* is status 1, and its traceback is said.
+    The child ends without running exit handlers and destructors or writing its buffers, like a killed process. If
+    *work* raises an exception, the status is 1 and the traceback is sent.
 
     Raises:
-        AssertionError: it did not end in *time_max* seconds, and was killed.
+        AssertionError: the child did not end within *time_max* seconds, and was killed.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     with warnings.catch_warnings():
-        # Other threads of the caller's are not in the child, which runs the one loop and ends.
+        # The caller's other threads do not exist in the child, which runs one loop and ends.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -48,7 +48,7 @@ def run_in_child(work: Callable[[Callable[[str], None]], None], time_max: float 
         finally:
             os._exit(status)
     os.close(writing)
-    # What the plugin itself forks may keep the pipe open; the process's end counts.
+    # Processes forked by the plugin may keep the pipe open, so wait for the process itself.
     ending = os.pidfd_open(pid)
     try:
         said = receive(reading, ending, time.monotonic() + time_max)
@@ -57,19 +57,19 @@ def run_in_child(work: Callable[[Callable[[str], None]], None], time_max: float 
         signal.pidfd_send_signal(ending, signal.SIGKILL)
         os.close(ending)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert said is not None, f"the dispatcher did not come to its end: seconds={time_max}"
+    assert said is not None, f"the dispatcher did not finish in time: seconds={time_max}"
     return Ended(status, said.decode("utf-8", "replace").split("\n")[:-1])
 
 
 def say(writing: int, line: str) -> None:
-    """Write one line, all of it."""
+    """Write one whole line."""
     data = line.encode("utf-8", "replace") + b"\n"
     while data:
         data = data[os.write(writing, data) :]
 
 
 def receive(reading: int, ending: int, deadline: float) -> bytes | None:
-    """Return what the process says until it ends; None: it does not in time."""
+    """Return what the process sends until it ends; None if it does not end in time."""
     said = b""
     poll = select.poll()
     poll.register(reading, select.POLLIN)

@@ -1,8 +1,8 @@
-"""The clauses of a dispatcher's contract, each a function that tries one promise, in the order in which they build up.
+"""The clauses of a dispatcher's contract: one function per promise, from basic to advanced.
 
 A clause gets the dispatcher and an empty directory. It returns None if the promise is kept, and a sentence if it does
-not apply to this dispatcher. It raises AssertionError where the promise is broken; whatever else the plugin raises
-breaks it, too. The first line of a clause's docstring is the promise, in the words of docs/dispatchers.md.
+not apply to this dispatcher. It raises AssertionError if the promise is broken; any other exception of the plugin
+also breaks it. The first line of a clause's docstring is the promise, in the words of docs/dispatchers.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CRASH_COUNT_MAX = 100
 READ_FAILURE_COUNT_MAX = 40
 CRASH_BATCHES = (5, 1, 9, 3)
 BESIDE_SHOWN_MAX = 10
-# Records that a dispatcher catches up with: more than come in one batch at first.
+# Records of a large backlog: more than fit into a first batch.
 FAR_BEHIND = 1_000
 
 
@@ -43,7 +43,7 @@ def clause(function: Clause) -> Clause:
     return function
 
 
-# What clauses are made of.
+# Shared by the clauses.
 
 
 def make_store(subject: Subject, directory: Path, count: int | None = None) -> SampleStore:
@@ -57,13 +57,13 @@ def make_store(subject: Subject, directory: Path, count: int | None = None) -> S
 
 
 def over_segments(function: Callable[[Subject, SampleStore, Path], None]) -> Clause:
-    """Make the store of a clause that trims the log, and skip the clause if all samples lie in one segment."""
+    """Create the store for a clause that trims the log, and skip the clause if all samples lie in one segment."""
 
     @functools.wraps(function)
     def hold(subject: Subject, directory: Path) -> str | None:
         store = make_store(subject, directory)
         if not store.segment_begins:
-            return "the samples fill less than a segment of the log"
+            return "the samples fill less than one segment of the log"
         function(subject, store, directory)
         return None
 
@@ -71,7 +71,7 @@ def over_segments(function: Callable[[Subject, SampleStore, Path], None]) -> Cla
 
 
 def built_at_once(subject: Subject, store: SampleStore, root: Path) -> object:
-    """Return the view of *store*, made in one life from the log, without anything's happening."""
+    """Return the view of *store*, built from the log in one life without any incident."""
     trial = Trial(subject, store, root)
     trial.begin(len(store.bounds) - 1)
     trial.end()
@@ -84,8 +84,8 @@ def require_equal(found: object, expected: object, when: str) -> None:
 
 
 def files_beside(trial: Trial) -> dict[str, bytes]:
-    """Return the files of the trial's root and of the store that it reads, without those of the view, by their paths
-    there; what the host keeps of the view is the view's."""
+    """Return the files under the trial's root and in the store that it reads, by path, except those of the view and
+    those in which the host keeps the view's dead letters and gaps."""
     name, own = trial.subject.name, trial.folders()
     hosts = [trial.root / "reput" / folder / f"{name}.jsonl" for folder in ("dead_letters", "gaps")]
     return {
@@ -97,13 +97,13 @@ def files_beside(trial: Trial) -> dict[str, bytes]:
 
 
 def places(store: SampleStore) -> list[int]:
-    """Return some numbers of records at which something may happen: early, in the middle, late."""
+    """Return some record numbers at which something may happen: early, in the middle, late."""
     count = len(store.bounds) - 1
     return sorted({1, count // 3, count // 2, count * 2 // 3, count - 1} - {0})
 
 
 def evenly(count: int, count_max: int) -> list[int]:
-    """Return up to *count_max* of the numbers below *count*, the first and the last among them."""
+    """Return up to *count_max* of the numbers below *count*, evenly spaced, including the first and the last."""
     if count <= count_max:
         return list(range(count))
     return sorted({round(index * (count - 1) / (count_max - 1)) for index in range(count_max)})
@@ -125,7 +125,7 @@ def starts_with_nothing(subject: Subject, directory: Path) -> str | None:
 
 @clause
 def takes_in_the_log(subject: Subject, directory: Path) -> str | None:
-    """`dispatch` brings the view up to the batch's end, `flush` returns how far, and never an older cursor."""
+    """`dispatch` brings the view up to the batch's end; `flush` returns its durable cursor, never an older one."""
     store = make_store(subject, directory)
     trial = Trial(subject, store, directory / "root")
     trial.begin(0)
@@ -137,16 +137,16 @@ def takes_in_the_log(subject: Subject, directory: Path) -> str | None:
     assert durable == sorted(durable), f"flush returned an older cursor than before: {durable}"
     known = {*store.bounds, *store.segment_begins}
     strange = [offset for offset in durable if offset not in known]
-    assert not strange, f"flush returned a cursor at which no record begins: commit_log_offset={strange[0]}"
+    assert not strange, f"flush returned a cursor that is not at a record: commit_log_offset={strange[0]}"
     if not durable:
-        return "flush never returned a cursor: the whole log comes again at each start, and views are not compared"
-    assert durable[-1] == store.end, f"the last flush returned {durable[-1]}, dispatched was {store.end}"
+        return "flush never returned a cursor: each start replays the whole log, and views are not compared"
+    assert durable[-1] == store.end, f"the last flush returned {durable[-1]} after dispatching up to {store.end}"
     return None
 
 
 @clause
 def any_batches(subject: Subject, directory: Path) -> str | None:
-    """How the log is cut into batches, and whether they come fresh or from the log, makes no difference to the view."""
+    """The view is the same for any division into batches, and for batches from the ring or from the log."""
     store = make_store(subject, directory)
     expected = built_at_once(subject, store, directory / "at-once")
     chance = random.Random(1)
@@ -165,7 +165,7 @@ def any_batches(subject: Subject, directory: Path) -> str | None:
 
 @clause
 def catches_up(subject: Subject, directory: Path) -> str | None:
-    """Far behind, it takes in each batch of the size that it declares within its time limit, and smaller ones too."""
+    """With a large backlog, it takes in batches of its declared size within the time limit, and smaller ones too."""
     samples = list(itertools.islice(itertools.cycle(subject.samples), FAR_BEHIND))
     store = SampleStore.write(
         directory / "store", samples, subject.settings, needs_properties=subject.description.needs_properties
@@ -189,7 +189,7 @@ def catches_up(subject: Subject, directory: Path) -> str | None:
 
 @clause
 def goes_on_where_it_stopped(subject: Subject, directory: Path) -> str | None:
-    """Paused and resumed, at any place and any number of times, the view misses nothing and has nothing twice."""
+    """Paused and resumed at any place, any number of times, the view misses no record and has none twice."""
     store = make_store(subject, directory)
     expected = built_at_once(subject, store, directory / "at-once")
     trial = Trial(subject, store, directory / "root")
@@ -198,7 +198,7 @@ def goes_on_where_it_stopped(subject: Subject, directory: Path) -> str | None:
         trial.take(6)
         trial.take(3)
         trial.end()
-        # Once more, without anything's having happened.
+        # Once more, with nothing new.
         trial.begin()
         trial.end()
     require_equal(trial.view(), expected, "after pauses")
@@ -209,7 +209,7 @@ def goes_on_where_it_stopped(subject: Subject, directory: Path) -> str | None:
 
 @clause
 def at_least_once(subject: Subject, directory: Path) -> str | None:
-    """What lies behind the durable cursor comes again after a crash, and leaves no trace of having come twice."""
+    """After a crash, records after the durable cursor come again, and leave no trace of having come twice."""
     store = make_store(subject, directory)
     expected = built_at_once(subject, store, directory / "at-once")
     for flushed, lost in ((0, 10), (10, 10), (10, len(store.bounds)), (len(store.bounds) - 1, 0)):
@@ -226,13 +226,13 @@ def at_least_once(subject: Subject, directory: Path) -> str | None:
             trial.abandon()
         trial.begin(len(store.bounds) - 1)
         trial.end()
-        require_equal(trial.view(), expected, f"after crashes behind {flushed} flushed records")
+        require_equal(trial.view(), expected, f"after crashes with {flushed} flushed records")
     return None
 
 
 @clause
 def flush_forces_to_disk(subject: Subject, directory: Path) -> str | None:
-    """A cursor that `flush` returned survives a power cut: what was written before was forced to disk."""
+    """A cursor that `flush` returned survives a power cut: everything written before was forced to disk."""
     store = make_store(subject, directory)
     trial = Trial(subject, store, directory / "root")
     trial.begin(0)
@@ -241,7 +241,7 @@ def flush_forces_to_disk(subject: Subject, directory: Path) -> str | None:
         trial.flush()
     trial.end()
     assert not trial.calls.unforced, (
-        f"flush returned {trial.calls.unforced[0]}, and something had been written, but neither fsync, fdatasync nor a "
+        f"flush returned {trial.calls.unforced[0]} after writes, but neither fsync nor fdatasync nor a "
         "database's commit was called (replace_durably does it for a small file)"
     )
     return None
@@ -249,7 +249,7 @@ def flush_forces_to_disk(subject: Subject, directory: Path) -> str | None:
 
 @clause
 def crash_at_every_call(subject: Subject, directory: Path) -> str | None:
-    """Killed before any call to it, and before any call that it makes to files or a database, it recovers by itself."""
+    """Killed before any call to it, and before any call it makes to files or a database, it recovers by itself."""
     store = make_store(subject, directory, 24)
     expected = built_at_once(subject, store, directory / "at-once")
     end = len(store.bounds) - 1
@@ -295,7 +295,7 @@ def crash_at_every_call(subject: Subject, directory: Path) -> str | None:
 
 @clause
 def retries_after_failures(subject: Subject, directory: Path) -> str | None:
-    """`RetryLater` means that nothing was changed; after any other exception the dispatcher starts anew and goes on."""
+    """`RetryLater` means that nothing was changed; after any other exception the dispatcher restarts and continues."""
     store = make_store(subject, directory)
     trial = Trial(subject, store, directory / "at-once")
     trial.begin(0)
@@ -320,7 +320,7 @@ def retries_after_failures(subject: Subject, directory: Path) -> str | None:
 
 @clause
 def takes_in_or_rejects_any_record(subject: Subject, directory: Path) -> str | None:
-    """A record that it cannot take in is rejected, once, and does not stop those behind it."""
+    """A record that it cannot take in is rejected once, and does not stop those after it."""
     samples = [*subject.samples[:10], *AWKWARD_SAMPLES, *subject.samples[10:20]]
     store = SampleStore.write(
         directory / "store",
@@ -351,13 +351,13 @@ def takes_in_or_rejects_any_record(subject: Subject, directory: Path) -> str | N
     trial.begin(len(store.bounds) - 1)
     trial.end()
     require_equal(trial.view(), expected, "after a crash")
-    assert trial.rejected() == rejected, f"other records were rejected: {trial.rejected()} first={rejected}"
+    assert trial.rejected() == rejected, f"a later run rejected other records: {trial.rejected()} first={rejected}"
     return None
 
 
 @clause
 def truncates(subject: Subject, directory: Path) -> str | None:
-    """Where the log's history ended before the cursor, the view takes back what lies behind, or is built anew."""
+    """If the log's history was cut before the cursor, the view undoes the records after the cut, or is rebuilt."""
     samples = list(subject.samples)
     for place in (1, len(samples) // 2, len(samples) - 1):
         here = directory / str(place)
@@ -374,18 +374,18 @@ def truncates(subject: Subject, directory: Path) -> str | None:
             trial.begin(place)
         except StartRefused as error:
             if subject.view_elsewhere:
-                return f"it takes nothing back, and stands still until an operator decides: {error}"
+                return f"it undoes nothing, and stops until an operator decides: {error}"
             raise
         trial.take_all(itertools.repeat(9))
         trial.end()
-        require_equal(trial.view(), expected, f"after the log was cut behind record {place}")
+        require_equal(trial.view(), expected, f"after the log was cut after record {place}")
     return None
 
 
 @clause
 @over_segments
 def truncates_no_further_than_the_log(subject: Subject, store: SampleStore, directory: Path) -> None:
-    """Where the log cannot tell what its older history was, the view keeps what lies below it, or is built anew."""
+    """If the log does not know its older history, the view keeps what lies below that point, or is rebuilt."""
     minimum = store.segment_begins[0]
     count = len(store.bounds) - 1
     trial = Trial(subject, store, directory / "root")
@@ -402,13 +402,13 @@ def truncates_no_further_than_the_log(subject: Subject, store: SampleStore, dire
     trial.begin(len(trimmed.bounds) - 1)
     trial.end()
     if trial.view() != anew:
-        require_equal(trial.view(), kept.view(), f"after the log's history below {minimum} had become unknown")
+        require_equal(trial.view(), kept.view(), f"after the log's history below {minimum} became unknown")
 
 
 @clause
 @over_segments
 def expires(subject: Subject, store: SampleStore, directory: Path) -> None:
-    """When the log is trimmed at its beginning, the view goes on, and says the same at the next start."""
+    """When the log is trimmed at its beginning, the view continues, and is the same after the next start."""
     minimum = store.segment_begins[0]
     count = len(store.bounds) - 1
     trial = Trial(subject, store, directory / "root")
@@ -431,7 +431,7 @@ def expires(subject: Subject, store: SampleStore, directory: Path) -> None:
 @clause
 @over_segments
 def goes_on_behind_a_gap(subject: Subject, store: SampleStore, directory: Path) -> None:
-    """If retention took what it had not taken in, it goes on with the first record that is there."""
+    """If retention removed records before it took them in, it continues with the first existing record."""
     minimum = store.segment_begins[-1]
     trial = Trial(subject, store, directory / "root")
     trial.begin(3)
@@ -444,12 +444,12 @@ def goes_on_behind_a_gap(subject: Subject, store: SampleStore, directory: Path) 
     once = trial.view()
     trial.begin()
     trial.end()
-    require_equal(trial.view(), once, "after another start behind the gap")
+    require_equal(trial.view(), once, "after another start beyond the gap")
 
 
 @clause
 def deletes_topics(subject: Subject, directory: Path) -> str | None:
-    """A topic's deletion comes at its place in the log, also if the view is built later; unknown topics do no harm."""
+    """A topic's deletion comes at its place in the log, also in a later rebuild; unknown topics do no harm."""
     store = make_store(subject, directory)
     topics = list(dict.fromkeys(sample.topic for sample in subject.samples))
     deletions = TopicDeletions(store.directory)
@@ -471,9 +471,9 @@ def deletes_topics(subject: Subject, directory: Path) -> str | None:
 
 @clause
 def is_built_again(subject: Subject, directory: Path) -> str | None:
-    """With its folder emptied it knows nothing any more, and comes to the same view again."""
+    """With an emptied folder it starts from nothing, and builds the same view again."""
     if subject.view_elsewhere:
-        return "its view lies elsewhere, and only an operator has it built again"
+        return "its view lies elsewhere, and only an operator may rebuild it"
     store = make_store(subject, directory)
     expected = built_at_once(subject, store, directory / "at-once")
     trial = Trial(subject, store, directory / "root")
@@ -483,13 +483,13 @@ def is_built_again(subject: Subject, directory: Path) -> str | None:
     trial.flush()
     trial.rebuild()
     trial.end()
-    require_equal(trial.view(), expected, "after being built again")
+    require_equal(trial.view(), expected, "after a rebuild")
     return None
 
 
 @clause
 def keeps_to_its_folders(subject: Subject, directory: Path) -> str | None:
-    """It writes to its folder and to those that it declares, and leaves alone what lies beside them."""
+    """It writes only to its own folder and its declared folders, and leaves other files alone."""
     store = make_store(subject, directory)
     topic = subject.samples[0].topic
     trial = Trial(subject, store, directory / "root")
@@ -511,7 +511,7 @@ def keeps_to_its_folders(subject: Subject, directory: Path) -> str | None:
         for path in sorted(before.keys() | after.keys())
         if before.get(path) != after.get(path)
     ]
-    assert not beside, f"there are {len(beside)} files beside its folders that it did not leave alone: " + ", ".join(
+    assert not beside, f"there are {len(beside)} files outside its folders that it touched: " + ", ".join(
         beside[:BESIDE_SHOWN_MAX]
     )
     return None
@@ -519,7 +519,7 @@ def keeps_to_its_folders(subject: Subject, directory: Path) -> str | None:
 
 @clause
 def runs_in_a_process(subject: Subject, directory: Path) -> str | None:
-    """In a process of its own, started and fed by the supervisor, it comes to the same view."""
+    """In its own process, started and fed by the supervisor, it builds the same view."""
     store = make_store(subject, directory)
     expected = built_at_once(subject, store, directory / "at-once")
     rows = list(rebuild(store.directory, [subject.name], directory / "target", store.settings, force=True))

@@ -1,4 +1,4 @@
-"""The contract's entry: its clauses by name, and one of them tried. Found by entry point, group ``reput.contract``."""
+"""Entry of the contract: lists its clauses and tries one. Found by entry point, group ``reput.contract``."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["promises", "run_clause", "try_clause"]
 
 
 def promises() -> dict[str, str]:
-    """Return every clause's name and the promise that it tries, in their order."""
+    """Return the promise of every clause by the clause's name, in order."""
     return {name: (clause.__doc__ or "").strip().partition("\n")[0] for name, clause in CLAUSES.items()}
 
 
 def run_clause(
     clause: str, dispatcher: str, settings: Settings, samples: Sequence[Sample], directory: Path
 ) -> str | None:
-    """Try one clause in *directory*, which is empty; return why it does not apply, None if the promise is kept.
+    """Try one clause in the empty *directory*; return why it does not apply, or None if the promise is kept.
 
     Raises:
-        ConfigError: there is no such dispatcher, or an option of it is wrong.
+        ConfigError: there is no such dispatcher, or one of its options is wrong.
         AssertionError: the promise is broken.
-        Exception: the plugin raised it, which breaks the promise, too.
+        Exception: the plugin raised it, which also breaks the promise.
     """
     return CLAUSES[clause](Subject(dispatcher, settings, samples or SAMPLES), directory)
 
@@ -41,7 +41,7 @@ def try_clause(
     samples: Sequence[Sample],
     directory: Path,
 ) -> str | None:
-    """Try one clause as `run_clause` does, with the dispatcher's options alone; what `reput_hooks.testing` calls."""
+    """Try one clause as `run_clause` does, given only the dispatcher's options; `reput_hooks.testing` calls it."""
     given: dict[str, Any] = {f"dispatchers.{dispatcher}.{option}": value for option, value in options.items()}
     settings = load_settings(dispatchers=[dispatcher], **given).settings
     return run_clause(clause, dispatcher, settings, samples, directory)

@@ -1,7 +1,7 @@
-"""SampleStore: a small store on disk that the contract is tried with, and others whose log has another history.
+"""SampleStore: a small store on disk for the contract, and variants of it whose log has a different history.
 
-Segments have 16 KiB and other files are small, too, so that a few dozen messages cross their boundaries. Nobody has the
-store open once it is written.
+Segments have 16 KiB and other files are small, too, so that a few dozen messages cross their boundaries. After writing,
+the store is closed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ORDER = b'{"order": %d, "customer": "customer %d", "amount": %d.50, "note": "%s"
 
 
 def make_samples() -> Iterator[Sample]:
-    """Yield orders and payments, each with a body in JSON, an own key, and one that several share."""
+    """Yield orders and payments, each with a JSON body, a unique key and a shared key."""
     for number in range(60):
         yield Sample(
             ("orders", "payments", "audit")[number % 3],
@@ -46,7 +46,7 @@ def make_samples() -> Iterator[Sample]:
 
 
 SAMPLES = tuple(make_samples())
-# Each of them is legal, and each has surprised somebody.
+# Each of these is legal, and each has broken a dispatcher before.
 AWKWARD_SAMPLES = (
     Sample("awkward", b""),
     Sample("awkward", b"\x00"),
@@ -79,10 +79,10 @@ def sample_settings(settings: Settings) -> Settings:
 
 
 class SampleStore:
-    """A written store.
+    """A written store, now closed.
 
     Attributes:
-        bounds: commit-log offsets before the first record and behind each, ascending.
+        bounds: commit-log offsets before the first record and after each record, ascending.
     """
 
     def __init__(self, directory: Path, settings: Settings, *, needs_properties: bool) -> None:
@@ -97,20 +97,20 @@ class SampleStore:
     def write(
         cls, directory: Path, samples: Sequence[Sample], settings: Settings, *, needs_properties: bool
     ) -> SampleStore:
-        """Make a store in *directory* with *samples* in it."""
+        """Create a store with *samples* in *directory*."""
         put_samples(directory, samples, settings)
         return cls(directory, settings, needs_properties=needs_properties)
 
     def followed_by(self, directory: Path, samples: Sequence[Sample]) -> SampleStore:
-        """Return a copy in *directory* to which *samples* were put."""
+        """Return a copy in *directory* with *samples* appended."""
         shutil.copytree(self.directory, directory)
         put_samples(directory, samples, self.settings)
         return SampleStore(directory, self.settings, needs_properties=self.needs_properties)
 
     def parting(self, directory: Path, samples: Sequence[Sample]) -> SampleStore:
-        """Return a copy as `followed_by` does, in which a new history of the log begins behind the present end.
+        """Return a copy like `followed_by`, in which a new epoch of the log begins at the current end.
 
-        Whoever took in another continuation of this store has to take that back.
+        A view that took in a different continuation of this store must undo it.
         """
         shutil.copytree(self.directory, directory)
         epochs = read_epochs(directory, self.store_id).begin(self.end, 0)
@@ -120,7 +120,7 @@ class SampleStore:
         return SampleStore(directory, self.settings, needs_properties=self.needs_properties)
 
     def trimmed(self, directory: Path, commit_log_offset_min: int) -> SampleStore:
-        """Return a copy without the segments that lie below *commit_log_offset_min*, a segment's begin."""
+        """Return a copy without the segments below *commit_log_offset_min*, which is a segment boundary."""
         shutil.copytree(self.directory, directory)
         for path in (directory / "commitlog").iterdir():
             if int(path.name) < commit_log_offset_min:
@@ -128,9 +128,9 @@ class SampleStore:
         return SampleStore(directory, self.settings, needs_properties=self.needs_properties)
 
     def with_unknown_history(self, directory: Path, commit_log_offset_min: int) -> SampleStore:
-        """Return a copy in which nobody knows of what the log was below *commit_log_offset_min*, a segment's begin.
+        """Return a copy with unknown history below *commit_log_offset_min*, which is a segment boundary.
 
-        As where a RocketMQ ran on for longer than it keeps its files.
+        This happens when RocketMQ wrote the store for longer than it keeps its files.
         """
         shutil.copytree(self.directory, directory)
         epochs = read_epochs(directory, self.store_id).begin(commit_log_offset_min, 0, located=False)
@@ -139,12 +139,12 @@ class SampleStore:
 
     @property
     def begin(self) -> int:
-        """Where the log begins."""
+        """Offset at which the log begins."""
         return self.bounds[0]
 
     @property
     def end(self) -> int:
-        """Where the log ends."""
+        """Offset at which the log ends."""
         return self.bounds[-1]
 
     @property
@@ -154,7 +154,7 @@ class SampleStore:
 
     @property
     def segment_begins(self) -> list[int]:
-        """Where segments begin, without the first."""
+        """Offsets of all segments except the first."""
         return sorted({bound // SEGMENT_SIZE * SEGMENT_SIZE for bound in self.bounds[1:]} - {self.begin})
 
     def open_scan(self) -> LogScan:
@@ -180,7 +180,7 @@ class SampleStore:
             scan.close()
 
     def ranges(self, begin: int, end: int) -> Iterable[ScannedRange]:
-        """Yield the requests of [*begin*, *end*), in as many pieces as there are segments."""
+        """Yield the requests of [*begin*, *end*), one range per segment."""
         scan = self.open_scan()
         try:
             while begin < end:
@@ -192,7 +192,7 @@ class SampleStore:
 
 
 def put_samples(directory: Path, samples: Sequence[Sample], settings: Settings) -> None:
-    """Put *samples* into the store in *directory*, which is made if there is none, and close it."""
+    """Put *samples* into the store in *directory*, which is created if absent, and close it."""
     store = MessageStore(directory, settings)
     try:
         store.put_batch(
@@ -208,5 +208,5 @@ def put_samples(directory: Path, samples: Sequence[Sample], settings: Settings) 
             for sample in samples
         )
     finally:
-        # Nobody is to think of a crash at the next opening; what lacks a view here is none of RocketMQ's.
+        # The close counts as clean, so the next opening does not recover; no view that is missing here is RocketMQ's.
         store.close(views_complete=True)

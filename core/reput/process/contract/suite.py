@@ -1,4 +1,4 @@
-"""run_contract: the clauses, tried in a process that the plugin may hang or bring down; another one then goes on."""
+"""run_contract: tries the clauses in a process that the plugin may hang or crash; a new process then continues."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ STDERR = 2
 
 
 class ClauseRow(msgspec.Struct, frozen=True):
-    """What came of one clause.
+    """The result of one clause.
 
     Attributes:
-        promise: what the clause tries, as a sentence.
-        reason: why it is broken, or does not apply.
-        seconds: that it took.
+        promise: what the clause tests, as a sentence.
+        reason: why the promise is broken or does not apply.
+        seconds: the duration.
     """
 
     clause: str
@@ -48,7 +48,7 @@ class ClauseRow(msgspec.Struct, frozen=True):
 
 
 class ContractQuestion(msgspec.Struct, frozen=True):
-    """What a process is to try."""
+    """The task of a contract process."""
 
     dispatcher: str
     settings: Settings
@@ -56,7 +56,7 @@ class ContractQuestion(msgspec.Struct, frozen=True):
 
 
 class ContractNotice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the process says: a row, or that it could not begin."""
+    """A message of the process: a row, or the reason why it could not begin."""
 
     row: ClauseRow | None = None
     refusal: Reply | None = None
@@ -65,10 +65,10 @@ class ContractNotice(msgspec.Struct, frozen=True, omit_defaults=True):
 def run_contract(
     dispatcher: str, settings: Settings, clauses: Sequence[str], *, time_max: float = 120.0
 ) -> Iterator[ClauseRow]:
-    """Try *clauses* in their order, and yield what came of each.
+    """Try *clauses* in order, and yield the result of each.
 
     Args:
-        time_max: seconds that a clause may take.
+        time_max: limit per clause, in seconds.
 
     Raises:
         ConfigError: the dispatcher is not installed, or one of its options is wrong.
@@ -82,7 +82,7 @@ def run_contract(
                 began = time.monotonic()
                 notice = process.receive(began + time_max)
                 if notice is None:
-                    # Whatever happened to the process, the clause at which it did is broken.
+                    # For any failure of the process, the clause that it was trying counts as broken.
                     seconds = time.monotonic() - began
                     reason = process.end() if seconds < time_max else f"it did not end in {time_max:g} seconds"
                     name = left.pop(0)
@@ -98,7 +98,7 @@ def run_contract(
 
 
 class ContractProcess:
-    """The process that tries clauses, and what it says."""
+    """The process that tries clauses, and its messages."""
 
     def __init__(self, question: ContractQuestion) -> None:
         self.reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -106,7 +106,7 @@ class ContractProcess:
         self.process = subprocess.Popen(
             role_command("contract", str(writing), path=sys.path),
             stdin=subprocess.PIPE,
-            # What the plugin prints is no result.
+            # Output of the plugin must not mix with results.
             stdout=STDERR,
             pass_fds=[writing],
             start_new_session=True,
@@ -117,7 +117,7 @@ class ContractProcess:
             stdin.write(msgspec.json.encode(question))
 
     def receive(self, deadline: float) -> ContractNotice | None:
-        """Return what the process says next; None: it ended, or says nothing until *deadline*."""
+        """Return the next message of the process; None: it ended, or sent nothing until *deadline*."""
         poll = select.poll()
         poll.register(self.reading, select.POLLIN)
         while b"\n" not in self.received:
@@ -132,7 +132,7 @@ class ContractProcess:
         return msgspec.json.decode(line, type=ContractNotice)
 
     def end(self) -> str:
-        """End the process and whatever it forked, if it has not ended; return how it did."""
+        """Kill the process and its children, if they still run; return how the process ended."""
         if self.reading >= 0:
             os.close(self.reading)
             self.reading = -1
@@ -143,11 +143,11 @@ class ContractProcess:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Read a `ContractQuestion` from stdin and say a `ContractNotice` per clause; the argument is the descriptor."""
+    """Read a `ContractQuestion` from stdin and send a `ContractNotice` per clause; the argument is the descriptor."""
     descriptor = int(arguments[0])
     os.set_inheritable(descriptor, False)
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=ContractQuestion)
-    # The host warns of what the clauses do on purpose.
+    # The clauses cause the host's warnings on purpose.
     logging.getLogger("reput").setLevel(logging.CRITICAL)
 
     def say(notice: ContractNotice) -> None:
@@ -160,12 +160,12 @@ def main(arguments: Sequence[str]) -> None:
             say(ContractNotice(row=clause_row(clause, question)))
     except ReputError as error:
         say(ContractNotice(refusal=Reply.refusal(0, error)))
-    # Threads and exit handlers of the plugin have no say in how long this takes.
+    # The plugin's threads and exit handlers must not delay the end.
     os._exit(0)
 
 
 def clause_row(clause: str, question: ContractQuestion) -> ClauseRow:
-    """Try one clause, and return what came of it."""
+    """Try one clause, and return its result."""
     began = time.monotonic()
     state: Literal["kept", "broken", "not applicable"] = "kept"
     trace: str | None = None

@@ -1,8 +1,8 @@
-"""Trial: one view of a sample store, brought up step by step by the host's own loop, on a clock that stands still.
+"""Trial: one view of a sample store, built step by step by the host's own loop, with a simulated clock.
 
-A trial has lives, as a dispatcher's process has: `begin` makes the dispatcher and asks where it is, `take` hands it
-records, `end` has it flush and close, `abandon` leaves it as a crash would. Its view lies under a root of its own, laid
-out as a store; the sample store is only read.
+A trial consists of lives, like those of a dispatcher's process: `begin` creates the dispatcher and calls `start`,
+`take` gives it records, `end` flushes and closes it, `abandon` leaves it as a crash would. Its view has its own root,
+laid out like a store; the sample store is only read.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ RETRY_MAX = 100
 
 
 class Subject:
-    """The dispatcher that is tried: its plugin, imported in this process, and what the author says of it.
+    """The dispatcher under test: its plugin, imported in this process, and the author's declarations.
 
     Args:
-        settings: with the options of the dispatcher.
+        settings: including the dispatcher's options.
 
     Raises:
         ConfigError: it is not installed, or the options are wrong.
-        Exception: whatever the plugin's import raised.
+        Exception: raised by the plugin's import.
     """
 
     def __init__(
@@ -65,22 +65,22 @@ class Subject:
 
 
 class TrialClock:
-    """A clock that moves only when the trial sets it."""
+    """A clock that moves only when the trial advances it."""
 
     def __init__(self) -> None:
         self.seconds = 1_000.0
 
     def now(self) -> float:
-        """Return the present time."""
+        """Return the current time."""
         return self.seconds
 
 
 class Trial:
-    """The view of *subject* under *root*, of the log of *store*.
+    """The view of *subject* under *root*, built from the log of *store*.
 
     Attributes:
-        calls: what the plugin was called for, over all lives.
-        appended: how many records of the store's log have been appended, as far as the dispatcher is told.
+        calls: the calls to the plugin, over all lives.
+        appended: how many records of the store's log the dispatcher can see.
     """
 
     def __init__(self, subject: Subject, store: SampleStore, root: Path, calls: CallLog | None = None) -> None:
@@ -99,7 +99,7 @@ class Trial:
     # A life.
 
     def begin(self, appended: int | None = None, first_batch: BatchSize | None = None) -> None:
-        """Start a life, at a time when the log has *appended* records; *first_batch* as of `HostedLoop`."""
+        """Start a life when the log has *appended* records; *first_batch* as in `HostedLoop`."""
         if appended is not None:
             self.appended = appended
         store, end = self.store, self.store.bounds[self.appended]
@@ -144,7 +144,7 @@ class Trial:
         self.work()
 
     def take_all(self, sizes: Iterable[int] = ()) -> None:
-        """Take the rest of the log: batches of *sizes* records, then all that is left at once."""
+        """Take the rest of the log: batches of *sizes* records, then all remaining records at once."""
         for size in sizes:
             if self.appended == len(self.store.bounds) - 1:
                 break
@@ -157,18 +157,18 @@ class Trial:
         self.work()
 
     def delete_topic(self, topic: str) -> None:
-        """Say that a topic was deleted now."""
+        """Report the deletion of a topic now."""
         self.publisher.delete_topic(topic, self.store.bounds[self.appended], self.appended)
         self.work()
 
     def expire(self, commit_log_offset_min: int) -> None:
-        """Say that the log was trimmed."""
+        """Report that the log was trimmed."""
         self.commit_log_offset_min = commit_log_offset_min
         self.publisher.expire(commit_log_offset_min, self.store.bounds[self.appended], self.appended)
         self.work()
 
     def rebuild(self) -> None:
-        """Have the view emptied and built again."""
+        """Have the view emptied and rebuilt."""
         self.running.loop.rebuild(RebuildNeeded())
         self.work()
 
@@ -180,7 +180,7 @@ class Trial:
         self.hosted = None
 
     def abandon(self) -> None:
-        """Leave the life without a flush, as after an exception; its files are closed, since this process goes on."""
+        """End the life without a flush, as after an exception; close its files, because this process continues."""
         if self.running.loop.dispatcher is not None:
             self.running.loop.dispatcher.close()
         self.running.close()
@@ -188,16 +188,16 @@ class Trial:
 
     @property
     def running(self) -> HostedLoop:
-        """The present life."""
+        """The current life."""
         assert self.hosted is not None, "the trial has no life now"
         return self.hosted
 
     def work(self) -> None:
-        """Run the loop until it has nothing to do.
+        """Run the loop until there is no work left.
 
         Raises:
-            AssertionError: it never comes to rest, or stands where there is no record.
-            Exception: whatever the plugin raised.
+            AssertionError: it never comes to rest, or its cursor is not at a record.
+            Exception: raised by the plugin.
         """
         loop = self.running.loop
         for _ in range(WORK_MAX):
@@ -214,14 +214,14 @@ class Trial:
         assert loop.retry is None, f"RetryLater was raised {self.retry_count} times for the same batch"
         if loop.reading.damage is not None:
             raise DamagedStore(
-                f"the dispatcher went on where no record begins: commit_log_offset={loop.cursor.commit_log_offset}"
+                f"the dispatcher's cursor is not at a record: commit_log_offset={loop.cursor.commit_log_offset}"
             )
         end = self.store.bounds[self.appended]
         assert loop.cursor.commit_log_offset == end, (
-            f"the view stands still: commit_log_offset={loop.cursor.commit_log_offset} appended={end}"
+            f"the view makes no progress: commit_log_offset={loop.cursor.commit_log_offset} appended={end}"
         )
 
-    # What is there.
+    # Results.
 
     def folders(self) -> list[Path]:
         """Return the folders of the view: the plugin's own first, then those it declares in the store's root."""
@@ -229,7 +229,7 @@ class Trial:
         return [own, *(self.root / folder for folder in self.subject.description.store_folders)]
 
     def view(self) -> object:
-        """Return what the view holds on disk."""
+        """Return the content of the view on disk."""
         folders = self.folders()
         found = self.subject.plugin.read_view(folders)
         return read_view(folders) if found is None else found

@@ -1,7 +1,7 @@
-"""read_view: what a view's folders hold, in a form in which two views can be compared and their difference named.
+"""read_view: the content of a view's folders, in a form that allows comparing two views and naming their difference.
 
-A file of JSON is its value, one of JSON lines the list of its values, a SQLite database what its tables hold; every
-other file is its bytes.
+A JSON file is represented by its value, a JSON-lines file by the list of its values, a SQLite database by the content
+of its tables, any other file by its bytes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from reput.process.views.view_folders import VIEW_VERSION
 __all__ = ["difference", "read_view"]
 
 SQLITE_HEAD = b"SQLite format 3\0"
-# A database's own, which come and go.
+# Temporary files of a database.
 SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")
 SHOWN_SIZE_MAX = 200
 
 
 def read_view(folders: Sequence[Path]) -> dict[str, object]:
-    """Return the content of every file by its path; drafts that `replace_durably` left are not part of the view.
+    """Return the content of every file by its path, without drafts that `replace_durably` left.
 
-    Of a view in folders of the store's root those count alone: in its own folder it keeps what it needs beside them.
+    If the view lies in folders of the store's root, only those count: its own folder then holds only auxiliary files.
     """
     return {
         str(path.relative_to(folder.parent)): file_content(path)
@@ -37,7 +37,7 @@ def read_view(folders: Sequence[Path]) -> dict[str, object]:
 
 
 def file_content(path: Path) -> object:
-    """Return what one file holds."""
+    """Return the content of one file."""
     data = path.read_bytes()
     if data.startswith(SQLITE_HEAD):
         with contextlib.closing(sqlite3.connect(path)) as database:
@@ -48,16 +48,16 @@ def file_content(path: Path) -> object:
         if path.suffix == ".jsonl":
             return [msgspec.json.decode(line) for line in data.splitlines()]
     except msgspec.DecodeError:
-        # Not what its name says, and bytes can be compared as well.
+        # The content does not match the suffix; compare bytes instead.
         pass
     return data
 
 
 def database_content(database: sqlite3.Connection) -> dict[str, object]:
-    """Return the statement that makes each table and index, and of tables the rows in their order.
+    """Return the SQL statement of each table and index, and the ordered rows of each table.
 
-    A virtual table, as one for searching texts, keeps what it holds in *shadow* tables, whose bytes depend on how it
-    came to be. It counts by its rows, and if it searches texts, by which words stand where.
+    A virtual table, such as one for full-text search, keeps its data in *shadow* tables, whose bytes depend on how
+    it was built. It is represented by its rows, and an FTS5 table also by the positions of its words.
     """
     schema = database.execute("SELECT type, name, sql FROM sqlite_master ORDER BY rowid").fetchall()
     kinds = {name: kind for place, name, kind, *_ in database.execute("PRAGMA table_list") if place == "main"}
@@ -76,17 +76,17 @@ def database_content(database: sqlite3.Connection) -> dict[str, object]:
 
 
 def quoted(name: str) -> str:
-    """Return *name* as an identifier of SQL."""
+    """Return *name* as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def words_of(name: str) -> str:
-    """Return what makes the table of all words in the FTS5 table *name*, with the row and the place of each."""
+    """Return the module of a virtual table that lists each word of the FTS5 table *name*, with row and position."""
     return f"fts5vocab('main', {quoted(name)}, 'instance')"
 
 
 def difference(found: object, expected: object) -> str:
-    """Return in what *found* differs from *expected*, in one line, "" if they are equal."""
+    """Return the first difference between *found* and *expected* in one line, "" if they are equal."""
     if found == expected:
         return ""
     if isinstance(found, dict) and isinstance(expected, dict):
@@ -94,7 +94,7 @@ def difference(found: object, expected: object) -> str:
             if key not in found:
                 return f"{key} is missing, expected {shown(expected[key])}"
             if key not in expected:
-                return f"{key} is there, and should not be: {shown(found[key])}"
+                return f"{key} should not exist: {shown(found[key])}"
             if found[key] != expected[key]:
                 return f"{key}: {difference(found[key], expected[key])}"
     if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
@@ -104,6 +104,6 @@ def difference(found: object, expected: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the beginning of a value."""
+    """Return the beginning of a value, as text."""
     text = repr(value)
     return text if len(text) <= SHOWN_SIZE_MAX else f"{text[:SHOWN_SIZE_MAX]}... ({len(text)} characters)"

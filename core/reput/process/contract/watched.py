@@ -1,8 +1,8 @@
-"""WatchedPlugin: a plugin whose every call is written down, can be counted, and can be the last of its process.
+"""WatchedPlugin: wraps a plugin to record and count its calls, and to crash the process before any of them.
 
-What the plugin itself calls counts, too: before each call that opens, writes, forces, renames or removes a file, or
-that works on a database, the process may die. Python tells of these calls through its profiling hook, so that neither
-plugin nor library is changed. Calls that a plugin's own threads make are not counted.
+Calls that the plugin itself makes count, too: the process may crash before each call that opens, writes, forces,
+renames or removes a file, or works on a database. Python's profiling hook reports these calls, so neither plugin nor
+library is changed. Calls in the plugin's own threads are not counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from reput_hooks import (
 
 __all__ = ["CRASHED", "CallLog", "WatchedPlugin"]
 
-# Exit status of a process that was to die.
+# Exit status of an intended crash.
 CRASHED = 86
 
 WRITES = frozenset({"write", "writelines", "pwrite", "writev", "pwritev", "sendfile", "copy_file_range"})
@@ -43,21 +43,21 @@ FILE_CALLS = (
 
 
 class CallLog:
-    """The calls to a plugin, and those that it makes itself.
+    """The calls to a plugin, and the calls that it makes.
 
     Args:
-        crash_at: number of the call before which the process dies; None: it lives.
-        fail_read_at: number of the reading of the log that fails; None: all succeed.
-        on_durable: is told each cursor that `flush` returned.
+        crash_at: number of the call before which the process crashes; None: it does not.
+        fail_read_at: number of the log read that fails; None: none fails.
+        on_durable: called with each cursor that `flush` returned.
 
     Attributes:
         count: calls so far.
-        last: what the last call was.
-        wrote, forced: whether anything was written, and forced to disk, since `flush` returned the last cursor.
-        unforced: cursors that `flush` returned though nothing of what was written before was forced to disk.
-        batches: begin, end and number of records of each batch that was taken in.
-        seconds_max: that one of them took, or a part of it before `DispatcherContext.alive`.
-        started_at: what `start` returned, each time. durable: what `flush` returned, unless that was None.
+        last: name of the last call.
+        wrote, forced: whether anything was written, and forced to disk, since `flush` last returned a cursor.
+        unforced: cursors that `flush` returned after writes without forcing any of them to disk.
+        batches: begin, end and record count of each batch that was taken in.
+        seconds_max: longest time of a batch, or of a part of it up to `DispatcherContext.alive`.
+        started_at: results of `start`. durable: results of `flush` other than None.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class CallLog:
         self.expired: list[int] = []
 
     def call(self, name: str) -> None:
-        """Count one call, and die before it if it is its turn."""
+        """Count one call; crash before it if it is call number *crash_at*."""
         if self.count == self.crash_at:
             os._exit(CRASHED)
         self.count += 1
@@ -92,13 +92,13 @@ class CallLog:
             self.forced = True
 
     def alive(self) -> None:
-        """Take up how long a batch, or a part of it, has taken."""
+        """Record the duration of a batch, or of a part of it."""
         now = time.monotonic()
         self.seconds_max = max(self.seconds_max, now - self.worked_since)
         self.worked_since = now
 
     def flushed(self, commit_log_offset: int) -> None:
-        """Take up that `flush` returned a cursor."""
+        """Record that `flush` returned a cursor."""
         if self.wrote and not self.forced:
             self.unforced.append(commit_log_offset)
         self.wrote = self.forced = False
@@ -106,13 +106,13 @@ class CallLog:
         self.on_durable(commit_log_offset)
 
     def profile(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Take up what Python tells of the calls of functions written in C."""
+        """Handle Python's profiling event for calls of C functions."""
         if event == "c_call" and (name := argument.__name__) in FILE_CALLS:
             self.call(name)
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """Be inside of a call to the plugin."""
+        """Mark a call to the plugin as in progress."""
         self.call(name)
         before = sys.getprofile()
         sys.setprofile(self.profile)
@@ -123,7 +123,7 @@ class CallLog:
 
 
 class WatchedPlugin(Plugin):
-    """*plugin*, whose dispatchers and contexts are watched by *calls*."""
+    """*plugin*, with dispatchers and contexts watched by *calls*."""
 
     def __init__(self, plugin: Plugin, calls: CallLog) -> None:
         super().__init__(plugin.name, plugin.manager)
@@ -145,17 +145,17 @@ class WatchedPlugin(Plugin):
 
 
 class WatchedLog:
-    """The log of a watched plugin, one reading of which may fail."""
+    """The log of a watched plugin; one read may fail."""
 
     def __init__(self, log: LogReader, calls: CallLog) -> None:
         self.log = log
         self.calls = calls
 
     def before_read(self) -> None:
-        """Count one reading."""
+        """Count one read."""
         self.calls.read_count += 1
         if self.calls.read_count == self.calls.fail_read_at:
-            raise OSError("the log could not be read this time, as the contract has it")
+            raise OSError("the log could not be read: a fault injected by the contract suite")
 
     def read(self, request: DispatchRequest) -> Record:
         self.before_read()
@@ -167,7 +167,7 @@ class WatchedLog:
 
 
 class WatchedDispatcher(CommitLogDispatcher):
-    """*dispatcher*, every call of which is written down."""
+    """*dispatcher*, with every call recorded."""
 
     def __init__(self, dispatcher: CommitLogDispatcher, calls: CallLog) -> None:
         self.dispatcher = dispatcher
@@ -192,7 +192,7 @@ class WatchedDispatcher(CommitLogDispatcher):
 
     def prepare_flush(self) -> bool:
         if type(self.dispatcher).prepare_flush is CommitLogDispatcher.prepare_flush:
-            # It is the base's, which calls nothing in which a process could die.
+            # The base class's method makes no call in which a process could crash.
             return False
         with self.calls.inside("prepare_flush"):
             return self.dispatcher.prepare_flush()

@@ -1,4 +1,4 @@
-"""GroupStatus: what `reput status` shows of a store: its writer, a row per dispatcher, its damage and its settings."""
+"""GroupStatus: the status of a store for `reput status`: writer, a row per dispatcher, damage and settings."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class WriterRow(msgspec.Struct, frozen=True):
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
-    """The whole group.
+    """The status of a whole group.
 
     Attributes:
-        store_id: None: reput never wrote the store, so it has none.
+        store_id: None if reput has never written the store.
         started: when the owner opened the store, ms since 1970; None: no owner has it open.
-        waiting_delays: delayed messages not yet due, by delay level; None: not known.
-        half_messages: half messages of open transactions; None: not known.
-        statistics: as `StoreStatistics` of `reput.consume`, without the two above; None: the owner was not asked.
+        waiting_delays: delayed messages not yet due, by delay level; None: unknown.
+        half_messages: half messages of open transactions; None: unknown.
+        statistics: as `StoreStatistics` of `reput.consume`, except the two above; None: the owner was not asked.
         settings: those that decide what the store's bytes mean, by name; see `reput.store.state.recorded_settings`.
-        damage: known damage in the log: what an operator has accepted, and what the writer's readers found and
-            would find again.
+        damage: known damage in the log: damage that an operator has accepted, and damage that the writer's readers
+            found and would find again.
     """
 
     store: str
@@ -65,7 +65,7 @@ def status_of_group(
     started: int | None,
     supervisor_pid: int | None = None,
 ) -> GroupStatus:
-    """Return the status of a store, whether a group runs in it or not, with its damage up to the writer's end.
+    """Return the status of a store, whether a group runs or not, with its damage up to the writer's end.
 
     Args:
         settings: the meaning of the settings, by name.

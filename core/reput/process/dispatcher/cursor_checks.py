@@ -82,7 +82,7 @@ def rebuild_refused(name: str, commit_log_offset: int, needed: RebuildNeeded) ->
     """Return the error for a view elsewhere that would need a rebuild: the whole log would be sent there again."""
     reason = str(needed.__cause__ or needed) or "the log's history differs from the view's, which cannot be truncated"
     return StartRefused(
-        f"the view lies elsewhere, and only an operator may have it rebuilt: dispatcher={name} "
+        f"the view lies elsewhere, and only an operator may rebuild it: dispatcher={name} "
         f"commit_log_offset={commit_log_offset} reason={reason}",
         f"`reput rebuild STORE {name} --force` sends it all records of the log once more.",
     )

@@ -1,4 +1,4 @@
-"""replay_dead_letters: have a dispatcher take the records that it rejected once more, and say what became of them."""
+"""replay_dead_letters: replays the records that a dispatcher rejected, and reports the outcome of each."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RUNS = ("STARTING", "RUNNING", "BACKOFF")
 
 
 class ReplayRow(msgspec.Struct, frozen=True):
-    """What became of one dead letter.
+    """The outcome of one dead letter.
 
     Attributes:
-        outcome: "taken": it is in the view, and no dead letter any more. "rejected": once more, *reason* says why.
-            "left": it could not be handed out, because the log does not hold it any more or the dispatcher failed; the
-            group's log says which. "waiting": the dispatcher does not run now, and gets it at its next start.
+        outcome: "taken": it is in the view, and no longer a dead letter. "rejected": again; *reason* says why.
+            "left": it could not be replayed, because the log no longer holds it or the dispatcher failed; the group's
+            log says which. "waiting": the dispatcher does not run now, and gets it at its next start.
     """
 
     commit_log_offset: int
@@ -37,14 +37,14 @@ class ReplayRow(msgspec.Struct, frozen=True):
 
 
 def replay_dead_letters(store_directory: Path, name: str, timeout: float = 60.0) -> list[ReplayRow]:
-    """Have all dead letters of a dispatcher come to it again: now if it runs, else when it starts next.
+    """Replay all dead letters of a dispatcher: now if it runs, otherwise at its next start.
 
     Raises:
-        DispatcherError: its process group refused, or cannot be asked.
-        WaitTimeout: the dispatcher did not come to it in *timeout* seconds; the wish stands.
+        DispatcherError: its process group refused the request, or cannot be asked.
+        WaitTimeout: the dispatcher did not finish within *timeout* seconds; the request remains.
     """
     dead_letters = DeadLetters(store_directory, name)
-    # Before the wish is kept: without an answer nobody could say what becomes of it.
+    # Before the request is stored: if the group cannot be asked, its outcome could not be reported.
     status = group_status(store_directory)
     wished = dead_letters.wish_replay()
     running = status is not None and any(row.name == name and row.state in RUNS for row in status.dispatchers)
@@ -76,10 +76,10 @@ def replay_dead_letters(store_directory: Path, name: str, timeout: float = 60.0)
 
 
 def await_replay(dead_letters: DeadLetters, timeout: float) -> None:
-    """Return when the dispatcher has done, or given up, what was wished for.
+    """Return when the dispatcher has finished, or given up, the requested replay.
 
     Raises:
-        WaitTimeout: it has not in *timeout* seconds.
+        WaitTimeout: it has not within *timeout* seconds.
     """
     deadline = time.monotonic() + timeout
     pause = threading.Event()

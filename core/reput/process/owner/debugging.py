@@ -1,9 +1,9 @@
-"""DebuggedDispatcher: one dispatcher, run by the caller's own thread, so that a debugger finds it.
+"""DebuggedDispatcher: runs one dispatcher on the caller's own thread, for use with a debugger.
 
-The loop is the one that runs in a dispatcher's process, and so is the contract; but nothing isolates the plugin,
-nothing starts it again, and no time limit ends it: what it raises comes out where `step` or `run` was called. It works
-on a copy of its view, or on an empty one, below a directory of its own. The store is only read, whether another process
-writes it or not; dispatchers that this one comes ``after`` are not waited for.
+The loop and the contract are the same as in a dispatcher's process. But the plugin is not isolated, not restarted, and
+not ended by a time limit: its exceptions are raised from `step` or `run`. It works on a copy of its view, or on an
+empty one, below a separate directory. The store is only read, whether another process writes it or not; the dispatcher
+does not wait for dispatchers that it comes ``after``.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ def debug(
     config: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> DebuggedDispatcher:
-    """Return *dispatcher* of the store in *path*, ready to be run by this thread.
+    """Return *dispatcher* of the store in *path*, ready to run on this thread.
 
     Args:
-        empty: begin with an empty view, and so with the log, instead of a copy of the store's own.
-        target: where the view is built, which is kept; None: a temporary directory, which goes with `close`.
-        force: run one whose view lies elsewhere, too. It is told that this is a rehearsal, and may send records there.
-        config: the configuration file, as of `reput.open`; it has the dispatcher's options.
-        settings: settings by name, as of `reput.open`.
+        empty: begin with an empty view, at the beginning of the log, instead of a copy of the store's view.
+        target: directory in which the view is built and kept; None: a temporary directory, removed by `close`.
+        force: allow a dispatcher whose view lies elsewhere. It is told that this is a rehearsal, and may send records.
+        config: the configuration file, as in `reput.open`; it holds the dispatcher's options.
+        settings: settings by name, as in `reput.open`.
 
     Raises:
         NotAStore: there is no store.
-        ConfigError: the dispatcher is not installed, an option is wrong, the view lies elsewhere, or *target* holds it
-            already.
-        DispatcherError: its view is being written, and cannot be copied.
+        ConfigError: the dispatcher is not installed, an option is wrong, the view lies elsewhere, or *target* already
+            holds it.
+        DispatcherError: its view is being written, so it cannot be copied.
     """
     directory = require_path("path", path)
     config_path = None if config is None else require_path("config", config)
@@ -80,11 +80,11 @@ def debug(
 
 
 class DebuggedDispatcher:
-    """See `debug`; used by one thread, and closed like a file.
+    """See `debug`. Use it from one thread, and close it like a file.
 
     Attributes:
-        root: below which the view is built, laid out as in a store.
-        batch_count: that were dispatched.
+        root: directory of the view, laid out like a store.
+        batch_count: number of dispatched batches.
     """
 
     def __init__(
@@ -135,44 +135,44 @@ class DebuggedDispatcher:
 
     @property
     def dispatcher(self) -> CommitLogDispatcher | None:
-        """What the plugin made; None before the first step."""
+        """The plugin's dispatcher; None before the first step."""
         return self.hosted.loop.dispatcher
 
     @property
     def cursor(self) -> Cursor:
-        """Up to where the view is dispatched."""
+        """Position up to which the view is dispatched."""
         return self.hosted.loop.cursor
 
     @property
     def batch_count(self) -> int:
-        """How many batches were dispatched."""
+        """Number of dispatched batches."""
         return self.cell.batch_count
 
     @property
     def rejected_count(self) -> int:
-        """How many dead letters there are."""
+        """Number of dead letters."""
         return self.cell.rejected_count
 
     def log_end(self) -> int:
-        """Return where the log ends now, for whoever reads only what is durable."""
+        """Return the current end of the log, for dispatchers that read only durable records."""
         if self.observed is not None and not self.observed.memory.header.closed:
             return self.observed.memory.header.durable or 0
         return find_log_end(self.directory, Segments(self.directory / "commitlog"))
 
     def step(self) -> bool:
-        """Do one piece of work, a batch at most; return False if there is nothing to do.
+        """Do one piece of work, at most one batch; return False if there is none.
 
         Raises:
-            Exception: whatever the plugin raised; the dispatcher is as it was left, to be looked at.
+            Exception: raised by the plugin; the dispatcher keeps its state for inspection.
         """
         return bool(self.hosted.loop.do_work())
 
     def run(self, *, follow: bool = False) -> None:
-        """Take in the log up to its end; with *follow* go on with what is put, until another exception comes.
+        """Take in the log up to its end; with *follow*, continue with new records until an exception is raised.
 
         Raises:
-            Exception: whatever the plugin raised.
-            DispatcherError: the log is damaged where the view stands.
+            Exception: raised by the plugin.
+            DispatcherError: the log is damaged at the view's position.
         """
         pause = threading.Event()
         while True:
@@ -188,17 +188,17 @@ class DebuggedDispatcher:
             pause.wait(min(FOLLOW_WAIT_S, loop.waiting().timeout))
 
     def take_growth(self) -> bool:
-        """Hand on what has been put since; return whether there is anything."""
+        """Pass on newly appended records; return whether there are any."""
         begin, end = self.ring.appended or 0, self.log_end()
         if end <= begin:
             return False
-        # The ring only says how far the log reaches: behind its hole the loop reads the log itself.
+        # The ring only tells how far the log reaches: beyond its hole the loop reads the log itself.
         self.publisher.publish(AppendedRecords(end, end, 0, 0, [], b"", b""))
         self.publisher.durable(end)
         return True
 
     def flush(self) -> None:
-        """Have the view made durable now."""
+        """Make the view durable now."""
         if self.dispatcher is not None:
             self.hosted.loop.force(self.dispatcher)
 
@@ -206,7 +206,7 @@ class DebuggedDispatcher:
         """Flush the view, close the dispatcher, and remove a temporary directory.
 
         Raises:
-            Exception: whatever the plugin raised.
+            Exception: raised by the plugin.
         """
         if self.closed:
             return
@@ -219,7 +219,7 @@ class DebuggedDispatcher:
             self.release()
 
     def release(self) -> None:
-        """Let go of everything but the plugin, which a failed dispatcher's process would take along."""
+        """Release everything except the plugin, as when a failed dispatcher's process ends."""
         self.closed = True
         self.hosted.close()
         if self.observed is not None:
@@ -244,7 +244,7 @@ class DebuggedDispatcher:
 
 
 def copy_view(directory: Path, folders: ViewFolders) -> None:
-    """Copy the store's view into *folders*, which are empty.
+    """Copy the store's view into the empty *folders*.
 
     Raises:
         DispatcherError: a dispatcher works on it now, or may do so.
@@ -253,8 +253,7 @@ def copy_view(directory: Path, folders: ViewFolders) -> None:
     for row in status.dispatchers if status is not None else ():
         if row.name == folders.name and State[row.state] not in ABSENT:
             raise DispatcherError(
-                f"the view is being written, so that a copy could not be trusted: dispatcher={row.name} "
-                f"state={row.state}",
+                f"the view is being written, so a copy would be inconsistent: dispatcher={row.name} state={row.state}",
                 f"Pause it (reput dispatcher pause STORE {row.name}), or begin with an empty view.",
             )
     own = ViewFolders(directory, folders.name, folders.store_folders)

@@ -1,14 +1,14 @@
-"""await_drain: wait until the dispatchers of a closing store have ended, say what is waited for, and bound the wait.
+"""await_drain: waits until the dispatchers of a closing store have ended, logs the wait, and limits it.
 
     drain ──▶ caught up, flushed, ended
       │ time limit
       ▼
-    hurry ──▶ flushed where they are, ended
+    hurry ──▶ flushed at their current positions, ended
       │ HURRY_S
       ▼
     the caller kills them
 
-Whatever a view has not taken in then, its dispatcher takes in after the next opening.
+After the next opening, each dispatcher continues with the records that its view lacks.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ __all__ = ["HURRY_S", "await_drain", "laggards"]
 
 logger = logging.getLogger("reput.process")
 
-# How often a close says what it waits for.
+# How often a close logs what it waits for.
 TELL_S = 5.0
-# How long dispatchers that were told to end where they are may take for a last flush.
+# Time for a last flush of dispatchers that were told to stop where they are.
 HURRY_S = 2.0
 
 
 def laggards(rows: Iterable[DispatcherRow]) -> str:
-    """Return which dispatchers still run, and how many bytes of the log each has to take in."""
+    """Return which dispatchers still run, and how many bytes of the log each one lags."""
     return ",".join(f"{row.name}:{row.lag_bytes}" for row in rows if row.state not in ("STOPPED", "PAUSED"))
 
 
 def await_drain(
     join: Callable[[float], bool], hurry: Callable[[], object], waited_for: Callable[[], str], timeout: float
 ) -> bool:
-    """Return True once the dispatchers have ended, False if they have not, although they were told to hurry.
+    """Return True once the dispatchers have ended, False if they have not, even after being told to hurry.
 
     Args:
-        join: waits for so many seconds, and tells whether they have ended.
-        hurry: tells them to end where they are.
+        join: waits this many seconds, and returns whether they have ended.
+        hurry: tells them to stop where they are.
         waited_for: names those that still run.
         timeout: seconds for catching up.
     """
@@ -59,7 +59,7 @@ def await_drain(
     if join(0.0):
         return True
     logger.warning(
-        "closing waits no longer for dispatchers, which go on at the next opening: bytes_behind=%s timeout_s=%g",
+        "closing stops waiting for dispatchers, which continue at the next opening: bytes_behind=%s timeout_s=%g",
         waited_for(),
         timeout,
     )

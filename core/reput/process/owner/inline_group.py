@@ -1,8 +1,8 @@
-"""InlineGroup: the dispatchers' loops on one thread of the program, instead of processes over a ring.
+"""InlineGroup: runs the dispatchers' loops on one thread of the program, instead of in processes over a ring.
 
-For tests, notebooks and debuggers, and for machines that the ring does not cover. The loops are the same, and so are
-their frames; `inline_ring.py` stands in for shared memory. Nothing isolates a plugin here: a plugin that hangs holds up
-the others, and one that crashes the interpreter ends the program.
+For tests, notebooks and debuggers, and for machines that the ring does not support. The loops and frames are the same;
+`inline_ring.py` replaces shared memory. Plugins are not isolated here: a plugin that hangs delays the others, and one
+that crashes the interpreter ends the program.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class InlineMember:
 
     @property
     def loop(self) -> DispatcherLoop | None:
-        """What runs now, if anything does."""
+        """The running loop, None if there is none."""
         return self.hosted.loop if self.hosted is not None else None
 
 
 class InlineGroup:
-    """The dispatchers of one store, on one thread. It has the methods of `ProcessGroup`, and no processes."""
+    """The dispatchers of one store, on one thread. It has the methods of `ProcessGroup`, but no processes."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class InlineGroup:
         on_durable_awaited: Callable[[], None] = lambda: None,
         threads: Threads | None = None,
     ) -> None:
-        """Calls *on_durable_awaited* when a dispatcher waits for more of the log to become durable."""
+        """*on_durable_awaited* is called when a dispatcher waits for more of the log to become durable."""
         self.on_durable_awaited = on_durable_awaited
         self.context = context
         self.ring = ring
@@ -86,7 +86,7 @@ class InlineGroup:
         self.stop: StopMode | None = None
         self.threads = threads or Threads()
         self.thread: StartedThread | None = None
-        # Why the thread has died.
+        # Why the thread died.
         self.death: str | None = None
 
     @property
@@ -101,18 +101,18 @@ class InlineGroup:
 
     @property
     def reads_durable(self) -> bool:
-        """Whether an enabled dispatcher is shown only what is durable, and so waits for each force."""
+        """Whether an enabled dispatcher reads only durable records, and therefore waits for each force."""
         return any(member.description.reads == "durable" for member in self.members.values())
 
     def publisher(self) -> FramePublisher:
-        """Return the publisher that the writer tells its progress to."""
+        """Return the publisher for the writer's progress."""
         return FramePublisher(self.ring, self.ring.epoch or 0)
 
     def start(self) -> None:
         """Import all enabled dispatchers and begin to run them.
 
         Raises:
-            ConfigError: a dispatcher is unknown, its options are wrong, or some come after each other in a circle.
+            ConfigError: a dispatcher is unknown, its options are wrong, or the order of dispatchers has a cycle.
             DispatcherError: another process group works on the store's views.
         """
         settings = self.context.settings
@@ -126,7 +126,7 @@ class InlineGroup:
             for name in ShadowFolders(self.context.view_directory).settle():
                 if name in self.members:
                     self.members[name].cell.raise_generation()
-            # Before the thread runs: a group that drains at once takes in what is there, too.
+            # Before the thread runs: a group that drains at once still takes in existing records.
             for name in self.order:
                 self.start_when_due(self.members[name])
             self.thread = self.threads.start("reput-dispatchers", self.run, self.thread_died)
@@ -149,7 +149,7 @@ class InlineGroup:
             logger.exception("dispatcher cannot be imported: dispatcher=%s", member.name)
 
     def take_lock(self) -> None:
-        """Take the group's lock; a group that was killed gives it up when its last process has ended."""
+        """Take the group's lock; a killed group releases it when its last process has ended."""
         deadline = self.now() + self.lock_timeout
         pause = threading.Event()
         while not self.lock.try_take():
@@ -160,11 +160,11 @@ class InlineGroup:
                 )
             pause.wait(0.02)
         self.lock.withhold()
-        # A killed group leaves its place behind, where nothing listens any more.
+        # A killed group leaves its socket behind, on which no process listens any more.
         remove_place(self.context.view_directory)
 
     def run(self) -> None:
-        """Run the loops until they are all finished; the group's thread."""
+        """Run the loops until all are finished; the group's thread."""
         while True:
             version = self.ring.version
             if sum([self.work(self.members[name]) for name in self.order]):
@@ -183,7 +183,7 @@ class InlineGroup:
             self.ring.notify()
 
     def patience(self, member: InlineMember) -> float:
-        """Return for how many seconds *member* has nothing to do unless the ring changes."""
+        """Return for how many seconds *member* has no work unless the ring changes."""
         if member.loop is not None:
             wait = member.loop.waiting()
             if wait.durable is not None and (self.ring.durable or 0) < wait.durable <= (self.ring.appended or 0):
@@ -214,7 +214,7 @@ class InlineGroup:
         return work
 
     def start_when_due(self, member: InlineMember) -> int:
-        """Begin a loop, for the first time or again."""
+        """Start or restart a loop when it is due."""
         state = member.cell.state
         if self.stop is not None:
             if state == State.BACKOFF:
@@ -246,7 +246,7 @@ class InlineGroup:
         return all(self.members[name].loop is None for name in member.description.after if name in self.members)
 
     def fail(self, member: InlineMember, loop: DispatcherLoop, error: BaseException) -> None:
-        """Handle an exception of the plugin: start again later, or give up."""
+        """Handle an exception of the plugin: restart later, or give up."""
         text = traceback.format_exc()
         logger.exception(
             "dispatcher failed: dispatcher=%s distribution=%s version=%s commit_log_offset=%d",
@@ -268,7 +268,7 @@ class InlineGroup:
             member.cell.set_state(State.BACKOFF)
 
     def end(self, member: InlineMember) -> None:
-        """Release what the loop of *member* held."""
+        """Release the resources of *member*'s loop."""
         if member.hosted is not None:
             member.hosted.close()
         member.hosted = None
@@ -286,35 +286,35 @@ class InlineGroup:
         return self.members[name]
 
     def progress(self, name: str) -> int | None:
-        """Return the commit-log offset up to which the view is readable, None if that is not known."""
+        """Return the commit-log offset up to which the view is readable, None if unknown."""
         return self.member(name).cell.progress
 
     def durable_timestamp(self, name: str) -> int | None:
-        """Return the store time (ms) of the last record that the view has on disk, None if that is not known."""
+        """Return the store time (ms) of the last record that the view has on disk, None if unknown."""
         cursor = self.member(name).cell.durable_cursor
         return None if cursor is None else cursor.store_timestamp
 
     def durable_cursor(self, name: str) -> int | None:
-        """Return the commit-log offset up to which the view survives a power cut, None if that is not known."""
+        """Return the commit-log offset up to which the view survives a power cut, None if unknown."""
         cursor = self.member(name).cell.durable_cursor
         return None if cursor is None else cursor.commit_log_offset
 
     def needed_from(self, name: str) -> int | None:
-        """Return the commit-log offset from which on the dispatcher still needs the log, None if that is not known."""
+        """Return the commit-log offset from which on the dispatcher still needs the log, None if unknown."""
         return self.durable_cursor(name)
 
     def generation(self, name: str) -> int:
-        """Return the number of the view, which each rebuild raises."""
+        """Return the number of the view, which grows with each rebuild."""
         return self.member(name).cell.generation
 
     def rebuild(self, views: Sequence[str], *, force: bool = False) -> list[RebuiltView]:
-        """Refuse: there is no second process that could build beside the thread.
+        """Refuse: no second process could build the view beside the thread.
 
         Raises:
             DispatcherError: always.
         """
         raise DispatcherError(
-            f"a store that is open inline rebuilds no view: views={','.join(views)}",
+            f"a store in inline mode cannot rebuild views: views={','.join(views)}",
             'Open it with mode="processes", or close it and use `reput rebuild`.',
         )
 
@@ -322,8 +322,8 @@ class InlineGroup:
         """Return when the view of *name* is readable up to *commit_log_offset*.
 
         Raises:
-            WaitTimeout: it was not in *timeout* seconds.
-            DispatcherError: it is not enabled, or does not run and never will by itself.
+            WaitTimeout: it is not within *timeout* seconds.
+            DispatcherError: it is not enabled, or has stopped for good.
         """
         cell = self.member(name).cell
 
@@ -343,12 +343,12 @@ class InlineGroup:
         if over():
             raise DispatcherError(f"dispatcher does not run: dispatcher={name} state={State(cell.state or 0).name}")
         raise WaitTimeout(
-            f"dispatcher did not come so far in time: dispatcher={name} commit_log_offset={commit_log_offset} "
+            f"dispatcher did not reach the offset in time: dispatcher={name} commit_log_offset={commit_log_offset} "
             f"progress={cell.progress} timeout={timeout}"
         )
 
     async def await_for(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
-        """As `wait_for`, for a task of any event loop."""
+        """Like `wait_for`, for a task of any event loop."""
         await asyncio.to_thread(self.wait_for, name, commit_log_offset, timeout)
 
     def status(self) -> list[DispatcherRow]:
@@ -364,17 +364,17 @@ class InlineGroup:
         ]
 
     def drain_and_stop(self, timeout: float = math.inf) -> None:
-        """Let all dispatchers take in what is there, predecessors first, then flush and end.
+        """Let all dispatchers take in the existing records, predecessors first, then flush and end.
 
-        After *timeout* seconds they end where they are. A plugin that does not return even then keeps its thread and
-        the group's lock: no other group works on the views meanwhile.
+        After *timeout* seconds they stop where they are. If a plugin still does not return, it keeps its thread and the
+        group's lock, so no other group can work on the views.
         """
         self.tell(StopMode.DRAIN)
         if await_drain(self.join, lambda: self.tell(StopMode.NOW), lambda: laggards(self.status()), timeout):
             self.lock.release()
         else:
             logger.error(
-                "a dispatcher does not return, and its thread goes on: bytes_behind=%s", laggards(self.status())
+                "a dispatcher does not return, and its thread still runs: bytes_behind=%s", laggards(self.status())
             )
 
     def tell(self, stop: StopMode) -> None:
@@ -384,11 +384,11 @@ class InlineGroup:
             self.ring.notify()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the thread's end at most for so long; return whether it has ended."""
+        """Wait up to this many seconds for the thread's end; return whether it has ended."""
         if self.thread is not None:
             self.thread.join(seconds)
         return self.thread is None or not self.thread.is_alive()
 
     def forget(self) -> None:
-        """In a forked child of the program: there is no thread here, and the lock is the parent's."""
+        """Called in a forked child of the program: the thread does not exist here, and the lock is the parent's."""
         self.lock.release()

@@ -29,11 +29,11 @@ class InlineCursor(NamedTuple):
 
 
 class InlineRing:
-    """The latest frames, for any number of readers. Reads and writes like the ring of `reput.ring`.
+    """The latest frames, for any number of readers. Has the interface of the ring of `reput.ring`.
 
     Attributes:
-        changed: notified at every publication and every progress.
-        version: raised with it, so that no thread sleeps through a change.
+        changed: notified at every publication and every change of progress.
+        version: incremented with each notification, so that no thread misses a change.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class InlineRing:
         self.size = 0
 
     def publish(self, frame: bytes, appended: int, ordinal: int) -> None:
-        """Hand *frame* to all readers; the oldest go when there are more than `capacity` bytes."""
+        """Publish *frame* to all readers; drop the oldest frames beyond `capacity` bytes."""
         with self.changed:
             self.frames.append(frame)
             self.size += len(frame)
@@ -71,28 +71,28 @@ class InlineRing:
         self.changed.notify_all()
 
     def set_durable(self, durable: int) -> None:
-        """Say that the log is forced to disk up to *durable*."""
+        """Publish that the log is forced to disk up to *durable*."""
         with self.changed:
             self.durable = durable
             self.notify()
 
     def set_commit_log_offset_min(self, commit_log_offset_min: int) -> None:
-        """Say that the log was trimmed."""
+        """Publish that the log was trimmed."""
         self.commit_log_offset_min = commit_log_offset_min
 
     def set_epoch(self, epoch: int) -> None:
-        """Say that another epoch has begun."""
+        """Publish that another epoch has begun."""
         self.epoch = epoch
 
     def close(self) -> None:
-        """Say that no frame will follow."""
+        """Announce that no more frames follow."""
         with self.changed:
             self.closed = True
             self.notify()
 
 
 class InlineJoined(NamedTuple):
-    """Up to *appended* the commit log has to be read."""
+    """The commit log must be read up to *appended*."""
 
     appended: int
 
@@ -107,17 +107,17 @@ class InlineReader:
         self.header = ring
 
     def join(self) -> InlineJoined:
-        """Go to the present end."""
+        """Move to the current end."""
         with self.ring.changed:
             self.position = self.ring.first + len(self.ring.frames)
             return InlineJoined(self.ring.appended or 0)
 
     def read(self, size_max: int = 1 << 20) -> list[bytes]:
-        """Return the frames from the present position on, up to *size_max* bytes but at least one.
+        """Return the frames from the current position on, up to *size_max* bytes but at least one.
 
         Raises:
             RingLapped: some of them are gone.
-            RingClosed: all was read, and no frame will follow.
+            RingClosed: all frames were read, and no more follow.
         """
         ring = self.ring
         with ring.changed:
@@ -133,12 +133,12 @@ class InlineReader:
                 index += 1
             self.position = ring.first + index
             if not taken and ring.closed:
-                raise RingClosed("the ring was closed by its writer, and all of it was read")
+                raise RingClosed("the ring was closed by its writer, and every frame was read")
             return taken
 
 
 class InlineCell:
-    """The numbers of one dispatcher, as `reput.ring.cell.Cell` has them; written by the group's thread."""
+    """The numbers of one dispatcher, like `reput.ring.cell.Cell`; written by the group's thread."""
 
     def __init__(self, name: str, slot: int, ring: InlineRing) -> None:
         self.name = name
@@ -177,7 +177,7 @@ class InlineCell:
         self.progress = self.ordinal_dispatched = None
 
     def is_asked_for(self) -> bool:
-        """Return True: this loop is never woken by a frame, so it gains nothing by letting frames gather."""
+        """Return True: no frame ever wakes this loop, so it gains nothing by letting frames accumulate."""
         return True
 
     def raise_generation(self) -> int:
@@ -210,7 +210,7 @@ class InlineCell:
         self.error = text
 
     def set_state(self, state: State) -> None:
-        """Go to *state*, which must be a step of the picture."""
+        """Change to *state*; the transition must be allowed."""
         check_transition(self.name, State(self.state or 0), state)
         with self.ring.changed:
             self.state = state

@@ -1,10 +1,9 @@
-"""Rebuilding: have dispatchers, in processes of their own, build their views from the log again.
+"""Rebuilding: dispatchers rebuild their views from the log, in processes of their own.
 
-`rebuild` builds into another directory. It is a process group like any other, with the same supervisor and the same
-loops, but its ring never has a frame: the dispatchers read the log up to the end that it has at the beginning, flush,
-and end. The store is only read.
+`rebuild` builds into another directory. It runs an ordinary process group with the same supervisor and loops, but its
+ring never has a frame: the dispatchers read the log up to its end at the start, flush, and end. The store is only read.
 
-`rebuild_in_place` has the group of an open store do it beside its running dispatchers, see `LiveRebuild`.
+`rebuild_in_place` asks the group of an open store to rebuild beside its running dispatchers, see `LiveRebuild`.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ STATUS_INTERVAL_S = 0.2
 
 
 class RebuildRow(msgspec.Struct, frozen=True):
-    """One view that was built.
+    """One finished view.
 
     Attributes:
-        records: that the view was given.
-        bytes: of the log that they take.
+        records: number of records given to the view.
+        bytes: size of these records in the log.
         seconds: from the start of the processes until the view was durable.
-        target: the directory it was built into.
-        swapped: it has taken the place of the store's own view.
+        target: the directory that holds it.
+        swapped: whether it replaced the store's own view.
     """
 
     view: str
@@ -70,16 +69,16 @@ def rebuild(
     force: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Iterator[RebuildRow]:
-    """Build *views* of a store side by side into *target*, laid out as a store; yield each when it is done.
+    """Rebuild *views* of a store side by side in *target*, laid out like a store; yield each when it is finished.
 
     Args:
-        force: build views that lie elsewhere, too; their dispatchers are told that it is a rehearsal.
-        on_progress: is told view, bytes done and bytes in all, a few dozen times a second.
+        force: allow views that lie elsewhere; their dispatchers are told that it is a rehearsal.
+        on_progress: called with view, bytes done and total bytes, a few dozen times a second.
 
     Raises:
-        ConfigError: a view is unknown, its options are wrong, it lies elsewhere, or *target* holds it already.
+        ConfigError: a view is unknown, its options are wrong, it lies elsewhere, or *target* already holds it.
         NotAStore: there is no log.
-        DamagedStore: the log is damaged, and nobody has accepted that.
+        DamagedStore: the log is damaged, and the damage was not accepted.
         DispatcherError: a dispatcher failed; the text says why.
     """
     from reput.store.recovery.log_end import find_log_end
@@ -119,7 +118,7 @@ def rebuild(
     finally:
         memory.close()
     with contextlib.suppress(OSError):
-        # Nothing is left in it but the lock of a group that has ended.
+        # Only the lock of the ended group is left in it.
         (target / "reput" / "group.lock").unlink()
 
 
@@ -130,19 +129,19 @@ def rebuild_in_place(
     force: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> list[RebuildRow]:
-    """Have the group of a store that is open build *views* anew, and swap them in.
+    """Ask the group of an open store to rebuild *views* and swap them in.
 
     Args:
-        force: build views that lie elsewhere, too, which sends all of the log there once more.
-        on_progress: as of `rebuild`; views that are rebuilt with those that were asked for are told of, too.
+        force: allow views that lie elsewhere, which sends the whole log there again.
+        on_progress: as in `rebuild`; also called for views that are rebuilt along with the requested ones.
 
     Raises:
         ConfigError: a view lies elsewhere, and *force* is not set.
-        DispatcherError: no group runs, a view is not enabled, or could not be built. The views that were there hold.
+        DispatcherError: no group runs, a view is not enabled, or could not be built. The old views remain.
     """
 
     def tell() -> None:
-        # A group that is busy with the swap may answer late; the reply to the wish is what counts.
+        # During the swap a group may answer late; only the reply to the request matters.
         status = None
         with contextlib.suppress(GroupUnreachable):
             status = group_status(store_directory)
@@ -160,10 +159,10 @@ def rebuild_in_place(
 
 
 def refuse_target(store_directory: Path, target: Path, views: Sequence[str]) -> None:
-    """Refuse a target in which something would be overwritten or gone on with.
+    """Refuse a target in which files would be overwritten or a view continued.
 
     Raises:
-        ConfigError: it is the store itself, or lies in it, or holds a view already.
+        ConfigError: it is the store itself, lies in it, or already holds one of the views.
     """
     if target == store_directory or store_directory in target.parents:
         raise ConfigError(
@@ -186,14 +185,13 @@ def finished_views(
 ) -> Iterator[RebuildRow]:
     """Yield each view when it is durable up to *end*.
 
-    Raises:
-        DamagedStore: one stands before damage of the log.
-        DispatcherError: one will never be, for another reason.
+    DamagedStore: a view stopped before damage of the log.
+    DispatcherError: a view will never be durable, for another reason.
     """
     pause = threading.Event()
     waiting = list(group.members)
     while waiting:
-        # Before the looks: what ended before a look will not get further after it.
+        # Before looking at the views: a group that ended before makes no progress afterwards.
         ended = group.ended
         for view in list(waiting):
             cell = group.cell(view)
@@ -208,13 +206,13 @@ def finished_views(
                 raise DispatcherError(
                     f"the view could not be built: view={view} progress={cell.progress} "
                     f"error={exception_message(cell.error)}",
-                    f"See {target / 'reput' / 'log' / 'group.log'} for the whole of it.",
+                    f"See {target / 'reput' / 'log' / 'group.log'} for the details.",
                 )
         pause.wait(LOOK_S)
 
 
 def refuse_damage(store_directory: Path, view: str, progress: int | None, end: int) -> None:
-    """Look whether a view ended before bytes of the log that are no record.
+    """Check whether a view ended before bytes of the log that are not a record.
 
     Raises:
         DamagedStore: it did.

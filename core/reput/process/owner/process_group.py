@@ -576,7 +576,7 @@ class ProcessGroup:
             )
         if deadline is not None and time.monotonic() >= deadline:
             raise WaitTimeout(
-                f"dispatcher did not come so far in time: dispatcher={name} commit_log_offset={commit_log_offset} "
+                f"dispatcher did not reach the offset in time: dispatcher={name} commit_log_offset={commit_log_offset} "
                 f"progress={cell.progress} state={state.name} timeout={timeout}"
             )
 

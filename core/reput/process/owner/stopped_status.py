@@ -1,4 +1,4 @@
-"""stopped_status: what `reput status` shows of a store whose process group does not run, or cannot be asked."""
+"""stopped_status: the status of a store whose process group does not run, or cannot be asked."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from reput.store.state.store_lock import StoreLock
 
 __all__ = ["as_run_last", "stopped_status"]
 
-# Of the settings, what says which dispatchers run.
+# Settings that determine which dispatchers run.
 CHOICE = frozenset({"dispatchers", "message_index_enable", "enable_consume_queue_ext"})
 
 
 def as_run_last(store_directory: Path, loaded: LoadedSettings) -> Settings:
-    """Return the settings with the dispatchers that the store had when it was open last, unless others were given.
+    """Return the settings with the dispatchers of the store's last opening, unless the settings name others.
 
     Raises:
         DamagedStore: the store's record cannot be read.
@@ -42,9 +42,10 @@ def as_run_last(store_directory: Path, loaded: LoadedSettings) -> Settings:
 
 
 def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
-    """Return the status of a store's group if one runs, else what is on disk.
+    """Return the status of a store's group if one runs, otherwise the status on disk.
 
-    The dispatchers' state is then ``STOPPED``, or ``UNKNOWN`` with the reason where a group runs and cannot be asked.
+    In the latter case the dispatchers' state is ``STOPPED``, or ``UNKNOWN`` with the reason if the group cannot be
+    asked.
 
     Raises:
         NotAStore: the directory holds no commit log.
@@ -59,9 +60,9 @@ def stopped_status(store_directory: Path, settings: Settings) -> GroupStatus:
     segments = Segments(store_directory / "commitlog")
     identity = read_identity(store_directory)
     epochs = read_epochs(store_directory, read_store_id(store_directory))
-    # A writer without a group that can be asked: another user's, one with mode="inline", or RocketMQ.
+    # A writer without a reachable group: another user's, one with mode="inline", or RocketMQ.
     lock = StoreLock.look(store_directory)
-    # What was noted at the last close says nothing of dispatchers that run.
+    # The record of the last close does not apply to running dispatchers.
     cursors = read_dispatcher_cursors(store_directory) if unreachable is None else {}
     end = find_log_end(store_directory, segments)
     return status_of_group(

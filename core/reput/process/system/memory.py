@@ -1,4 +1,4 @@
-"""anonymous_memory: how much memory a process has for itself."""
+"""anonymous_memory: the private memory of a process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["anonymous_memory"]
 def anonymous_memory(pid: int) -> int | None:
     """Return the anonymous resident memory of a process in bytes, or None if there is no such process.
 
-    It includes what the process shares with its parent since the fork.
+    It includes pages shared with its parent since the fork.
     """
     try:
         status = Path(f"/proc/{pid}/status").read_text()

@@ -29,6 +29,6 @@ def exchange_paths(left: Path, right: Path) -> None:
     if number in (errno.EINVAL, errno.ENOSYS):
         raise DispatcherError(
             f"this file system cannot exchange two folders in one step: path={left}",
-            "Build into another directory with --target, and move it into place while nobody has the store open.",
+            "Build into another directory with --target, and move it into place while the store is closed.",
         )
     raise OSError(number, os.strerror(number), str(left), None, str(right))
