@@ -5,8 +5,8 @@
               …
     round 2   append    …
 
-Each command runs in a process of its own. Its report, its duration and the load of other processes meanwhile are one
-line of JSON in the file that keeps the run. Parts without a counterpart in RocketMQ run in the first round only.
+Each command runs in its own process. Its report, its duration and the load of other processes meanwhile are one line of
+JSON in the file that keeps the run. Parts without a counterpart in RocketMQ run in the first round only.
 
     python -m benchmarks.beside --peer DIR
 """
@@ -34,9 +34,9 @@ from reput.cli.output import table_text, write_line
 __all__ = ["PARTS", "USUAL_PARTS", "Part", "main", "measure_beside"]
 
 CHECKOUT = Path(__file__).parents[1]
-# Measurements of this folder. All others are verbs of `reput bench`.
+# Measurements in this folder. All others are verbs of `reput bench`.
 DEVELOPERS = ("flat", "misbehaviour")
-# Far more than any command needs; one that takes longer hangs.
+# Far more than any command needs; a command that takes longer hangs.
 RUN_TIMEOUT_S = 240.0
 
 
@@ -80,7 +80,7 @@ PARTS = {
 }
 
 
-# The slow part takes minutes, so it runs only where --only names it.
+# The slow part takes minutes, so it runs only if --only names it.
 SLOW_PART = "isolation"
 PARTS[SLOW_PART] = Part((Command(("misbehaviour",), (("--seconds", 2, 1),)),))
 USUAL_PARTS = tuple(name for name in PARTS if name != SLOW_PART)
@@ -102,15 +102,15 @@ def measure_beside(
 
     Args:
         peer: the program that measures RocketMQ, or its folder; None: measure reput alone.
-        minutes: start no command after that; every part's first round comes before any second round.
-        quick: do so little work that the figures mean nothing.
-        directory: where scratch stores are made and removed; None: the system's temporary directory.
+        minutes: start no command after this time; every part's first round comes before any second round.
+        quick: run so little work that the figures mean nothing.
+        directory: where scratch stores are created and removed; None: the system's temporary directory.
         say: receives a sentence for each step and for each omission.
     """
     log = out.with_name(out.name + ".log")
     encode = msgspec.json.Encoder().encode
     with scratch_directory(directory) as scratch:
-        # RocketMQ makes its stores here, too.
+        # RocketMQ creates its stores here, too.
         spread_directories(scratch)
         log.write_bytes(b"")
         program = None if peer is None else Peer(peer, versions, scratch, log)

@@ -1,6 +1,6 @@
-"""The table of a run: each figure of reput beside RocketMQ's, the goal, and whether it was kept.
+"""The table of a run: each figure of reput beside RocketMQ's, the goal, and whether it was met.
 
-A run is kept in a file of JSON lines; the table is made of that file alone and can be made again.
+A run is kept in a file of JSON lines; the table is made from that file alone and can be made again.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Line(msgspec.Struct, omit_defaults=True):
 
 
 class Row(msgspec.Struct):
-    """One figure: the goal if it has one, and what was measured.
+    """One figure: its goal, if any, and the measured values.
 
     Attributes:
         figure: the median over the rounds.
-        least, most: of the rounds.
+        least, most: over the rounds.
         peers: by version of RocketMQ, the median over the rounds.
         ratio: of *figure* to RocketMQ's: to the version that the goal names, or to the better one.
-        ratio_least, ratio_most: of the rounds.
+        ratio_least, ratio_most: over the rounds.
         kept: None without a goal, or if the goal is relative and RocketMQ was not measured.
-        other_load_cores: the highest of the runs behind this row; see `TimedRun`.
+        other_load_cores: the highest value of the runs behind this row; see `TimedRun`.
     """
 
     part: str
@@ -73,7 +73,7 @@ def read_lines(path: Path) -> list[Line]:
 
     Raises:
         OSError: the file cannot be read.
-        msgspec.MsgspecError: the file holds something else.
+        msgspec.MsgspecError: the file is not such a file.
     """
     decode = msgspec.json.Decoder(Line).decode
     return [decode(line) for line in path.read_bytes().splitlines()]
@@ -141,7 +141,7 @@ def rows_of(lines: Sequence[Line]) -> list[Row]:
                 for figure, found in figures_of(report, FIGURES):
                     entry = seen.setdefault(figure.what, Seen(line.part, figure, {}, []))
                     if entry.part != line.part:
-                        # Two parts report this figure. The first one is about it.
+                        # Two parts report this figure, but only the first one is about it.
                         continue
                     entry.ours.setdefault(line.round, []).append(found)
                     entry.loads.append(line.run.other_load_cores)

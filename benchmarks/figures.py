@@ -1,4 +1,4 @@
-"""The figures of all measurements: those of `reput bench`, and those that only developers take."""
+"""The figures of all measurements: those of `reput bench`, and those for developers only."""
 
 from __future__ import annotations
 

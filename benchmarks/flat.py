@@ -1,10 +1,10 @@
-"""Whether a put and a get cost the same with few and with many queues and segments.
+"""Whether puts and gets cost the same with few and with many queues and segments.
 
-Two stores are open at a time, one with few and one with many. They alternate within the same second; the report has the
-median over the rounds of the ratio of processor time of the calling thread.
+Two stores are open at the same time, one with few and one with many. They alternate within the same second; the report
+has the median over the rounds of the ratio of the calling thread's processor time.
 
-queues    10 and 10,000 queues of one topic; each message goes to a queue at random, and each get asks one at random
-segments  1 and 100 segments; each get asks for a message at random
+queues    10 and 10,000 queues of one topic; each message goes to a random queue, and each get reads a random one
+segments  1 and 100 segments; each get reads a random message
 
     python -m benchmarks.flat --queues 100 --segments 3 --rounds 3
 """
@@ -35,7 +35,7 @@ VIEW = "consume_queue"
 SEED = 11
 BATCH = 64
 SEGMENT_SIZE = 1 << 20
-# Bytes of a record besides its body, about; only for how many messages make a segment.
+# Approximate size of a record without its body; only used for the number of messages per segment.
 RECORD_MORE = 100
 BODY_SIZE = 150
 VIEW_WAIT_S = 300.0
@@ -52,10 +52,10 @@ def measure_flat(
     """Measure queues and segments.
 
     Args:
-        directory: where scratch stores are made and removed; None: the system's place for such.
+        directory: where scratch stores are created and removed; None: the system's temporary directory.
         queues, segments: few and many.
         rounds: turns of each store.
-        calls: puts, and gets, a round.
+        calls: puts, and gets, per round.
     """
     with scratch_directory(directory) as scratch:
         return {
@@ -80,7 +80,7 @@ def compare(
     queues_of: Callable[[int], int],
     segments_of: Callable[[int], int],
 ) -> dict[str, Any]:
-    """Return what a put and a get cost in the store with few and in that with many, in turns."""
+    """Return the costs of puts and gets in the store with few and the store with many, in turns."""
     with ExitStack() as opened:
         sides = []
         for number in numbers:
@@ -96,7 +96,7 @@ def compare(
         puts: list[list[float]] = []
         gets: list[list[float]] = []
         for turn in range(rounds + 1):
-            # Whoever begins changes; the first round only warms up.
+            # The order alternates; the first round only warms up.
             order = sides if turn % 2 else sides[::-1]
             put = {side: side.put(calls) for side in order}
             get = {side: side.get(calls) for side in order}
@@ -117,7 +117,7 @@ def costs(found: list[list[float]]) -> dict[str, Any]:
 
 
 class Side:
-    """One store, with so many queues and at least so many segments."""
+    """One store, with a number of queues and a minimum number of segments."""
 
     def __init__(self, store: Store, queues: int, segments: int) -> None:
         self.store = store
@@ -143,7 +143,7 @@ class Side:
             self.store.get("bench", queue_id, 0, 1)
 
     def wait(self) -> None:
-        """Have everything readable."""
+        """Wait until everything is readable."""
         self.store.wait_for(VIEW, self.store.appended, VIEW_WAIT_S)
 
     def put(self, calls: int) -> float:
@@ -161,8 +161,8 @@ class Side:
     def get(self, calls: int) -> float:
         """Return the processor time of a get of one message, in seconds.
 
-        Each queue was looked at since the last put: how far a queue goes is found out once, so what that costs a get
-        depends on how many there are of the queue, not on how many queues there are.
+        Each queue was read since the last put: a queue's end is determined once, so its share of a get's cost depends on
+        the number of gets per queue, not on the number of queues.
         """
         wanted = list(self.places(calls))
         get = self.store.get
@@ -172,11 +172,11 @@ class Side:
         found = [get("bench", queue_id, queue_offset, 1) for queue_id, queue_offset in wanted]
         seconds = (time.thread_time() - begin) / calls
         if any(len(result.records) != 1 for result in found):
-            raise AssertionError(f"a message is not there: queues={self.queues} segments={self.segments}")
+            raise AssertionError(f"a message is missing: queues={self.queues} segments={self.segments}")
         return seconds
 
     def places(self, count: int) -> Iterator[tuple[int, int]]:
-        """Yield queue id and queue offset of messages at random."""
+        """Yield queue id and queue offset of random messages."""
         for _ in range(count):
             queue_id = self.choose.randrange(self.queues)
             yield queue_id, self.choose.randrange(self.ends[queue_id])

@@ -1,14 +1,14 @@
-"""What misbehaving dispatchers cost a put, compared with an unrelated program that takes as much processor time.
+"""What misbehaving dispatchers cost a put, compared with an unrelated program that uses as much processor time.
 
 A misbehaving dispatcher may cost its share of the processors and nothing else. Each kind has two alternating runs, both
 with the same steady rate of puts and with consume queue and index attached::
 
     the dispatcher, killed again and again, crashing, stopped, ten times too slow, leaking, or shouting
-    no such dispatcher, but a program that burns the processor time that the group took more than in a calm run
+    no such dispatcher, but a program that burns the processor time that the group used beyond a calm run
 
-The comparison is of the medians of the 99th percentiles of `put`. The program is as unrelated to the writer as the
-group is: it has a session of its own, to which the scheduler gives its own share. Faults from outside come at a random
-moment between two puts: immediately before each put, they would be the thing that is measured.
+The comparison uses the medians of the 99th percentiles of `put`. The program is as unrelated to the writer as the group
+is: it has its own session, to which the scheduler gives its own share. Faults from outside come at a random moment
+between two puts: immediately before each put, they would distort the measured put itself.
 
     python -m benchmarks.misbehaviour --seconds 1
 """
@@ -46,10 +46,10 @@ KILL_EVERY_S = 0.1
 STARTED_WAIT_S = 30.0
 LOOK_S = 0.002
 BURN_SLICE_S = 0.01
-# Of puts that are not measured: one group has just started a process more than the other.
+# Duration of the first, unmeasured puts: one group has just started one process more than the other.
 WARM_UP_S = 0.3
 
-# Which of KINDS it is, the module's name says: `reput_bench_` and the kind.
+# The module's name contains the kind, one of KINDS: `reput_bench_` plus the kind.
 PLUGIN_SOURCE = """
 import time
 
@@ -93,7 +93,7 @@ def reput_describe_dispatcher():
 
 
 def plugin_source(rate: int) -> str:
-    """Return the source of a dispatcher that misbehaves where so many records come a second."""
+    """Return the source of a dispatcher that misbehaves at this rate of records per second."""
     return PLUGIN_SOURCE.replace("{rate}", str(rate))
 
 
@@ -111,7 +111,7 @@ while True:
 
 
 class Puts(NamedTuple):
-    """What is put in one run: so many messages a second, for so many seconds."""
+    """The puts of one run: messages per second, and seconds."""
 
     rate: int
     seconds: float
@@ -145,8 +145,8 @@ def compare_kinds(scratch: Path, plan: Puts) -> dict[str, Any]:
         burnt: list[float] = []
         for number in range(ROUNDS):
             path = scratch / f"{kind}-{number}"
-            # Whoever comes first changes, as what one leaves to the disk is in the way of the other; the first round
-            # has to say how much there is to burn.
+            # The order alternates, because each run leaves work to the disk that slows the next one; the first round
+            # determines how much to burn.
             if number % 2:
                 beside.append(run_beside_burner(path, burnt[-1], plan)["p99_us"])
             run = run_beside_fault(path.with_name(f"{path.name}-fault"), kind, plan)
@@ -175,7 +175,7 @@ def compare_kinds(scratch: Path, plan: Puts) -> dict[str, Any]:
 
 
 def run_beside_fault(path: Path, kind: str, plan: Puts) -> dict[str, float]:
-    """Put beside the dispatcher that misbehaves."""
+    """Put beside the misbehaving dispatcher."""
     with open_group(path, (*VIEWS, kind)) as store:
         run = run_puts(store, plan, begin_misbehaving(store, kind))
         end_process(store, kind)
@@ -190,7 +190,7 @@ def run_beside_burner(path: Path, share: float, plan: Puts) -> dict[str, float]:
 
 @contextlib.contextmanager
 def open_group(path: Path, dispatchers: tuple[str, ...]) -> Iterator[Store]:
-    """Open a new store whose dispatchers have all been started."""
+    """Open a new store and wait until all its dispatchers have started."""
     with reput.open(path, dispatchers=dispatchers) as store:
         deadline = time.monotonic() + STARTED_WAIT_S
         while any(row.pid is None or row.progress is None for row in store.status().dispatchers):
@@ -201,9 +201,9 @@ def open_group(path: Path, dispatchers: tuple[str, ...]) -> Iterator[Store]:
 
 
 def run_puts(store: Store, plan: Puts, act: Callable[[], None] | None = None) -> dict[str, float]:
-    """Put at a steady rate; return how long puts took once all is warm, and the processor time of the group meanwhile.
+    """Put at a steady rate; return the put times after the warm-up, and the group's processor time meanwhile.
 
-    *act* is called at any moment between two puts, again and again.
+    *act* is called repeatedly, at random moments between two puts.
     """
     put_steadily(store, plan._replace(seconds=WARM_UP_S), act)
     cpu_before = group_cpu_s(store)
@@ -212,7 +212,7 @@ def run_puts(store: Store, plan: Puts, act: Callable[[], None] | None = None) ->
 
 
 def put_steadily(store: Store, plan: Puts, act: Callable[[], None] | None) -> list[float]:
-    """Put as *plan* says, and return how many seconds each put took."""
+    """Put according to *plan*, and return how many seconds each put took."""
     clock, message, moments = time.perf_counter, reput.Message, random.Random(SEED)
     took: list[float] = []
     begin = clock()
@@ -229,14 +229,14 @@ def put_steadily(store: Store, plan: Puts, act: Callable[[], None] | None) -> li
 
 
 def sleep_until(moment: float) -> None:
-    """Sleep until the performance counter shows *moment*, if that is still to come."""
+    """Sleep until the performance counter reaches *moment*."""
     wait = moment - time.perf_counter()
     if wait > 0:
         time.sleep(wait)
 
 
 def group_cpu_s(store: Store) -> float:
-    """Return the processor time of supervisor and dispatchers so far, of those that have ended too."""
+    """Return the processor time of supervisor and dispatchers so far, including ended ones."""
     group = store._engine.group
     assert isinstance(group, ProcessGroup)
     assert group.process is not None
@@ -244,14 +244,14 @@ def group_cpu_s(store: Store) -> float:
     total = processor_time(supervisor, with_children=True)
     for pid in store.pids():
         if pid not in (os.getpid(), supervisor):
-            # It may have ended just now; then it counts with its supervisor's from the next time on.
+            # It may have just ended; from the next call on it is included in its supervisor's time.
             with contextlib.suppress(OSError):
                 total += processor_time(pid)
     return total
 
 
 def begin_misbehaving(store: Store, kind: str) -> Callable[[], None] | None:
-    """Do to the dispatcher what it cannot do itself; return what has to be done again and again."""
+    """Inject the faults that the dispatcher cannot cause itself; return the action to repeat."""
     if kind == "stop":
         send(store, kind, signal.SIGSTOP)
     if kind != "kill":
@@ -268,7 +268,7 @@ def begin_misbehaving(store: Store, kind: str) -> Callable[[], None] | None:
 
 
 def send(store: Store, name: str, number: signal.Signals) -> None:
-    """Send a signal to the process of a dispatcher, if it has one just now."""
+    """Send a signal to the process of a dispatcher, if one runs."""
     group = store._engine.group
     assert isinstance(group, ProcessGroup)
     pid = group.cell(name).pid
@@ -278,7 +278,7 @@ def send(store: Store, name: str, number: signal.Signals) -> None:
 
 
 def end_process(store: Store, name: str) -> None:
-    """Have a dispatcher that would not drain not be waited for."""
+    """End a dispatcher that would not drain, so that no close waits for it."""
     group = store._engine.group
     assert isinstance(group, ProcessGroup)
     group.request("pause", name)
@@ -287,7 +287,7 @@ def end_process(store: Store, name: str) -> None:
 
 @contextlib.contextmanager
 def burning(share: float) -> Iterator[None]:
-    """Have an unrelated program take *share* of one processor; above 1, several programs."""
+    """Run an unrelated program that takes *share* of one processor; above 1, several programs."""
     shares = [min(1.0, share - whole) for whole in range(int(share) + 1)]
     programs = [
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""RocketMQ's own store, as the program `peer` measures it.
+"""RocketMQ's own store, as measured by the program `peer`.
 
 `peer SUB-COMMAND --version V --dir D --log L` prints one JSON object per line: ``measurement`` names the measurement,
 the other fields its parameters and figures. The program is not part of reput; `--peer` names its folder.
@@ -22,7 +22,7 @@ BUILD_TIMEOUT_S = 600.0
 
 
 class PeerFigure(msgspec.Struct, frozen=True):
-    """Where a figure of RocketMQ stands: in *field* of the report whose other fields equal *only*."""
+    """The location of a figure of RocketMQ: in *field* of the report whose other fields equal *only*."""
 
     field: str
     only: dict[str, object]
@@ -84,8 +84,8 @@ class Peer:
 
     Args:
         path: the program, or its folder.
-        directory: where it makes its scratch stores.
-        log: the file that its output and RocketMQ's is appended to.
+        directory: where it creates its scratch stores.
+        log: the file to which its output and RocketMQ's are appended.
     """
 
     def __init__(self, path: Path, versions: Sequence[str], directory: Path, log: Path) -> None:
@@ -95,7 +95,7 @@ class Peer:
         self.log = log
 
     def build(self) -> Iterator[str]:
-        """Build it for each version; drop a version that does not build, and yield a sentence that says why."""
+        """Build it for each version; drop a version that does not build, and yield a sentence with the reason."""
         if not os.access(self.program, os.X_OK):
             yield f"RocketMQ is not measured, the program is missing: path={self.program}"
             self.versions = []

@@ -1,4 +1,4 @@
-"""Commands that are run one at a time, each in processes of its own, with their reports and what disturbed them."""
+"""Commands run one at a time, each in its own processes, with their reports and the disturbing load."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class TimedRun(msgspec.Struct, frozen=True):
-    """What one command did.
+    """The result of one command.
 
     Attributes:
         reports: the JSON objects that it printed, one per line.
         seconds: from its start to its end.
-        other_load_cores: processor time of all other processes meanwhile, in cores. Above 0.1 it distorts the slowest
-            of a thousand, above 0.3 every figure.
+        other_load_cores: processor time of all other processes meanwhile, in cores. Above 0.1 it distorts the 99.9th
+            percentile, above 0.3 every figure.
         failed: why reports are missing; None if none are.
     """
 
@@ -52,12 +52,12 @@ class TimedRun(msgspec.Struct, frozen=True):
 def run_command(
     command: Sequence[str], timeout: float, *, environment: Mapping[str, str] | None = None, errors: Path | None = None
 ) -> TimedRun:
-    """Run *command* to its end, at most *timeout* seconds, and kill the processes that it leaves behind.
+    """Run *command* for at most *timeout* seconds, and kill the processes that it leaves behind.
 
     Dirty pages are written first, so that no command pays for the one before it.
 
     Args:
-        errors: the file that its stderr is appended to; None: discarded.
+        errors: the file to which its stderr is appended; None: discarded.
     """
     os.sync()
     machine, own, begin = machine_seconds(), own_seconds(), time.monotonic()
@@ -86,21 +86,21 @@ def run_command(
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a command that was started in a session of its own."""
+    """Kill the remaining processes of a command's session."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
 
 def last_words(errors: Path, begin: int) -> str:
-    """Return the last lines that were written to *errors* from *begin* on."""
+    """Return the last lines written to *errors* from *begin* on."""
     lines = [line.strip() for line in errors.read_bytes()[begin:].decode("utf-8", "replace").splitlines()]
     said = " / ".join([line for line in lines if line][-ERROR_LINES:])
     return f" said={said!r}" if said else ""
 
 
 def as_json(line: bytes) -> object:
-    """Return the value of one line, None where it is none."""
+    """Return the value of one line, None if it is not JSON."""
     try:
         return json.loads(line)
     except ValueError:
@@ -108,14 +108,14 @@ def as_json(line: bytes) -> object:
 
 
 def own_seconds() -> float:
-    """Return the processor time of this process and of all that it, or they, have waited for."""
+    """Return the processor time of this process and of all its reaped descendants."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(part.ru_utime + part.ru_stime for part in used)
 
 
 def machine_seconds() -> float:
-    """Return the processor time that the machine has spent on anything since its start."""
+    """Return the processor time that the machine has spent on anything since it booted."""
     fields = Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]
-    # The fourth and the fifth are idle, and idle while a disk works.
+    # The fourth and the fifth field are idle time, and idle time while waiting for a disk.
     busy = sum(int(field) for number, field in enumerate(fields) if number not in (3, 4))
     return busy / os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,7 @@
 """How fast messages are put while their views keep up.
 
-"Attached" means: consume queue and index run, each message is a new one with a tag and a key, no view is ever more than
-8 MiB behind, and the time is counted until the last of them has caught up.
+"Attached" means: consume queue and index run, each message is a new one with a tag and a key, no view ever lags more
+than 8 MiB, and the measured time includes catching up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reput.embedded.store import Store
 __all__ = ["measure_append"]
 
 LAG_MAX = 8 << 20
-# How often the lag is looked at, and from where on the producer waits, so that it stays below the bound.
+# How often the lag is checked, and the lag at which the producer waits, so that it stays below the bound.
 LOOK_EVERY = 256
 WAIT_ABOVE = 7 << 20
 VIEWS = ("consume_queue", "index")
@@ -40,8 +40,8 @@ def measure_append(
     """Measure `put`, `put_batch` of *batch*, and the time from put to readable in an open loop.
 
     Args:
-        directory: where a scratch store is made and removed; None: the system's place for such.
-        count: messages of each of the two runs.
+        directory: where a scratch store is created and removed; None: the system's temporary directory.
+        count: messages per run; there are two runs.
     """
     with scratch_directory(directory) as scratch:
         report: dict[str, Any] = {"bench": "append", "machine": machine_facts(scratch), "body_size": body_size}
@@ -57,7 +57,7 @@ def measure_append(
 
 @contextmanager
 def scratch_store(directory: Path, **settings: Any) -> Iterator[Store]:
-    """Open a new store, and remove it in the end: the next run is not to pay for the memory that its pages hold."""
+    """Open a new store, and remove it afterwards, so that the next run does not pay for the memory of its pages."""
     path = directory / "store"
     with reput.open(path, **settings) as store:
         yield store
@@ -65,7 +65,7 @@ def scratch_store(directory: Path, **settings: Any) -> Iterator[Store]:
 
 
 class Lag:
-    """Keeps the views within the bound, and what was seen of it."""
+    """Keeps the lag of the views below the bound, and records it."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -73,7 +73,7 @@ class Lag:
         self.waits = 0
 
     def look(self) -> None:
-        """Wait while a view is too far behind."""
+        """Wait while a view lags too much."""
         appended = self.store.appended
         for view in VIEWS:
             behind = appended - (self.store.progress(view) or 0)
@@ -120,7 +120,7 @@ def put_one_by_one(store: Store, count: int, body: bytes) -> dict[str, Any]:
 
 
 def put_in_batches(store: Store, count: int, body: bytes, batch: int) -> dict[str, Any]:
-    """Put *count* messages, *batch* a call."""
+    """Put *count* messages, *batch* per call."""
     lag = Lag(store)
     message, clock = reput.Message, time.perf_counter
     store.wait_for("consume_queue", store.appended, timeout=60)
@@ -147,10 +147,10 @@ def put_in_batches(store: Store, count: int, body: bytes, batch: int) -> dict[st
 
 
 def put_to_readable(store: Store, rate: int, seconds: float, body: bytes) -> dict[str, Any]:
-    """Put at a fixed rate and take the time from each put's return until its message can be got.
+    """Put at a fixed rate and measure the time from each put's return until its message is readable.
 
-    ``from_call_p50_us`` and the like count from the put's call: a dispatcher that gets the putting thread's processor
-    works before the put returns.
+    ``from_call_p50_us`` and similar figures count from the put's call: a dispatcher that gets the putting thread's
+    processor works before the put returns.
     """
     clock = time.perf_counter
     store.wait_for("consume_queue", store.appended, timeout=60)
@@ -174,7 +174,9 @@ def put_to_readable(store: Store, rate: int, seconds: float, body: bytes) -> dic
         visible.append(readable - returned)
         from_call.append(readable - called)
         if [record.queue_offset for record in found.records] != [result.queue_offset]:
-            raise AssertionError(f"message is not readable after its view has it: queue_offset={result.queue_offset}")
+            raise AssertionError(
+                f"message is not readable although its view includes it: queue_offset={result.queue_offset}"
+            )
     return {
         "rate": rate,
         "count": len(visible),

@@ -1,9 +1,9 @@
-"""How fast messages are consumed in the program that puts them, and what those cost who wait.
+"""How fast messages are consumed in the program that puts them, and the cost of waiting consumers.
 
-Rates are of one consumer that acknowledges each message. From put to received is measured in another task, from the
-return of the put, and told from its call as well, to the return of the consumer's call; the waking, from before the put
-to the call of whoever waited. The first put to a queue is told apart: its wait has the making of the queue's files in
-it.
+Rates are for one consumer that acknowledges each message. "Put to received" is measured in another task, from the
+return (and separately from the call) of the put to the return of the consumer's call; "put to woken" from before the
+put to the call of the waiting pull. The first put to a queue is reported separately, because its wait includes
+creating the queue's files.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["measure_consume"]
 
 PUT_BATCH = 64
-# One message of so many has the tag that is wanted.
+# One in this many messages has the wanted tag.
 WANTED_ONE_IN = 100
 PUTS_PER_S = 1000
 WAITING_QUEUES = 1000
 WAITING_EACH = 10
 HOLD_S = 3600.0
 WAIT_S = 60.0
-# Messages that are due in an hour, while others come due one after the other.
+# Messages that are due in an hour, while others become due one by one.
 DELAYED_WAITING = 100_000
 DELAYED_COUNT = 500
 DELAYED_PER_S = 200
@@ -51,7 +51,7 @@ def measure_consume(
     wake_ups: int = 3000,
     delayed: int = DELAYED_WAITING,
 ) -> dict[str, Any]:
-    """Measure consuming *count* messages, *wake_ups* of whoever waits, and deliveries beside *delayed* others."""
+    """Measure consuming *count* messages, waking waiting pulls *wake_ups* times, and deliveries beside *delayed* others."""
     body = bytes(body_size)
     with scratch_directory(directory) as scratch:
         with reput.open(scratch / "store", dispatchers=["consume_queue"]) as store:
@@ -92,7 +92,7 @@ def measure_consume(
 
 
 def seconds_for(consumer: Consumer, count: int) -> float:
-    """Return how long *count* messages take."""
+    """Return how long consuming *count* messages takes."""
     begin = time.perf_counter()
     for _ in range(count):
         record = consumer.receive(WAIT_S)
@@ -102,9 +102,9 @@ def seconds_for(consumer: Consumer, count: int) -> float:
 
 
 async def put_to_received(store: reput.Store, body: bytes, count: int) -> tuple[list[float], list[float]]:
-    """Return how long each of *count* messages took to another task, at a steady rate of puts.
+    """Return how long each of *count* messages took to reach another task, at a steady rate of puts.
 
-    From the put's return, and from its call: a dispatcher that gets the putting thread's processor works in between.
+    From the put's return, and from its call: a dispatcher on the putting thread's processor works in between.
     """
     called: list[float] = []
     returned: list[float] = []
@@ -135,8 +135,8 @@ def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[f
     """Hold pulls on many queues.
 
     Returns:
-        bytes that each takes; how long the first put of each queue took to wake each of them, for which the queue's
-        files are made; how long *count* further puts took to.
+        bytes per pull; for each pull, how long the first put to its queue took to wake it, including the creation of
+        the queue's files; how long *count* further puts took.
     """
     services = store._engine.services
     services.topics.create_or_update(
@@ -157,7 +157,7 @@ def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[f
         assert services.hold_service.pull(request, HOLD_S, wake) is None
 
     for queue_id in range(WAITING_QUEUES):
-        # What is kept of a queue whether somebody waits for it or not.
+        # State of a queue that exists with or without a waiting pull.
         store.queue_range("held", queue_id)
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
@@ -181,7 +181,7 @@ def held_pulls(store: reput.Store, body: bytes, count: int) -> tuple[int, list[f
 
 
 def delivered_late(store: reput.Store, body: bytes, count: int) -> list[float]:
-    """Return how long after its time each of some delayed messages was received, while *count* others wait."""
+    """Return for each of some delayed messages how late it was received, while *count* others wait."""
     for first in range(0, count, PUT_BATCH):
         waiting = min(PUT_BATCH, count - first)
         store.put_batch([reput.Message("delayed", body, delay_level=2)] * waiting)

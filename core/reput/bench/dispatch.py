@@ -1,10 +1,10 @@
-"""What dispatchers cost the writer, how soon they see what was put, and how soon they are back after a kill.
+"""What dispatchers cost the writer, how soon they see new records, and how soon they are back after a kill.
 
-paused        processor time of the putting thread per put, with 1, 4 and 16 dispatchers attached that are paused
-put_to_readable   open loop: from a put's return until its message can be got, through the consume queue's process
-backstop      puts at random intervals, and how many wake-ups by the back-stop found work: each is a bug
-full_speed    how far the views fall behind puts that nothing holds back, and the memory of their processes then
-restart       from the kill -9 of the consume queue's process, under puts, until it has caught up again
+paused        processor time of the putting thread per put, with 1, 4 and 16 paused dispatchers attached
+put_to_readable   open loop: from a put's return until its message is readable, through the consume queue's process
+backstop      puts at random intervals, and how many back-stop wake-ups found work: each one is a bug
+full_speed    how far the views lag behind unthrottled puts, and the memory of their processes then
+restart       from the kill -9 of the consume queue's process, during puts, until it has caught up again
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PAUSED_COUNTS = (1, 4, 16)
 ROUNDS = 9
 TIMEOUT_S = 60.0
 LOOK_S = 0.005
-# Mean of the random intervals between puts, seconds: readers park and wake at each of these rates.
+# Mean of the random intervals between puts, in seconds; readers park and wake at each of these rates.
 INTERVAL_MEANS = (0.0, 20e-6, 200e-6, 2e-3)
 RESTART_BATCH = 64
 FULL_SPEED_ROUNDS = 10
@@ -75,11 +75,11 @@ def measure_dispatch(
     latency_rate: int = 1_000,
     latency_seconds: float = 10.0,
 ) -> dict[str, Any]:
-    """Measure all of them.
+    """Run all these measurements.
 
     Args:
-        directory: where scratch stores are made and removed; None: the system's place for such.
-        count: puts a round with paused dispatchers; ten times as many are put at full speed.
+        directory: where scratch stores are created and removed; None: the system's temporary directory.
+        count: puts per round with paused dispatchers; ten times as many are put at full speed.
         restarts: kills.
         backstop_puts: puts at random intervals; None: as many as *count*.
     """
@@ -104,7 +104,7 @@ def measure_dispatch(
 
 @contextlib.contextmanager
 def installed(folder: Path, sources: dict[str, str]) -> Iterator[None]:
-    """Install a dispatcher for each name in *sources*, and remove them in the end."""
+    """Install a dispatcher for each name in *sources*, and remove them afterwards."""
     metadata = folder / "reput_bench-1.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: reput_bench\nVersion: 1.0\n")
@@ -120,7 +120,7 @@ def installed(folder: Path, sources: dict[str, str]) -> Iterator[None]:
 
 
 def put_past_paused(scratch: Path, names: list[str], count: int, body: bytes) -> dict[str, Any]:
-    """Put the same into stores with more and more dispatchers that are paused, in turns."""
+    """Put the same into stores with increasing numbers of paused dispatchers, in turns."""
     with contextlib.ExitStack() as opened:
         stores = {
             number: opened.enter_context(reput.open(scratch / f"paused-{number}", dispatchers=names[:number]))
@@ -153,13 +153,13 @@ def put_past_paused(scratch: Path, names: list[str], count: int, body: bytes) ->
 
 
 def group_of(store: Store) -> ProcessGroup:
-    """Return the processes of a store that was opened with some."""
+    """Return the process group of a store in mode "processes"."""
     assert isinstance(store._engine.group, ProcessGroup)
     return store._engine.group
 
 
 def pause(store: Store, name: str) -> None:
-    """Have one dispatcher end, and return when it has."""
+    """Pause one dispatcher, and return when it has stopped."""
     group_of(store).request("pause", name)
     waiting = threading.Event()
     deadline = time.monotonic() + TIMEOUT_S
@@ -189,9 +189,9 @@ def put_at_random(store: Store, count: int, body: bytes) -> dict[str, Any]:
 
 
 def put_at_full_speed(store: Store, count: int, body: bytes) -> dict[str, Any]:
-    """Put without a pause, one by one and in batches; nothing waits for the views, they are only looked at.
+    """Put without a pause, one by one and in batches; the lag of the views is only observed.
 
-    The first backlog, in which dispatchers load numpy, is not counted.
+    The first backlog, during which dispatchers load numpy, is not counted.
     """
     names = [row.name for row in store.status().dispatchers]
     put_and_look(store, names, min(count, WARM_UP_PUTS), FULL_SPEED_BATCH, body)
@@ -203,7 +203,7 @@ def put_at_full_speed(store: Store, count: int, body: bytes) -> dict[str, Any]:
 
 
 def put_and_look(store: Store, names: list[str], count: int, batch: int, body: bytes) -> dict[str, Any]:
-    """Put *count* messages, *batch* a call, and return how far the views called *names* were behind at most."""
+    """Put *count* messages, *batch* per call, and return the largest lag of the views called *names*."""
     lag_highest = dict.fromkeys(names, 0)
     look_every = max(1, FULL_SPEED_LOOK // batch)
     begin = time.perf_counter()
@@ -220,7 +220,7 @@ def put_and_look(store: Store, names: list[str], count: int, batch: int, body: b
 
 
 def kill_under_puts(store: Store, restarts: int, body: bytes) -> dict[str, Any]:
-    """Kill the process of the consume queue again and again, and take the time until all that was put is readable."""
+    """Kill the process of the consume queue repeatedly, and measure the time until all messages are readable."""
     took: list[float] = []
     cpu_ms: list[int] = []
     for _ in range(restarts):

@@ -1,12 +1,12 @@
 """How fast the log becomes rows: decoded in one process, exported to a lake by Spark's workers, and followed.
 
-    decode       commit-log bytes to Arrow record batches, one process, every column; with every CRC compared, and
-                 without
+    decode       commit-log bytes to Arrow record batches, one process, every column; with and without comparing
+                 every CRC
     export       a Delta table partitioned by topic and day, Spark warm, against the same rows through ``df.write``
-    first_commit from nothing to a transaction, Spark's start included, with a class-data archive
-    follow       a dispatcher that finds the whole log as its backlog: its start, and from its first transaction to its
-                 last; then 100 messages a second, how long its micro-batches take, and when messages are in the lake.
-                 The memory is of its JVM, at most
+    first_commit from nothing to a transaction, including Spark's start, with a class-data archive
+    follow       a dispatcher whose backlog is the whole log: its start, and the time from its first transaction to its
+                 last; then 100 messages per second: duration of its micro-batches, and delay of messages into the lake.
+                 The memory is the maximum of its JVM
 
 MB are 10^6 bytes of the log.
 """
@@ -61,9 +61,9 @@ def measure_export(
     """Measure decode and export of a log of *size* bytes with bodies of *body_size*.
 
     Args:
-        directory: where a scratch store is made and removed; None: the system's place for such.
-        with_spark: measure what needs Spark, too.
-        trickle_seconds: how long messages come one by one.
+        directory: where a scratch store is created and removed; None: the system's temporary directory.
+        with_spark: also run the measurements that need Spark.
+        trickle_seconds: how long single messages are put.
     """
     with scratch_directory(directory) as scratch:
         store = scratch / "store"
@@ -84,9 +84,9 @@ def measure_export(
 
 
 def fill_log(directory: Path, size: int, body_size: int) -> int:
-    """Write a log of at least *size* bytes without any view; return how many records it has.
+    """Write a log of at least *size* bytes without any view; return its number of records.
 
-    Half of each body cannot be compressed. Store times are those of the writing, so there is one day.
+    Half of each body is incompressible. Store times are the real ones, so all records are of one day.
     """
     source = random.Random(1)
     filler = b"a body of which half repeats itself. " * (body_size // 36 + 1)
@@ -112,12 +112,12 @@ def fill_log(directory: Path, size: int, body_size: int) -> int:
 
 
 def rate(byte_count: int, seconds: float) -> float:
-    """Return MB a second."""
+    """Return MB per second."""
     return round(byte_count / seconds / 1e6, 1)
 
 
 def decode(store: Path) -> dict[str, Any]:
-    """Decode the whole log a few times, with every CRC compared and without, in turns.
+    """Decode the whole log a few times, with and without comparing every CRC, in turns.
 
     The first time only warms the page cache.
     """
@@ -139,7 +139,7 @@ def decode(store: Path) -> dict[str, Any]:
 
 
 def first_commit(store: Path, scratch: Path) -> dict[str, Any]:
-    """Measure exports that start Spark: of the whole log, which leaves a class-data archive, then of a little."""
+    """Measure exports that start Spark: of the whole log, which leaves a class-data archive, then of an addition."""
     export = find_export(DELTA)
     whole = export(store, scratch / "cold-whole")
     little = export(store, scratch / "cold-little", until=LogTable(store).next_record(1 << 20, whole.until))
@@ -153,7 +153,7 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
     from pyspark.sql import SparkSession, functions
 
     conf = SparkConf().setAppName("reput bench export").setAll(list(SPARK.items()))
-    # Workers are to have this Python, whatever is first on the path.
+    # Workers must use this Python, whatever is first on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     gateway = launch_gateway(conf, quiet)  # type: ignore[no-untyped-call]
@@ -187,7 +187,7 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
 
 
 def follow(store: Path, scratch: Path, body_size: int, trickle_seconds: int) -> dict[str, Any]:
-    """Measure a dispatcher that finds the whole log as its backlog, and then gets messages one by one."""
+    """Measure a dispatcher whose backlog is the whole log, and which then gets messages one by one."""
     configuration = scratch / "follow.toml"
     lake = scratch / "followed"
     configuration.write_text(
@@ -218,7 +218,7 @@ def follow(store: Path, scratch: Path, body_size: int, trickle_seconds: int) -> 
 
 
 def trickle(store: Any, body_size: int, seconds: int) -> list[tuple[int, int]]:
-    """Put messages at an even pace; return when each was stored, in ms, and where it ends in the log."""
+    """Put messages at a steady rate; return when each was stored, in ms, and where it ends in the log."""
     body = bytes(body_size)
     begin = time.monotonic()
     stored = []
@@ -230,7 +230,7 @@ def trickle(store: Any, body_size: int, seconds: int) -> list[tuple[int, int]]:
 
 
 def delays(stored: list[tuple[int, int]], commits: list[tuple[int, int]]) -> list[float]:
-    """Return for each message how many seconds after its storing the lake had it."""
+    """Return for each message the seconds between its storing and its commit to the lake."""
     waiting = iter(stored)
     found: list[float] = []
     message = next(waiting, None)
@@ -242,12 +242,12 @@ def delays(stored: list[tuple[int, int]], commits: list[tuple[int, int]]) -> lis
 
 
 def jvm_memory(store: Any) -> int | None:
-    """Return the most resident memory that the dispatcher's JVM had so far, None if it has none in this machine."""
+    """Return the peak resident memory of the dispatcher's JVM, None if it runs no JVM on this machine."""
     (row,) = (row for row in store.status().dispatchers if row.name == DISPATCHER)
     waiting = [row.pid]
     while waiting:
         process = Path(f"/proc/{waiting.pop()}")
-        # A process or a thread may end before it is read; it has nothing below it then.
+        # A process or a thread may end before it is read; then nothing below it counts.
         with contextlib.suppress(OSError):
             status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
             if status["Name"].strip() == "java" and "VmHWM" in status:

@@ -1,6 +1,6 @@
-"""What each measurement of `reput bench` is about: its figures, their units, and what is asked of them.
+"""The figures of each measurement of `reput bench`, with their units and goals.
 
-A goal is a bound of its own, or a multiple of what RocketMQ's store does on the same machine in the same run, by the
+A goal is an absolute bound, or a multiple of the figure of RocketMQ's store on the same machine in the same run, of the
 better of its versions (`benchmarks/beside.py`). Goals are what reput sets itself; no test depends on them.
 """
 
@@ -20,14 +20,14 @@ class Figure(msgspec.Struct, frozen=True):
     """One figure of a report.
 
     Attributes:
-        what: for people, what was measured.
-        path: names that lead to it in the report, with dots between; a number picks an item of a list, -1 the last.
+        what: the measured quantity, for display.
+        path: names that lead to it in the report, separated by dots; a number picks an item of a list, -1 the last.
         scale: the figure is shown divided by this, in *unit*.
-        bound, goal: what is asked, in *unit*; None: nothing.
-        peer: name of RocketMQ's measurement of the same, in `benchmarks/rocketmq_peer.py`.
-        multiple: what is asked, as a multiple of RocketMQ's figure.
-        peer_version: of RocketMQ that the multiple is of; None: of the better one.
-        only: the options that the goal is for, where it is not for all: numbers by their path in the report.
+        bound, goal: the goal, in *unit*; None: no goal.
+        peer: name of RocketMQ's corresponding measurement, in `benchmarks/rocketmq_peer.py`.
+        multiple: the goal as a multiple of RocketMQ's figure.
+        peer_version: version of RocketMQ for *multiple*; None: the better one.
+        only: the options that the goal applies to, if not all: numbers by their path in the report.
     """
 
     what: str
@@ -42,16 +42,16 @@ class Figure(msgspec.Struct, frozen=True):
     only: dict[str, float] = {}
 
     def of(self, report: Mapping[str, Any]) -> float | None:
-        """Return the figure in *unit*, None where the report has none."""
+        """Return the figure in *unit*, None if the report does not have it."""
         found = look_up(report, self.path)
         return None if found is None else found / self.scale
 
     def is_for(self, report: Mapping[str, Any]) -> bool:
-        """Whether *report* was made with the options that this figure is about."""
+        """Whether *report* was made with the options that this figure applies to."""
         return all(look_up(report, path) == value for path, value in self.only.items())
 
     def asked(self) -> str:
-        """Return what is asked, for people; nothing where nothing is."""
+        """Return the goal as text, empty without one."""
         sign = "≥" if self.bound == "at least" else "≤"
         parts = [f"{sign} {shown(self.goal)}"] if self.goal is not None else []
         if self.multiple is not None:
@@ -59,7 +59,7 @@ class Figure(msgspec.Struct, frozen=True):
         return ", ".join(parts)
 
     def kept(self, figure: float | None) -> bool | None:
-        """Whether *figure* keeps the goal; None where there is no goal, or none that can be told by itself."""
+        """Whether *figure* meets the goal; None without a goal, or if it depends on RocketMQ's figure."""
         if figure is None or self.goal is None:
             return None
         return figure >= self.goal if self.bound == "at least" else figure <= self.goal
@@ -193,7 +193,7 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
 
 
 def look_up(report: Mapping[str, Any], path: str) -> float | None:
-    """Return the number at *path* of a report, None where it has none."""
+    """Return the number at *path* of a report, None if there is none."""
     at: Any = report
     for name in path.split("."):
         if isinstance(at, Mapping) and name in at:
@@ -208,7 +208,7 @@ def look_up(report: Mapping[str, Any], path: str) -> float | None:
 def figures_of(
     report: Mapping[str, Any], figures: Mapping[str, tuple[Figure, ...]] = FIGURES
 ) -> Iterator[tuple[Figure, float]]:
-    """Yield the figures that *report* has, each path once: the first of *figures* that is for the report's options."""
+    """Yield the figures of *report*, each path once: the first of *figures* that applies to the report's options."""
     seen: set[str] = set()
     for figure in figures[report["bench"]]:
         found = figure.of(report)
@@ -218,7 +218,7 @@ def figures_of(
 
 
 def figure_rows(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each figure of *report*: what, figure, unit, asked, and whether it is kept, all for people."""
+    """Yield a row of text for each figure of *report*: what, figure, unit, asked, and whether the goal is met."""
     for figure, found in figures_of(report):
         yield {
             "what": figure.what,
@@ -230,12 +230,12 @@ def figure_rows(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def yes_or_no(kept: bool | None) -> str:
-    """Return whether a goal was kept, for people; nothing where none can be told."""
+    """Return whether a goal was met as text; empty if that is undecided."""
     return {True: "yes", False: "NO", None: ""}[kept]
 
 
 def shown(number: float | None) -> str:
-    """Return a figure for people: three digits that say something, thousands apart."""
+    """Return a figure as text: three significant digits, with thousands separators."""
     if number is None:
         return ""
     if abs(number) >= 100 or number == int(number):

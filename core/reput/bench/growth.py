@@ -1,17 +1,17 @@
-"""What grows with a store, and what does not: each cost at several sizes, beside the law that it is held to.
+"""How costs grow with the size of a store: each cost at several sizes, compared with the law that it must obey.
 
-Stores of several sizes are open at a time and take turns; a ratio is the median of the rounds' ratios.
+Stores of several sizes are open at the same time and take turns; a ratio is the median of the rounds' ratios.
 
-topics     each with a queue of its own: put, get, open, close, `reput status` and `reput topic list` beside the program
-groups     that wait for the next message of one queue: put, close, status
+topics     each with its own queue: put, get, open, close, `reput status` and `reput topic list` beside the program
+groups     waiting for the next message of one queue: put, close, status
 delayed    messages that are due in two hours: put, get, open, close, status
-chain      messages of one key: put, open, close, and queries for the newest and the oldest 32 of them
+chain      messages with one key: put, open, close, and queries for the newest and the oldest 32 of them
 
-A *flat* cost may be so many times as high in the largest store as in the smallest. A *linear* one may grow so many
-times as much as the store does, from the last size but one to the last.
+A *flat* cost may be at most a certain multiple as high in the largest store as in the smallest. A *linear* cost may
+grow at most by a certain multiple of the store's growth, from the second-largest size to the largest.
 
-Puts, gets and queries are processor time of the calling thread; commands are processor time of their process, its start
-included; open and close are what the caller waits.
+Puts, gets and queries are measured as processor time of the calling thread; commands as processor time of their
+process, including its start; open and close as the caller's waiting time.
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ QUERY_COUNT = 32
 QUERIES = 2
 WARM_UP_ROUNDS = 1
 MS_FROM_US = 10_000
-# The last of the usual levels: two hours.
+# The last of the default levels: two hours.
 DELAY_LEVEL = 18
 WAIT_S = 600.0
-# Puts that wake each waiting group take long to follow up.
+# It takes long to wait for all groups that a put wakes.
 CALLS_WITH_GROUPS = 4
-# Calls are short, and a busy machine is fast and slow by turns: they have so many turns a round.
+# Calls are short, and the speed of a busy machine varies: they have this many turns per round.
 CALL_TURNS = 6
-# The index knows the store time to the second.
+# The index stores times in whole seconds.
 INDEX_TIME_S = 1.1
 GROWTH_COLUMNS = ("grows", "what", "sizes", "costs", "unit", "ratio", "law", "kept")
 
 
 class Law(msgspec.Struct, frozen=True):
-    """What a cost may be: *times* as high, or, if it is linear, *times* as much as what grows."""
+    """The law for a cost: at most *times* as high, or if linear, at most *times* the growth in size."""
 
     times: float
     is_linear: bool = False
 
     def text(self) -> str:
-        """Return the law for people."""
+        """Return the law as text."""
         return f"{'linear' if self.is_linear else 'flat'}, ≤ {self.times:g}"
 
     def places(self, count: int) -> tuple[int, int]:
@@ -81,12 +81,12 @@ class Law(msgspec.Struct, frozen=True):
         return (max(count - 2, 0) if self.is_linear else 0), count - 1
 
     def is_kept(self, ratio: float, few: int, many: int) -> bool:
-        """Whether costs of two sizes with this *ratio* keep it."""
+        """Whether costs of two sizes with this *ratio* obey the law."""
         return ratio <= self.times * (many / few if self.is_linear else 1.0)
 
 
 FLAT = Law(1.2)
-# Of what has a process in it, or comes after much other work that has emptied the caches: it varies more.
+# For costs that include a process or follow work that has emptied the caches: they vary more.
 FLAT_ROUGHLY = Law(1.5)
 LINEAR = Law(1.2, is_linear=True)
 LAWS: dict[str, dict[str, Law]] = {
@@ -109,25 +109,25 @@ LAWS: dict[str, dict[str, Law]] = {
     },
 }
 
-# Of each, the smaller sizes, the usual largest one, and that of --full.
+# Per kind: the smaller sizes, the default largest one, and that of --full.
 SIZES = {
     "topics": ((10, 1000), 1000, 20_000),
     "groups": ((10, 100), 500, 5000),
     "delayed": ((10, 1000), 50_000, 1_000_000),
-    # The smallest has as many as are asked for.
+    # Even the smallest has as many messages as a query requests.
     "chain": ((100, 1000), 50_000, 500_000),
 }
 assert SIZES.keys() == LAWS.keys()
 
 
 def sizes_up_to(full: bool, only: Sequence[str] = (), **largest: int | None) -> dict[str, list[int]]:
-    """Return the sizes to measure by what grows, up to the *largest* of each, else the usual one or that of *full*.
+    """Return the sizes to measure per kind, up to *largest* of each, else the default one or that of *full*.
 
     Raises:
-        ConfigError: there is nothing that is called as one of *only*.
+        ConfigError: *only* has an unknown kind.
     """
     if unknown := [grows for grows in only if grows not in SIZES]:
-        raise ConfigError(f"no such part: only={unknown[0]!r} known={','.join(SIZES)}", "Name one of the known ones.")
+        raise ConfigError(f"unknown part: only={unknown[0]!r} known={','.join(SIZES)}", "Name one of the known ones.")
     found = {}
     for grows in only or SIZES:
         smaller, usual, fullest = SIZES[grows]
@@ -146,10 +146,10 @@ def measure_growth(
     """Measure the stores of each kind.
 
     Args:
-        directory: where scratch stores are made and removed; None: the system's place for such.
-        sizes: by what grows, ascending sizes; what is not named is left out.
+        directory: where scratch stores are created and removed; None: the system's temporary directory.
+        sizes: ascending sizes per kind; other kinds are skipped.
         rounds: turns of each store.
-        calls: puts, and gets, a turn, of which a round has several.
+        calls: puts, and gets, per turn, of which a round has several.
     """
     rows: list[dict[str, Any]] = []
     with scratch_directory(directory) as scratch:
@@ -172,7 +172,7 @@ def compare(path: Path, grows: str, sizes: Sequence[int], rounds: int, calls: in
         for side in sides:
             opened.callback(side.end)
             side.begin()
-        # What an opening leaves cold is not what a put costs: openings come last.
+        # Openings come last: the cold caches after an opening would distort the cost of puts.
         for step, turns in ((Side.call, rounds * CALL_TURNS), (Side.ask, rounds), (Side.open_again, rounds)):
             for turn in range(WARM_UP_ROUNDS + turns):
                 order = sides if turn % 2 else sides[::-1]
@@ -185,7 +185,7 @@ def compare(path: Path, grows: str, sizes: Sequence[int], rounds: int, calls: in
 
 
 def row_of(grows: str, what: str, sizes: Sequence[int], rounds: list[list[float]]) -> dict[str, Any]:
-    """Return one cost at each of *sizes*, in microseconds, and whether it keeps its law."""
+    """Return one cost at each of *sizes*, in microseconds, and whether it obeys its law."""
     law = LAWS[grows][what]
     few, many = law.places(len(sizes))
     ratio = statistics.median(row[many] / row[few] for row in rounds)
@@ -202,7 +202,7 @@ def row_of(grows: str, what: str, sizes: Sequence[int], rounds: list[list[float]
 
 
 def growth_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a report for people, under `GROWTH_COLUMNS`."""
+    """Return the rows of a report as text, under `GROWTH_COLUMNS`."""
     return [row_for_people(row) for row in report["rows"]]
 
 
@@ -221,7 +221,7 @@ def row_for_people(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Side:
-    """One store of a size, and what its calls cost."""
+    """One store of one size, and the cost of calls to it."""
 
     def __init__(self, path: Path, grows: str, size: int, calls: int) -> None:
         self.path = path
@@ -238,12 +238,12 @@ class Side:
 
     @property
     def opened(self) -> Store:
-        """The store, which is open."""
+        """The open store."""
         assert self.store is not None
         return self.store
 
     def begin(self) -> None:
-        """Make the store, as large as it is to be."""
+        """Create the store in its full size."""
         self.path.parent.mkdir(exist_ok=True)
         self.store = reput.open(self.path)
         [first] = self.store.put_batch([self.message(self.topics[0])])
@@ -251,7 +251,7 @@ class Side:
             self.settle()
             self.oldest = self.store.get(self.topics[0], 0, first.queue_offset, 1).records[0].store_timestamp
             time.sleep(INDEX_TIME_S)
-        # Each topic has what a get can ask for.
+        # Each topic has a message for a get.
         self.put_all(self.message(topic) for topic in self.topics)
         self.put_all(self.message(self.topics[0]) for _ in range(self.chain))
         self.put_all(reput.Message(TOPIC, BODY, delay_level=DELAY_LEVEL) for _ in range(self.delayed))
@@ -267,7 +267,7 @@ class Side:
         return reput.Message(topic, BODY, keys=self.keys, queue_id=0)
 
     def settle(self) -> None:
-        """Have everything readable, and the groups wait."""
+        """Wait until everything is readable and the groups wait."""
         for view in VIEWS:
             self.opened.wait_for(view, self.opened.appended, WAIT_S)
         if self.groups:
@@ -279,7 +279,7 @@ class Side:
             self.store.close()
 
     def call(self, wanted: Iterable[str]) -> dict[str, float]:
-        """Return what each of *wanted* that is a call of a thread costs, in seconds."""
+        """Return the cost of each of *wanted* that is a call of a thread, in seconds."""
         steps: dict[str, Callable[[], float]] = {
             "put": self.put,
             "get": self.get,
@@ -289,17 +289,17 @@ class Side:
         return {what: step() for what, step in steps.items() if what in wanted}
 
     def ask(self, wanted: Iterable[str]) -> dict[str, float]:
-        """Return what each of *wanted* that is a command costs, in seconds."""
+        """Return the cost of each of *wanted* that is a command, in seconds."""
         commands = {"status": ("status",), "topic list": ("topic", "list")}
         return {what: self.command(*verb) for what, verb in commands.items() if what in wanted}
 
     def open_again(self, wanted: Iterable[str]) -> dict[str, float]:
-        """Close the store and open it; return what each of *wanted* of this costs, in seconds."""
+        """Close and open the store; return the cost of each of *wanted* among these, in seconds."""
         costs = {"close": self.close(), "open": self.open()}
         return {what: cost for what, cost in costs.items() if what in wanted}
 
     def put(self) -> float:
-        """Return the processor time of a put to a topic at random."""
+        """Return the processor time of a put to a random topic."""
         messages = [self.message(self.choose.choice(self.topics)) for _ in range(self.calls)]
         taken = []
         put = self.opened.put
@@ -313,7 +313,7 @@ class Side:
         return statistics.median(taken)
 
     def get(self) -> float:
-        """Return the processor time of a get of one message; each queue was looked at since the last put."""
+        """Return the processor time of a get of one message; each queue was read since the last put."""
         wanted = [self.choose.choice(self.topics) for _ in range(self.calls)]
         get = self.opened.get
         taken = []
@@ -324,11 +324,11 @@ class Side:
             found = get(topic, 0, 0, 1)
             taken.append(time.thread_time() - begin)
             if len(found.records) != 1:
-                raise AssertionError(f"a message is not there: topic={topic}")
+                raise AssertionError(f"a message is missing: topic={topic}")
         return statistics.median(taken)
 
     def query(self, end: int) -> float:
-        """Return the processor time of a query for the newest messages of the key that were stored up to *end*."""
+        """Return the processor time of a query for the key's newest messages that were stored up to *end*."""
         self.opened.wait_for("index", self.opened.appended, WAIT_S)
         taken = []
         for _ in range(QUERIES):
@@ -336,11 +336,11 @@ class Side:
             found = self.opened.query(self.topics[0], KEY, QUERY_COUNT, end=end)
             taken.append(time.thread_time() - begin)
             if not found:
-                raise AssertionError(f"a message is not there: key={KEY}")
+                raise AssertionError(f"a message is missing: key={KEY}")
         return statistics.median(taken)
 
     def command(self, *verb: str) -> float:
-        """Return the processor time of a command about this store, while this program has it open."""
+        """Return the processor time of a command on this store, while this program has it open."""
         arguments = [*REPUT, *verb, str(self.path)]
         program = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, env=user_environment())
         _, status, usage = os.wait4(program.pid, 0)
@@ -357,17 +357,17 @@ class Side:
         return time.perf_counter() - begin
 
     def open(self) -> float:
-        """Return how long an opening takes; have everything as before."""
+        """Return how long an opening takes; restore the waiting groups."""
         begin = time.perf_counter()
         self.store = reput.open(self.path)
         taken = time.perf_counter() - begin
         self.settle()
         return taken
 
-    # Groups that wait.
+    # Waiting groups.
 
     def hold(self) -> None:
-        """Let each group wait for the next message of the first topic."""
+        """Make each group wait for the next message of the first topic."""
         services = self.opened._engine.services
         topic = self.topics[0]
         services.topics.create_or_update(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
@@ -381,7 +381,7 @@ class Side:
                 raise AssertionError(f"a group does not wait: group={number} queue_offset={queue_offset}")
 
     def follow_up(self) -> None:
-        """Wait until each group is woken, and let all wait for the next message."""
+        """Wait until each group is woken, and make all wait for the next message."""
         for _ in range(self.groups):
             if not self.woken.acquire(timeout=WAIT_S):
                 raise AssertionError(f"a waiting group was not woken: groups={self.groups}")

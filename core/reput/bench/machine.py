@@ -1,4 +1,4 @@
-"""What machine a measurement ran on, and what else it was doing."""
+"""The machine of a measurement, and its other load."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
 
 
 def processor_time(pid: int, *, with_children: bool = False) -> float:
-    """Return the processor time of a process in seconds; *with_children*: and of those that it has waited for.
+    """Return the processor time of a process in seconds; *with_children*: plus that of its reaped children.
 
     Raises:
         OSError: there is no such process.
@@ -76,7 +76,7 @@ def processor_time(pid: int, *, with_children: bool = False) -> float:
 def group_memory(pids: list[int]) -> dict[str, int]:
     """Return the anonymous resident memory of *pids* and their shared memory, counted once, in bytes.
 
-    Shared memory is the largest share of any of them: all of them map the same.
+    The shared memory is the largest share of any of them, since all map the same.
     """
     anonymous = shared = 0
     for pid in pids:
@@ -86,7 +86,7 @@ def group_memory(pids: list[int]) -> dict[str, int]:
             )
         except OSError:
             continue
-        # A process that has ended and still waits for its parent has no memory, and no lines about it.
+        # A zombie has no memory and lacks these lines.
         if "RssAnon" not in fields:
             continue
         anonymous += int(fields["RssAnon"].split()[0]) * 1024
@@ -95,6 +95,6 @@ def group_memory(pids: list[int]) -> dict[str, int]:
 
 
 def machine_text(machine: Mapping[str, Any]) -> str:
-    """Return the machine that something was measured on."""
+    """Return the machine of a measurement as text."""
     processor = f"{machine['processor']}, {machine['cores']} cores"
     return f"{processor}, Python {machine['python']}, {machine['file_system']}, reput {machine['reput']}"

@@ -1,12 +1,12 @@
-"""How soon a store can be used, from the command on; and how fast its log is checked.
+"""How soon a store is usable after the start of a command, and how fast its log is checked.
 
-Each opening is a process of its own, as a user's program is one: from before it is started until it has opened the
-store, read the last message of each queue through the views, and put one. The log has its usual number of segments for
-its size (four, as the store that RocketMQ is measured with), and lies in the page cache.
+Each opening runs in its own process, like a user's program: from before its start until it has opened the store, read
+the last message of each queue through the views, and put one. The log has its default number of segments for its size
+(four, like the store that RocketMQ is measured with), and is in the page cache.
 
 clean    after the store was closed
-killed   after `kill -9` of the process, with the last snapshot of the queues' offsets taken away: so every record of
-         the log is checked whole, as after a kill in the first seconds of a store that was filled fast
+killed   after `kill -9` of the process, with the last snapshot of the queues' offsets removed, so that every record of
+         the log is fully checked, as after a kill in the first seconds of a store that was filled fast
 check    `reput check STORE` as a command, of the log with its views, and of the log alone
 """
 
@@ -35,7 +35,7 @@ QUEUES = 4
 BATCH = 64
 VIEWS = ("consume_queue", "index")
 LOG_SETTING = "mapped_file_size_commit_log"
-# What a put of this benchmark takes in the log besides its body is below this.
+# An upper bound for a record's size without its body, for the puts of this benchmark.
 RECORD_MORE = 256
 WAIT_S = 300.0
 MILLISECONDS = 1e3
@@ -47,15 +47,15 @@ def measure_open(
     """Measure openings after a close and after a kill, and checks, of a log of *size* bytes.
 
     Args:
-        directory: where a scratch store is made and removed; None: the system's place for such.
-        rounds: openings of each kind, in turns, and checks; what is reported is the median, of openings also the least
-            and the most.
+        directory: where a scratch store is created and removed; None: the system's temporary directory.
+        rounds: openings of each kind, in turns, and checks; the report has the median, for openings also minimum and
+            maximum.
     """
     with scratch_directory(directory) as scratch:
         store = scratch / "store"
         count = fill(store, size, body_size)
         log_bytes = sum(segment.stat().st_size for segment in (store / "commitlog").iterdir())
-        # Once unmeasured: the first start of a program may have to compile it.
+        # One unmeasured run: the first start of a program may have to compile it.
         open_once(store)
         clean: list[dict[str, float]] = []
         killed: list[dict[str, float]] = []
@@ -83,7 +83,7 @@ def measure_open(
 
 
 def fill(path: Path, size: int, body_size: int) -> int:
-    """Write a log of about *size* bytes, let its views be built, and close it; return how many messages that were."""
+    """Write a log of about *size* bytes, let its views be built, and close it; return the number of messages."""
     count = 0
     body = bytes(body_size)
     segment = max(size // SEGMENTS, (body_size + RECORD_MORE) * BATCH)
@@ -103,10 +103,10 @@ def fill(path: Path, size: int, body_size: int) -> int:
 
 
 def open_once(store: Path, *, kill: bool = False) -> dict[str, float]:
-    """Run the program on *store* and return the milliseconds from its start until each of its steps.
+    """Run the program on *store* and return the milliseconds from its start to each of its steps.
 
     Args:
-        kill: it is killed when it can use the store; otherwise it closes it.
+        kill: kill it once it can use the store; otherwise it closes the store.
     """
     begin = time.monotonic()
     program = subprocess.Popen(
@@ -114,7 +114,7 @@ def open_once(store: Path, *, kill: bool = False) -> dict[str, float]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=user_environment(),
-        # What the group has to say of its owner's death is no news.
+        # The group's log lines about its owner's death are expected.
         stderr=subprocess.DEVNULL if kill else None,
     )
     assert program.stdin is not None
@@ -135,7 +135,7 @@ def open_once(store: Path, *, kill: bool = False) -> dict[str, float]:
 
 
 def openings(found: list[dict[str, float]]) -> dict[str, Any]:
-    """Return the medians of the steps, and how far the whole varied, in ms."""
+    """Return the medians of the steps, and the range of the total, in ms."""
     whole = [steps["usable"] for steps in found]
     return {
         "usable_ms": round(statistics.median(whole), 1),
@@ -148,7 +148,7 @@ def openings(found: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def check(store: Path) -> float:
-    """Run `reput check` and return MB of the log a second, the start of the process included."""
+    """Run `reput check` and return MB of the log per second, including the start of the process."""
     begin = time.monotonic()
     done = subprocess.run(
         [*REPUT, "check", str(store), "--format", "json"],
@@ -160,5 +160,5 @@ def check(store: Path) -> float:
     seconds = time.monotonic() - begin
     report = json.loads(done.stdout)
     if not report["ok"]:
-        raise AssertionError(f"the store is not sound: store={store} report={report}")
+        raise AssertionError(f"the store failed its check: store={store} report={report}")
     return int(report["bytes"]) / 1e6 / seconds

@@ -1,8 +1,8 @@
-"""How fast messages are read back, all of it from the page cache.
+"""How fast messages are read back from the page cache.
 
-in order   32 at a time; of each record the body is taken, as a consumer does
-at random  one at a time, by its queue offset: from the call until the result is there, its record not yet looked at
-by key     one at a time: until the record is decoded, whose key has to be compared
+in order   32 at a time; the body of each record is accessed, as a consumer does
+at random  one at a time, by queue offset: from the call to its return, without accessing the record
+by key     one at a time: until the record is decoded, whose key must be compared
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast consume queue and index are built from a log again, side by side, each in a process of its own."""
+"""How fast consume queue and index are rebuilt from a log, side by side, each in its own process."""
 
 from __future__ import annotations
 

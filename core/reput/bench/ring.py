@@ -1,7 +1,7 @@
-"""How fast frames go through the ring: to one reader process, past many, and to one that sleeps.
+"""How fast frames pass through the ring: to one reader process, to many, and to a sleeping one.
 
-The writer's figures are its thread's own processor time, so that they say what publishing costs, whatever else the
-machine is doing. Readers are processes of their own, started as a supervisor starts, by exec with the descriptors.
+The writer's figures are the processor time of its thread, so that they show the cost of publishing regardless of other
+load. Readers run in their own processes, started like a supervisor, by exec with the descriptors.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def measure_ring(*, requests: int = 4_000_000, rounds: int = 40, wake_ups: int =
     """Measure the ring between real processes.
 
     Args:
-        requests: of the throughput to one reader.
+        requests: number of requests for the throughput to one reader.
         rounds: how often each number of readers is measured, in turns.
-        wake_ups: frames published to a reader that sleeps.
+        wake_ups: frames published to a sleeping reader.
     """
     return {
         "bench": "ring",
@@ -59,7 +59,7 @@ def open_ring(slot_count: int, capacity: int = 8 << 20) -> tuple[RingMemory, Rin
 
 @contextmanager
 def readers(role: str, memory: RingMemory, slots: range) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run a process of *role* for each of *slots*, until the block is left."""
+    """Run a process of *role* for each of *slots*, until the end of the block."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", __name__, role, json.dumps(memory.descriptors), str(slot)],
@@ -90,7 +90,7 @@ def wait_until_attached(memory: RingMemory, slot: int, process: subprocess.Popen
 
 
 def make_columns(request_count: int) -> DispatchColumns:
-    """Return the requests of one `put_batch`: one queue, a unique key and a key each."""
+    """Return the requests of one `put_batch`: one queue, with a unique key and a key each."""
     text = b"7F0000010000071C39D08F5A2B3C0000" + b"order-000017"
     rows = b"".join(
         ROW.pack(1024 * number, number, 0, 1_700_000_000_000, 0, 1024, 0, 0, len(text), 32, 12, -1, -1)
@@ -100,9 +100,10 @@ def make_columns(request_count: int) -> DispatchColumns:
 
 
 def measure_throughput(requests: int) -> dict[str, Any]:
-    """Encode, publish, read and decode frames of 64 requests; nothing is lost, because the writer waits for its reader.
+    """Encode, publish, read and decode frames of 64 requests; no frame is lost, because the writer waits for its
+    reader.
 
-    A bound of half the ring keeps the reader from being lapped, which a store does not do: it would catch up.
+    A bound of half the ring keeps the reader from being lapped; in a real store a lapped reader would catch up.
     """
     memory, writer = open_ring(1)
     waiter = ProgressWaiter(memory)
@@ -137,8 +138,8 @@ def measure_throughput(requests: int) -> dict[str, Any]:
 def measure_publishing(rounds: int) -> dict[str, Any]:
     """Measure the writer's processor time per frame, with readers in different states, in turns.
 
-    Running readers read without ever parking; a paused one is attached and does not read, a stopped one was stopped
-    while it was parked, so that its flag stands. What is compared ran within the same seconds.
+    Running readers never park; a paused reader is attached but does not read; a stopped one was stopped while parked,
+    so that its parked flag is set. Compared runs take place within the same seconds.
     """
     memory, writer = open_ring(READERS_MAX)
     cost: dict[str, list[float]] = {name: [] for name in ("alone", "running_1", "running_16", "paused_16", "parked_16")}
@@ -182,11 +183,10 @@ def ratio(values: list[float], others: list[float]) -> float:
 
 
 def measure_wake_ups(wake_ups: int) -> dict[str, Any]:
-    """Publish to a reader that sleeps, about a thousand frames a second, at random intervals.
+    """Publish to a sleeping reader, about a thousand frames per second, at random intervals.
 
-    ``to_reader``: from before `publish` until the frame is in the reader's hands. ``to_owner``: until the owner, which
-    sleeps as well, knows of the progress that the reader then publishes. ``publish_and_wake_ns`` is processor time of
-    the writer.
+    ``to_reader``: from before `publish` until the reader has the frame. ``to_owner``: until the owner, which also
+    sleeps, sees the progress that the reader then publishes. ``publish_and_wake_ns`` is processor time of the writer.
     """
     memory, writer = open_ring(1)
     waiter = ProgressWaiter(memory)
@@ -230,7 +230,7 @@ def read_counting(reader: RingReader, memory: RingMemory, slot: int) -> None:
 
 
 def read_running(reader: RingReader, memory: RingMemory, slot: int) -> None:
-    """Take all frames and never park."""
+    """Read all frames and never park."""
     memory.open_cell(slot).set_progress(0, None)
     while True:
         try:
@@ -240,7 +240,7 @@ def read_running(reader: RingReader, memory: RingMemory, slot: int) -> None:
 
 
 def read_parking(reader: RingReader, memory: RingMemory, slot: int) -> None:
-    """Take all frames, say when and up to where, and park."""
+    """Read all frames, report when and up to where, and park."""
     cell = memory.open_cell(slot)
     cell.set_progress(0, None)
     while True:
@@ -259,7 +259,7 @@ ROLES = {"counting": read_counting, "running": read_running, "parking": read_par
 
 
 def main(role: str, descriptors: str, slot: int) -> None:
-    """Be a reader of the benchmark, until it is killed or the ring is closed."""
+    """Run a reader of the benchmark until it is killed or the ring is closed."""
     memory = RingMemory.from_descriptors(json.loads(descriptors))
     cell = memory.open_cell(slot)
     cell.clear(f"bench-{slot}")

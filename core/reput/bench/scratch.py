@@ -1,9 +1,9 @@
-"""Where a measurement makes its stores, so that one does not pay for what another has removed.
+"""The location of scratch stores, chosen so that one measurement does not pay for files that another removed.
 
-ext4 does not reuse the inode of a file for a minute after it was removed - for minutes, until its table is written -
-and passes over those one by one whenever it looks for a free one. A store of a thousand queues that is made where
-another was removed a moment ago takes twice as long. Every scratch directory is therefore put into a part of the disk
-that is chosen by its name, as far as the file system knows of such parts.
+For a minute after a file was removed (for minutes, until its table is written), ext4 does not reuse its inode, and
+skips such inodes one by one in each search for a free one. Creating a store of a thousand queues where another was just
+removed takes twice as long. Every scratch directory is therefore placed in a block group chosen by its name, if the
+file system has block groups.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from struct import Struct
 __all__ = ["scratch_directory", "spread_directories"]
 
 PREFIX = "reput-bench-"
-# linux/fs.h: FS_IOC_GETFLAGS, FS_IOC_SETFLAGS and FS_TOPDIR_FL. The numbers speak of a long, what is passed is an int.
+# linux/fs.h: FS_IOC_GETFLAGS, FS_IOC_SETFLAGS and FS_TOPDIR_FL. The numbers encode a long, but an int is passed.
 GET_FLAGS = 0x80086601
 SET_FLAGS = 0x40086602
 TOP_OF_HIERARCHIES = 0x20000
@@ -29,10 +29,10 @@ FLAGS = Struct("=I4x")
 
 @contextlib.contextmanager
 def scratch_directory(directory: Path | None) -> Iterator[Path]:
-    """Make a directory for scratch stores, and remove it in the end with all that is in it.
+    """Create a directory for scratch stores, and remove it afterwards with its contents.
 
     Args:
-        directory: where it is made; None: the system's place for such.
+        directory: where it is created; None: the system's temporary directory.
     """
     outer = tempfile.mkdtemp(prefix=PREFIX, dir=directory)
     try:
@@ -43,10 +43,10 @@ def scratch_directory(directory: Path | None) -> Iterator[Path]:
 
 
 def spread_directories(path: Path) -> None:
-    """Have the directories that are made in *path* far from each other on the disk, where the file system can."""
+    """Place the directories created in *path* far from each other on the disk, if the file system can."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # What does not know this has no such parts either.
+        # A file system without this flag has no block groups, either.
         with contextlib.suppress(OSError):
             (flags,) = FLAGS.unpack(fcntl.ioctl(descriptor, GET_FLAGS, bytes(FLAGS.size)))
             fcntl.ioctl(descriptor, SET_FLAGS, FLAGS.pack(flags | TOP_OF_HIERARCHIES))

@@ -1,4 +1,4 @@
-"""How fast messages are put with SYNC_FLUSH, where no put counts before the disk has it: group commit.
+"""How fast messages are put with SYNC_FLUSH, where each put waits for the disk: group commit.
 
 threads    many threads, each of which puts one message after the other
 in flight  one event loop with many tasks, each of which awaits one `aput` after the other
@@ -22,7 +22,7 @@ from reput.embedded.store import Store
 
 __all__ = ["measure_sync"]
 
-# Before what counts: the first pages, and the code that Python specialises.
+# Before the measurement: the first pages, and code that Python specialises.
 WARM_UP_SHARE = 10
 
 
@@ -37,8 +37,8 @@ def measure_sync(
     """Measure both.
 
     Args:
-        directory: where a scratch store is made and removed; None: the system's place for such.
-        count: messages of each of the two runs.
+        directory: where a scratch store is created and removed; None: the system's temporary directory.
+        count: messages per run; there are two runs.
     """
     body = bytes(body_size)
     with scratch_directory(directory) as scratch:
@@ -53,9 +53,9 @@ def measure_sync(
 
 
 def put_with_threads(store: Store, threads: int, count: int, body: bytes) -> dict[str, Any]:
-    """Put *count* messages from so many threads, which begin together."""
+    """Put *count* messages from *threads* threads that begin together."""
     took: list[list[float]] = [[] for _ in range(threads)]
-    # The next number of an iterator is given to one thread only.
+    # Each number of the shared iterator goes to exactly one thread.
     numbers = iter(range(count))
     together = threading.Barrier(threads + 1)
     producers = [
@@ -70,14 +70,14 @@ def put_with_threads(store: Store, threads: int, count: int, body: bytes) -> dic
     seconds = time.perf_counter() - begin
     sampled = [taken for thread in took for taken in thread]
     if len(sampled) != count:
-        raise RuntimeError(f"threads of the benchmark ended before all was put: count={count} put={len(sampled)}")
+        raise RuntimeError(f"benchmark threads ended before all messages were put: count={count} put={len(sampled)}")
     return {"threads": threads, "count": count, "per_s": round(count / seconds), **percentiles(sampled)}
 
 
 def put_some(
     store: Store, numbers: Iterator[int], body: bytes, together: threading.Barrier, taken: list[float]
 ) -> None:
-    """Put a message for each number that is left."""
+    """Put a message for each remaining number."""
     clock = time.perf_counter
     together.wait()
     for number in numbers:
@@ -87,7 +87,7 @@ def put_some(
 
 
 async def put_in_flight(store: Store, in_flight: int, count: int, body: bytes) -> dict[str, Any]:
-    """Put *count* messages from so many tasks of one event loop."""
+    """Put *count* messages from *in_flight* tasks of one event loop."""
     numbers = itertools.count()
     taken: list[float] = []
     clock = time.perf_counter
