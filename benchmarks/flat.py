@@ -161,8 +161,8 @@ class Side:
     def get(self, calls: int) -> float:
         """Return the processor time of a get of one message, in seconds.
 
-        Each queue was read since the last put: a queue's end is determined once, so its share of a get's cost depends on
-        the number of gets per queue, not on the number of queues.
+        Each queue was read since the last put: a queue's end is determined once, so its share of a get's cost depends
+        on the number of gets per queue, not on the number of queues.
         """
         wanted = list(self.places(calls))
         get = self.store.get

@@ -51,7 +51,7 @@ def measure_consume(
     wake_ups: int = 3000,
     delayed: int = DELAYED_WAITING,
 ) -> dict[str, Any]:
-    """Measure consuming *count* messages, waking waiting pulls *wake_ups* times, and deliveries beside *delayed* others."""
+    """Measure consuming *count* messages, *wake_ups* wake-ups of pulls, and deliveries beside *delayed* others."""
     body = bytes(body_size)
     with scratch_directory(directory) as scratch:
         with reput.open(scratch / "store", dispatchers=["consume_queue"]) as store:

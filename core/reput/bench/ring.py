@@ -100,10 +100,9 @@ def make_columns(request_count: int) -> DispatchColumns:
 
 
 def measure_throughput(requests: int) -> dict[str, Any]:
-    """Encode, publish, read and decode frames of 64 requests; no frame is lost, because the writer waits for its
-    reader.
+    """Encode, publish, read and decode frames of 64 requests, without losing any.
 
-    A bound of half the ring keeps the reader from being lapped; in a real store a lapped reader would catch up.
+    The writer waits for a reader that is half the ring behind; in a real store a lapped reader would catch up.
     """
     memory, writer = open_ring(1)
     waiter = ProgressWaiter(memory)
