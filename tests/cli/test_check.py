@@ -32,7 +32,7 @@ def test_people_see_log_views_and_verdict():
 
 def test_people_see_what_is_wrong_and_where():
     """Ranges, differences, counts; the last line says what it comes to."""
-    damage = [{"from": 100, "until": 400, "reason": "a CRC does not fit"}]
+    damage = [{"from": 100, "until": 400, "reason": "a CRC does not match"}]
     stale = [{"from": 900, "until": 950, "reason": "left of an older history"}]
     views = {
         "consume_queue": view("different", difference_count=12, differences=["unit 3 of t/0", "unit 4 of t/0"]),
@@ -44,14 +44,14 @@ def test_people_see_what_is_wrong_and_where():
     )
     assert text == (
         "log: 5 records in 900 bytes of 2 segments, not closed cleanly\n"
-        "damage: from 100 until 400 (300 bytes): a CRC does not fit\n"
+        "damage: from 100 until 400 (300 bytes): a CRC does not match\n"
         "stale: from 900 until 950 (50 bytes): left of an older history\n"
         "consume_queue: different\n"
         "    unit 3 of t/0\n"
         "    unit 4 of t/0\n"
         "    and 10 more\n"
         "consume_queue_ext: absent\n"
-        "index: behind by 77 bytes of the log (3 expired, 1 that nothing is left to compare with)\n"
+        "index: behind by 77 bytes of the log (3 expired, 1 without data to compare with)\n"
         "note: another writes\n"
         "NOT OK: damage, consume_queue"
     )

@@ -59,7 +59,7 @@ def test_claims_steps_and_a_way_on_are_printed(run, tmp_path):
         "  ok       a: x=1\n"
         "  skipped  lake: Java is missing\n"
         "\n"
-        "1 of 1 claims held. Go on with what is there:\n"
+        "1 of 1 claims held. Continue with the store:\n"
         f"  reput status {store}\n"
         f"  reput dump {store} --count 5\n"
         f"  reput query {store} orders order-7\n"

@@ -80,7 +80,7 @@ def test_damage_is_a_row_and_the_answer_no(golden_read_only, capsys):
     damaged = golden_read_only("damaged-4.9") / "clean-before" / "store"
     assert main(["dump", str(damaged), "--body", "none"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    number = next(number for number, line in enumerate(lines) if "damage: a CRC does not fit" in line)
+    number = next(number for number, line in enumerate(lines) if "damage: a CRC does not match" in line)
     assert 0 < number < len(lines) - 1
 
 

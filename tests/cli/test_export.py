@@ -44,7 +44,7 @@ def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, caps
         options.pop("on_progress")(1, 2)
         calls.append((store, lake, options))
         row = {"from": 0, "until": 9, "records": 3, "files": 1, "bytes": 8, "seconds": 1.25, "table_version": 4}
-        return {**row, "damage": [{"from": 2, "until": 5, "reason": "a CRC does not fit"}]}
+        return {**row, "damage": [{"from": 2, "until": 5, "reason": "a CRC does not match"}]}
 
     monkeypatch.setattr(export, "find_export", lambda name: run)
     store = golden_read_only("batch-4.9") / "store"
@@ -58,7 +58,7 @@ def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, caps
     assert calls == [(store, "s3://lakes/a", options)]
     out = (
         "3 records in 1 files of 8 bytes, from 0 until 9, in 1.2 s; table version 4; "
-        "left out as damaged: 2..5 (a CRC does not fit)\n"
+        "left out as damaged: 2..5 (a CRC does not match)\n"
     )
     assert capsys.readouterr().out == out
 

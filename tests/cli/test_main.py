@@ -48,7 +48,11 @@ def test_the_version_is_the_distribution_s(capsys):
         (["get", "store", "orders"], "an argument is missing: argument=QUEUE_ID", "See reput get --help."),
         (["get", "store", "orders", "x", "0"], "on: QUEUE_ID=x", "See reput get --help."),
         (["get", "store", "orders", "0", "0", "0"], "arguments=0", "See reput get --help."),
-        (["get", "store", "orders", "0", "-12"], "no number here is below 0: begins_with=-1", "See reput get --help."),
+        (
+            ["get", "store", "orders", "0", "-12"],
+            "a number must not be negative: begins_with=-1",
+            "See reput get --help.",
+        ),
         (["check", ""], "STORE is empty", "See reput check --help."),
         (["repair", "store"], "not both: --cut-at=None --accept=None", "See reput repair --help."),
         (["repair", "store", "--cut-at", "x"], "from 0 on: --cut-at=x", "See reput repair --help."),

@@ -58,7 +58,7 @@ def test_a_log_can_be_cut_before_its_damage(tmp_path):
 def test_who_cut_a_log_is_told_what_to_do_before_a_rocketmq_opens_it(tmp_path):
     """RocketMQ never takes back its index, and leaves out of it what lies below its end."""
     store, begin, _ = damaged_store(tmp_path / "store")
-    advice = "before a RocketMQ does, by `reput rebuild STORE`"
+    advice = "before RocketMQ opens the store: `reput rebuild STORE`"
     assert advice not in run_reput("repair", store, "--cut-at", begin, "--dry-run").stdout
     assert advice in run_reput("repair", store, "--cut-at", begin).stdout
 

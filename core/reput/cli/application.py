@@ -35,17 +35,17 @@ __all__ = ["application"]
 
 application = typer.Typer(
     name="reput",
-    help="A durable message log in RocketMQ's store format; every view of it is a plugin in a process of its own.",
-    epilog="`reput VERB --help` shows the options of a verb, and an example.",
+    help="A durable message log in RocketMQ's store format; every view is a plugin in its own process.",
+    epilog="`reput VERB --help` shows the options of a verb and an example.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-plugins = typer.Typer(help="Dispatchers that are installed.", rich_markup_mode=None)
-dispatchers = typer.Typer(help="The process group of a store that is open.", rich_markup_mode=None)
+plugins = typer.Typer(help="Installed dispatchers.", rich_markup_mode=None)
+dispatchers = typer.Typer(help="The process group of an open store.", rich_markup_mode=None)
 topics = typer.Typer(help="The topics of a store.", rich_markup_mode=None)
-groups = typer.Typer(help="The consumer groups of a store, and how far they have come.", rich_markup_mode=None)
+groups = typer.Typer(help="The consumer groups of a store and their progress.", rich_markup_mode=None)
 benches = typer.Typer(help="reput's own measurements, with the machine's facts.", rich_markup_mode=None)
 
 
@@ -54,10 +54,10 @@ def reput_itself(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where an error comes from; at any place.")
+        bool, typer.Option("--traceback", help="Show the traceback of an error; allowed anywhere on the command line.")
     ] = False,
 ) -> None:
-    del traceback  # Taken out of the arguments by `main`; it is here for the help.
+    del traceback  # `main` removes it from the arguments; it is here for the help.
     if version:
         print(f"reput {reput.__version__}")
     elif context.invoked_subcommand is None:
@@ -108,7 +108,7 @@ for name, measure in (
     ("sync", bench.sync),
 ):
     benches.command(name, epilog=epilog(bench.EXAMPLES[name]))(measure)
-# Options and help of this one are those of the benchmark itself.
+# This verb passes options and help through to the benchmark itself.
 benches.command(
     "beside",
     hidden=True,

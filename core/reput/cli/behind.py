@@ -10,11 +10,11 @@ __all__ = ["note_if_behind"]
 
 
 def note_if_behind(engine: ReadOnlyEngine, view: str) -> None:
-    """Say so if what was put last may not be in *view* yet, so that "there is none" is not taken for an answer."""
+    """Print a note if *view* lacks the latest messages, so that an empty result is not mistaken for an answer."""
     progress = engine.view_behind(view)
     if progress is not None:
         print(
-            f"reput: the view is behind the log, messages put last may not be found yet: view={view} "
+            f"reput: the view is behind the log, the latest messages may not be found yet: view={view} "
             f"progress={progress} log_end={engine.log_end()}",
             file=sys.stderr,
         )

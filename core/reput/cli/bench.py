@@ -44,33 +44,35 @@ EXAMPLES = {
 DirectoryOption = Annotated[
     Path | None,
     typer.Option(
-        "--directory", metavar="D", help="Where a scratch store is made and removed again; by default in /tmp."
+        "--directory",
+        metavar="D",
+        help="Directory for the scratch store, which is removed afterwards; default: in /tmp.",
     ),
 ]
-SizeOption = Annotated[
-    int, typer.Option("--size", metavar="B", parser=whole_number(), help="Bytes of the body of a message.")
-]
+SizeOption = Annotated[int, typer.Option("--size", metavar="B", parser=whole_number(), help="Body size in bytes.")]
 SecondsOption = Annotated[
     int,
-    typer.Option("--seconds", metavar="S", parser=whole_number(1), help="How long messages are put at a steady rate."),
+    typer.Option("--seconds", metavar="S", parser=whole_number(1), help="Seconds of puts at a steady rate."),
 ]
 ReportOption = Annotated[
     OutputFormat,
     typer.Option(
         "--format",
-        help="One JSON object with the machine's facts, or as text a table with what is asked of each figure.",
+        help="One JSON object with the machine's facts, or as text a table with the goal for each figure.",
     ),
 ]
-KeysOption = Annotated[int, typer.Option("--keys", metavar="K", parser=whole_number(), help="Keys of a message.")]
+KeysOption = Annotated[int, typer.Option("--keys", metavar="K", parser=whole_number(), help="Keys per message.")]
 
 
 def append(
     directory: DirectoryOption = None,
     count: Annotated[
-        int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages a run.")
+        int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages per run.")
     ] = 1_000_000,
     size: SizeOption = 1024,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", parser=whole_number(1), help="Messages a batch.")] = 64,
+    batch: Annotated[
+        int, typer.Option("--batch", metavar="N", parser=whole_number(1), help="Messages per batch.")
+    ] = 64,
     seconds: SecondsOption = 10,
     output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
@@ -82,13 +84,13 @@ def append(
 
 
 def beside(context: typer.Context) -> None:
-    """Measure reput and RocketMQ side by side. It needs a checkout, and runs `python -m benchmarks.beside` there."""
+    """Measure reput and RocketMQ side by side. In a checkout only: it runs `python -m benchmarks.beside` there."""
     for folder in (Path.cwd(), *Path(__file__).parents):
         if (folder / "benchmarks" / "beside.py").is_file():
             arguments = [sys.executable, "-m", "benchmarks.beside", *context.args]
             os.execve(sys.executable, arguments, {**os.environ, "PYTHONPATH": str(folder)})
     raise ConfigError(
-        f"this benchmark is not part of the installed package: directory={Path.cwd()}", "Run it in a checkout of reput."
+        f"this benchmark is not in the installed package: directory={Path.cwd()}", "Run it in a checkout of reput."
     )
 
 
@@ -97,14 +99,18 @@ def consume(
     count: Annotated[int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages.")] = 300_000,
     size: SizeOption = 1024,
     wake_ups: Annotated[
-        int, typer.Option("--wake-ups", metavar="N", parser=whole_number(1), help="Messages to a consumer that waits.")
+        int,
+        typer.Option("--wake-ups", metavar="N", parser=whole_number(1), help="Messages sent to a waiting consumer."),
     ] = 3_000,
     delayed: Annotated[
-        int, typer.Option("--delayed", metavar="N", parser=whole_number(), help="Delayed messages that wait meanwhile.")
+        int,
+        typer.Option(
+            "--delayed", metavar="N", parser=whole_number(), help="Delayed messages waiting in the background."
+        ),
     ] = 100_000,
     output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
-    """Measure a consumer in the program: all messages, one tag of a hundred, put to received, and waiting pulls."""
+    """Measure a consumer in the program: all messages, one tag of a hundred, from put to receive, waiting pulls."""
     from reput.bench.consume import measure_consume
 
     report = measure_consume(directory, count=count, body_size=size, wake_ups=wake_ups, delayed=delayed)
@@ -113,16 +119,17 @@ def consume(
 
 def export(
     directory: DirectoryOption = None,
-    size: Annotated[int, typer.Option("--bytes", metavar="B", parser=whole_number(1), help="Bytes of the log.")] = 1
-    << 30,
+    size: Annotated[
+        int, typer.Option("--bytes", metavar="B", parser=whole_number(1), help="Size of the log in bytes.")
+    ] = 1 << 30,
     body: SizeOption = 1024,
-    no_spark: Annotated[bool, typer.Option("--no-spark", help="Measure the decoding alone.")] = False,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="Measure only the decoding.")] = False,
     trickle: Annotated[
-        int, typer.Option("--trickle", metavar="S", parser=whole_number(1), help="Seconds of 100 messages a second.")
+        int, typer.Option("--trickle", metavar="S", parser=whole_number(1), help="Seconds at 100 messages per second.")
     ] = 30,
     output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
-    """Measure the way into a lake: decode, export, a backlog, single messages, Spark's start and memory."""
+    """Measure the export to a lake: decoding, export, a backlog, single messages, Spark's start and memory."""
     from reput.bench.export import measure_export
 
     report = measure_export(directory, size=size, body_size=body, with_spark=not no_spark, trickle_seconds=trickle)
@@ -132,19 +139,19 @@ def export(
 def growth(
     directory: DirectoryOption = None,
     topics: Annotated[
-        int | None, typer.Option("--topics", metavar="N", parser=whole_number(11), help="Topics; by default 1,000.")
+        int | None, typer.Option("--topics", metavar="N", parser=whole_number(11), help="Topics; default: 1,000.")
     ] = None,
     groups: Annotated[
         int | None,
-        typer.Option("--groups", metavar="N", parser=whole_number(11), help="Groups that wait; by default 500."),
+        typer.Option("--groups", metavar="N", parser=whole_number(11), help="Waiting groups; default: 500."),
     ] = None,
     delayed: Annotated[
         int | None,
-        typer.Option("--delayed", metavar="N", parser=whole_number(11), help="Delayed messages; by default 50,000."),
+        typer.Option("--delayed", metavar="N", parser=whole_number(11), help="Delayed messages; default: 50,000."),
     ] = None,
     chain: Annotated[
         int | None,
-        typer.Option("--chain", metavar="N", parser=whole_number(101), help="Messages of a key; by default 50,000."),
+        typer.Option("--chain", metavar="N", parser=whole_number(101), help="Messages with one key; default: 50,000."),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -152,16 +159,18 @@ def growth(
     ] = None,
     full: Annotated[
         bool,
-        typer.Option("--full", help="By default 20,000 topics, 5,000 groups, a million delayed, 500,000 of a key."),
+        typer.Option(
+            "--full", help="Defaults of 20,000 topics, 5,000 groups, a million delayed messages, 500,000 with one key."
+        ),
     ] = False,
     rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="Turns of each store.")
+        int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="Measurements of each store.")
     ] = 5,
     output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
-    """Measure what grows with topics, waiting groups, delayed messages and messages of a key, and by which law.
+    """Measure how costs grow with topics, waiting groups, delayed messages and messages with one key.
 
-    Each number is that of the largest store; smaller ones are measured in turns with it.
+    The options give the largest store; smaller ones are measured in turns with it.
     """
     from reput.bench.growth import measure_growth, sizes_up_to
 
@@ -170,7 +179,7 @@ def growth(
 
 
 def growth_text(report: Mapping[str, Any]) -> str:
-    """Return where growth was measured, and a table of what it came to."""
+    """Return the machine's facts, and a table of the results."""
     from reput.bench.growth import GROWTH_COLUMNS, growth_rows
     from reput.bench.machine import machine_text
 
@@ -179,7 +188,9 @@ def growth_text(report: Mapping[str, Any]) -> str:
 
 def dispatch(
     directory: DirectoryOption = None,
-    count: Annotated[int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Puts a round.")] = 20_000,
+    count: Annotated[
+        int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Puts per round.")
+    ] = 20_000,
     size: SizeOption = 1024,
     restarts: Annotated[
         int, typer.Option("--restarts", metavar="N", parser=whole_number(1), help="Kills of the consume queue.")
@@ -190,14 +201,14 @@ def dispatch(
             "--backstop-puts",
             metavar="N",
             parser=whole_number(1),
-            help="Puts at random intervals, of which no wake-up may be forgotten; by default as many as a round has. A "
-            "million take about ten minutes.",
+            help="Puts at random intervals, to find missed wake-ups; default: as many as in a round. A million take "
+            "about ten minutes.",
         ),
     ] = None,
     seconds: SecondsOption = 10,
     output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
-    """Measure what dispatchers cost a put, how soon they see it, and how soon they are back after a kill."""
+    """Measure what dispatchers cost per put, how soon they see it, and how soon they are back after a kill."""
     from reput.bench.dispatch import measure_dispatch
 
     report = measure_dispatch(
@@ -214,7 +225,7 @@ def dispatch(
 def open_store(
     directory: DirectoryOption = None,
     log_bytes: Annotated[
-        int, typer.Option("--bytes", metavar="B", parser=whole_number(1 << 20), help="Bytes of the log.")
+        int, typer.Option("--bytes", metavar="B", parser=whole_number(1 << 20), help="Size of the log in bytes.")
     ] = 1 << 30,
     size: SizeOption = 1024,
     rounds: Annotated[
@@ -222,7 +233,7 @@ def open_store(
     ] = 3,
     output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
-    """Measure from the command to a usable store, after a close and after a kill, and how fast a log is checked."""
+    """Measure the time until a store is usable, after a close and after a kill, and how fast a log is checked."""
     from reput.bench.open import measure_open
 
     print_report(measure_open(directory, size=log_bytes, body_size=size, rounds=rounds), output_format)
@@ -235,7 +246,7 @@ def read(
     keys: KeysOption = 2,
     output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
-    """Measure reads: 32 at a time in order, one at random, by key."""
+    """Measure reads: in order with 32 per get, single ones at random, by key."""
     from reput.bench.read import measure_read
 
     print_report(measure_read(directory, count=count, keys=keys, body_size=size), output_format)
@@ -249,7 +260,7 @@ def rebuild(
     keys: KeysOption = 2,
     output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
-    """Measure how fast consume queue and index are built from a log again, side by side."""
+    """Measure how fast consume queue and index are rebuilt from a log, side by side."""
     from reput.bench.rebuild import measure_rebuild
 
     print_report(measure_rebuild(directory, count=count, queues=queues, keys=keys, body_size=size), output_format)
@@ -257,17 +268,20 @@ def rebuild(
 
 def ring(
     requests: Annotated[
-        int, typer.Option("--requests", metavar="N", parser=whole_number(64), help="Requests to one reader.")
+        int,
+        typer.Option(
+            "--requests", metavar="N", parser=whole_number(64), help="Requests for the measurement with one reader."
+        ),
     ] = 4_000_000,
     rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="Rounds for each number of readers.")
+        int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="Rounds per number of readers.")
     ] = 40,
     wake_ups: Annotated[
-        int, typer.Option("--wake-ups", metavar="N", parser=whole_number(1), help="Frames to a reader that sleeps.")
+        int, typer.Option("--wake-ups", metavar="N", parser=whole_number(1), help="Frames sent to a sleeping reader.")
     ] = 3_000,
     output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
-    """Measure the ring between processes: to one reader, past many, to one that sleeps."""
+    """Measure the ring between processes: to one reader, to many readers, to a sleeping reader."""
     from reput.bench.ring import measure_ring
 
     print_report(measure_ring(requests=requests, rounds=rounds, wake_ups=wake_ups), output_format)
@@ -276,12 +290,13 @@ def ring(
 def sync(
     directory: DirectoryOption = None,
     count: Annotated[
-        int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages a run.")
+        int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages per run.")
     ] = 100_000,
     size: SizeOption = 1024,
     threads: Annotated[int, typer.Option("--threads", metavar="N", parser=whole_number(1), help="Threads.")] = 64,
     in_flight: Annotated[
-        int, typer.Option("--in-flight", metavar="N", parser=whole_number(1), help="Tasks of one event loop.")
+        int,
+        typer.Option("--in-flight", metavar="N", parser=whole_number(1), help="Concurrent tasks in one event loop."),
     ] = 1024,
     output_format: ReportOption = OutputFormat.JSON,
 ) -> None:
@@ -293,12 +308,12 @@ def sync(
 
 
 def print_report(report: dict[str, Any], output_format: OutputFormat) -> None:
-    """Print a measurement: whole as JSON on one line, or for people its figures, with what is asked of them."""
+    """Print a measurement: as one line of JSON, or as a table of its figures and their goals."""
     Printer(output_format, report_text).row(report)
 
 
 def report_text(report: Mapping[str, Any]) -> str:
-    """Return where a measurement was made, and a table of its figures."""
+    """Return the machine's facts, and a table of the figures."""
     from reput.bench.figures import figure_rows
     from reput.bench.machine import machine_text
 

@@ -1,4 +1,4 @@
-"""`reput check`: every record as a whole, and every view against the log."""
+"""`reput check`: verifies every record, and every view against the log."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def check(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Verify every record of the log, and compare every view with the log. Not a byte is changed.
+    """Verify every record of the log, and compare every view with the log. Nothing is changed.
 
-    A view that is behind holds a correct prefix. Exit code 1: bytes of the log are damaged, or a view is different.
+    A view that lags holds a correct prefix. Exit code 1: bytes of the log are damaged, or a view differs.
     With --engine spark the log is verified by Spark's workers; the report is the same.
     """
     if engine == LOCAL:
@@ -53,17 +53,17 @@ def check(
 
 
 def log_size(store: Path) -> int:
-    """Return the bytes of the log's files, 0 where there are none."""
+    """Return the total size of the log's files, 0 if there are none."""
     sizes = []
     for file in (store / "commitlog").glob("*"):
-        # Retention may be at work.
+        # Retention may remove files meanwhile.
         with contextlib.suppress(FileNotFoundError):
             sizes.append(file.stat().st_size)
     return sum(sizes)
 
 
 def check_text(row: Mapping[str, Any]) -> str:
-    """Return the report for people: the log, the views, and at last whether all is well."""
+    """Return the report as text: the log, the views, and finally whether all is well."""
     return "\n".join(check_lines(row))
 
 
@@ -89,14 +89,14 @@ def check_lines(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def view_text(view: Mapping[str, Any]) -> str:
-    """Return state and counts of one view, those that are 0 left out."""
+    """Return state and nonzero counts of one view."""
     state = {"behind": f"behind by {view['behind_bytes']} bytes of the log"}.get(view["state"], view["state"])
     counts = [
         f"{view[f'{name}_count']} {text}"
         for name, text in (
             ("expired", "expired"),
             ("stale", "stale"),
-            ("unverified", "that nothing is left to compare with"),
+            ("unverified", "without data to compare with"),
         )
         if view[f"{name}_count"]
     ]

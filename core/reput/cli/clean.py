@@ -1,4 +1,4 @@
-"""`reput clean`: what retention would remove now, when and why; and the removing of it."""
+"""`reput clean`: shows which segments retention would remove now, when and why; or removes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLE", "clean"]
 
 EXAMPLE = "reput send store orders --count 3 && reput clean store --dry-run"
-# How long the process that writes may take to remove what it said it would, and how often that is looked at.
+# How long the writing process may take to remove the segments it announced, and how often that is checked.
 PATIENCE_S = 60.0
 LOOK_S = 0.05
 COLUMNS = ("segment", "from", "until", "size", "last_modified", "goes", "due", "reason")
@@ -30,7 +30,9 @@ def clean(
     store: StoreArgument,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only say what would go; not a byte is changed, and a writer may be at work."),
+        typer.Option(
+            "--dry-run", help="Only show what would be removed. Changes nothing, and works while a writer runs."
+        ),
     ] = False,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -38,9 +40,9 @@ def clean(
 ) -> None:
     """Remove expired segments of the log now, without waiting for the hour of deleteWhen.
 
-    A row for each segment says whether it goes, and why; `due` is the time at which an open store removes it by itself.
-    If a process has the store open, that process removes the segments by its own settings. Otherwise the views follow
-    at the next opening.
+    Each segment has a row that says whether it is removed, and why; `due` is when an open store removes it by itself.
+    If a process has the store open, that process removes the segments by its own settings. Otherwise the views are
+    adapted at the next opening.
     """
     from reput.errors import GroupUnreachable
     from reput.process.control.control_socket import group_status
@@ -51,7 +53,7 @@ def clean(
     require_store(store)
     if dry_run:
         live = None
-        # A plan without the cursors of a group that cannot be asked is one by what the views last noted.
+        # If the group cannot be asked for its cursors, plan with the positions that the views recorded last.
         with contextlib.suppress(GroupUnreachable):
             live = group_status(store)
         cursors = None if live is None else {row.name: row.durable_cursor for row in live.dispatchers}
@@ -66,10 +68,10 @@ def clean(
 
 
 def have_cleaned(store: Path) -> list[SegmentFate]:
-    """Have the process that writes a store remove segments; return what becomes of each, once they are gone.
+    """Ask the writing process of a store to remove segments; return the fate of each once they are gone.
 
     Raises:
-        DispatcherError: it did not, or not in time.
+        DispatcherError: it did not do so, or not in time.
     """
     from reput.errors import DispatcherError
     from reput.process.control.control_socket import request
@@ -84,7 +86,7 @@ def have_cleaned(store: Path) -> list[SegmentFate]:
         if time.monotonic() >= end:
             raise DispatcherError(
                 f"the store's process has not removed them yet: segments={len(left)} first={left[0]}",
-                "It goes on with them; see `reput clean STORE --dry-run` and reput/log/group.log.",
+                "It continues to remove them; see `reput clean STORE --dry-run` and reput/log/group.log.",
             )
         pause.wait(LOOK_S)
     return fates
@@ -107,7 +109,7 @@ def fate_row(fate: SegmentFate) -> dict[str, Any]:
 
 
 def summary(fates: list[SegmentFate], dry_run: bool) -> str:
-    """Return the last line for people."""
+    """Return the summary line of the text output."""
     going = [fate for fate in fates if fate.goes]
     size = sum(fate.segment.size for fate in going)
     return f"{'would remove' if dry_run else 'removed'} {len(going)} of {len(fates)} segments, {size} bytes"

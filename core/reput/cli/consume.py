@@ -46,24 +46,29 @@ def consume(
     store: StoreArgument,
     topic: TopicArgument,
     group: Annotated[
-        str | None, typer.Option("--group", metavar="G", help="Go on where this group left off, and commit.")
+        str | None, typer.Option("--group", metavar="G", help="Continue where this group left off, and commit.")
     ] = None,
     start: Annotated[
-        str, typer.Option("--from", metavar="earliest|latest|TIME", help="Where to begin what no group has consumed.")
+        str,
+        typer.Option(
+            "--from", metavar="earliest|latest|TIME", help="Where to begin in queues without a committed offset."
+        ),
     ] = "earliest",
-    tags: Annotated[str | None, typer.Option("--tags", metavar="EXPR", help="Tags wanted, like 'a || b'.")] = None,
-    sql: Annotated[str | None, typer.Option("--sql", metavar="EXPR", help="SQL92 on properties, like 'a > 5'.")] = None,
+    tags: Annotated[str | None, typer.Option("--tags", metavar="EXPR", help="Only these tags, like 'a || b'.")] = None,
+    sql: Annotated[
+        str | None, typer.Option("--sql", metavar="EXPR", help="SQL92 filter on properties, like 'a > 5'.")
+    ] = None,
     count: CountOption = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for further messages, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more messages, until Ctrl-C.")] = False,
     body: BodyOption = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Print the messages of a topic in the order of the log.
+    """Print the messages of a topic in log order.
 
     With --group, offsets are committed to the store's consumerOffset.json, and no other process may write the store
-    meanwhile. A time is a number of milliseconds since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: no message.
+    meanwhile. A time is milliseconds since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there are no messages.
     """
     from reput.consume import GroupReading, TopicReader, first_queue_offset, subscribe
     from reput.consume.registry.topics import may_be_topic
@@ -73,7 +78,7 @@ def consume(
 
     refuse_address(store)
     if not may_be_topic(topic):
-        raise typer.BadParameter(f"{topic!r} is no topic's name", param_hint="'TOPIC'")
+        raise typer.BadParameter(f"{topic!r} is not a valid topic name", param_hint="'TOPIC'")
     if tags is not None and sql is not None:
         raise typer.BadParameter(f"--tags and --sql exclude each other: --tags={tags} --sql={sql}")
     if group is not None and follow:
@@ -106,7 +111,7 @@ def parse_beginning(text: str, option: str = "--from") -> Beginning:
     """Return where to begin: ``earliest``, ``latest``, or a time in ms since 1970.
 
     Raises:
-        typer.BadParameter: it is none of them.
+        typer.BadParameter: *text* is none of these.
     """
     match text:
         case "earliest" | "latest":
@@ -118,7 +123,7 @@ def parse_beginning(text: str, option: str = "--from") -> Beginning:
 
 
 def followed(store: Path, settings: Settings, reader: TopicReader) -> Iterator[Record]:
-    """Yield the present records, and then new ones from any writer. It never ends."""
+    """Yield the existing records, and then new ones from any writer. It never ends."""
     from reput.embedded.read_only_engine import ReadOnlyEngine
     from reput.embedded.read_only_store import ReadOnlyStore
 
@@ -131,13 +136,13 @@ def followed(store: Path, settings: Settings, reader: TopicReader) -> Iterator[R
                 sys.stdout.flush()
                 if not engine.wait_for_growth(readable):
                     break
-                # The log has grown; its queues take a moment longer.
+                # The log has grown; its queues follow a moment later.
                 waiting.wait(VIEW_WAIT_S)
         waiting.wait(WRITER_WAIT_S)
 
 
 class Output:
-    """Prints records and commits what was printed: now and then, at the end, and when it is interrupted."""
+    """Prints records and commits what was printed: periodically, at the end, and when interrupted."""
 
     def __init__(self, reader: TopicReader, offsets: GroupReading | None, commit_interval_s: float) -> None:
         self.reader = reader
@@ -146,7 +151,7 @@ class Output:
         self.commit_due = time.monotonic() + commit_interval_s
 
     def print(self, records: Iterator[Record], printer: RecordPrinter, count: int | None) -> int:
-        """Print at most *count* records, and return how many there were."""
+        """Print up to *count* records, and return their number."""
         found = 0
         try:
             for record in records:
@@ -164,7 +169,7 @@ class Output:
         return found
 
     def commit(self) -> None:
-        """Commit for the group, if there is one, what the reader of stdout has got."""
+        """Commit the offsets of the printed records for the group, if there is one."""
         if self.offsets is not None:
             sys.stdout.flush()
             self.offsets.commit(self.reader.positions)

@@ -1,4 +1,4 @@
-"""`reput demo`: the whole product once, shown to a person."""
+"""`reput demo`: demonstrates the whole product once."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ COLUMNS = ("name", "pid", "state", "progress", "lag_bytes", "lag_messages", "res
 def demo(
     directory: Annotated[
         Path | None,
-        typer.Option("--directory", metavar="D", help="An empty folder to work in; by default a temporary one."),
+        typer.Option("--directory", metavar="D", help="An empty folder to work in; default: a temporary one."),
     ] = None,
     records: Annotated[
         int, typer.Option("--records", metavar="N", parser=whole_number(1000), help="Messages of the scratch store.")
     ] = 100_000,
-    no_spark: Annotated[bool, typer.Option("--no-spark", help="Leave out the export with Spark.")] = False,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="Skip the export with Spark.")] = False,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Show the whole of reput in about a minute, on a store that RocketMQ wrote and on a scratch store.
+    """Show all of reput in about a minute, on a store that RocketMQ wrote and on a scratch store.
 
-    Every claim is checked. Exit code 1: one of them did not hold.
+    Every claim is checked. Exit code 1: a claim did not hold.
     """
     from reput.demo import run_demo
 
@@ -61,7 +61,7 @@ def scratch_folder(directory: Path | None) -> Path:
     """Return an empty folder to work in.
 
     Raises:
-        ConfigError: the one that was named has something in it.
+        ConfigError: the given folder is not empty.
     """
     if directory is None:
         return Path(tempfile.mkdtemp(prefix="reput-demo-"))
@@ -72,21 +72,21 @@ def scratch_folder(directory: Path | None) -> Path:
 
 
 class Shown:
-    """Shows a demo: claims on stdout, and the dispatchers' progress live on stderr where that is a terminal."""
+    """Shows a demo: claims on stdout, and on a terminal the dispatchers' live progress on stderr."""
 
     def __init__(self, output_format: OutputFormat) -> None:
         self.printer = Printer(output_format, check_text)
         self.live: Live | None = None
 
     def step(self, title: str) -> None:
-        """A part begins."""
+        """Print the title of the next part."""
         self.close()
         if not self.printer.is_json:
             write_line(f"\n{title}")
             sys.stdout.flush()
 
     def progress(self, appended: int, rows: Sequence[DispatcherRow]) -> None:
-        """The log ends at *appended*, and the dispatchers are there."""
+        """Show that the log ends at *appended*, and the dispatchers' positions."""
         if not sys.stderr.isatty():
             return
         if self.live is None:
@@ -95,20 +95,20 @@ class Shown:
         self.live.update(f"log: {appended:,} bytes appended\n{text}", refresh=True)
 
     def result(self, check: Check) -> None:
-        """A claim was tried."""
+        """Print the result of one claim."""
         self.close()
         self.printer.row(asdict(check))
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Leave the live table as it stands."""
+        """Stop updating the live table."""
         if self.live is not None:
             self.live.stop()
             self.live = None
 
 
 def start_live() -> Live:
-    """Return a table on stderr that is drawn again and again."""
+    """Return a live table on stderr."""
     from rich.console import Console
     from rich.live import Live
 
@@ -118,18 +118,18 @@ def start_live() -> Live:
 
 
 def check_text(row: Mapping[str, Any]) -> str:
-    """Return one claim for people."""
+    """Return one claim as text."""
     return f"  {MARKS[row['held']]}  {row['name']}: {row['detail']}"
 
 
 def ending(report: DemoReport) -> str:
-    """Return the summary, how to go on, and in the last line what was left out."""
+    """Return the summary, next steps, and in the last line the skipped parts."""
     held = sum(check.held is True for check in report.checks)
     tried = sum(check.held is not None for check in report.checks)
     store = report.directory / "store"
     lines = [
         "",
-        f"{held} of {tried} claims held. Go on with what is there:",
+        f"{held} of {tried} claims held. Continue with the store:",
         f"  reput status {store}",
         f"  reput dump {store} --count 5",
         f"  reput query {store} orders order-7",

@@ -1,4 +1,4 @@
-"""`reput dispatcher`: the process group of a store that a program has open, through its control socket."""
+"""`reput dispatcher`: controls the process group of an open store, through its control socket."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ LIST_EXAMPLE = "reput dispatcher list --help"
 DEAD_LETTERS_EXAMPLE = "reput send store orders --count 3 && reput dispatcher dead-letters store index"
 DEBUG_EXAMPLE = "reput send store orders --count 3 && reput dispatcher debug store index"
 VERBS: dict[Verb, str] = {
-    "pause": "Have a dispatcher flush and stop, until it is resumed.",
-    "resume": "Start a dispatcher that was paused, or failed for good.",
-    "restart": "Have a dispatcher flush, stop, and start again.",
-    "attach": "Start an installed dispatcher beside those that run.",
-    "detach": "Have a dispatcher flush, stop, and leave the group.",
+    "pause": "Flush and stop a dispatcher until it is resumed.",
+    "resume": "Start a paused dispatcher, or one in the state FATAL or BROKEN.",
+    "restart": "Flush, stop and start a dispatcher.",
+    "attach": "Add an installed dispatcher to the running ones.",
+    "detach": "Flush and stop a dispatcher, and remove it from the group.",
 }
 COLUMNS = ("name", "distribution", "version", "pid", "state", "lag_bytes", "restart_count", "error")
 REPLAY_COLUMNS = ("commit_log_offset", "topic", "queue_id", "queue_offset", "outcome", "reason")
@@ -48,7 +48,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of a dis
 
 
 def list_dispatchers(store: StoreArgument, output_format: FormatOption = OutputFormat.TEXT) -> None:
-    """Show the dispatchers of a store that a program has open."""
+    """Show the dispatchers of an open store."""
     from reput.process.control.control_socket import group_status
     from reput.store.state.identity import require_store
 
@@ -63,7 +63,7 @@ def dead_letters(
     store: StoreArgument,
     name: NameArgument,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Give the records to the dispatcher again, and show the outcome of each.")
+        bool, typer.Option("--replay", help="Send the records to the dispatcher again, and show each outcome.")
     ] = False,
     body: BodyOption = None,
     config: ConfigOption = None,
@@ -72,8 +72,8 @@ def dead_letters(
 ) -> None:
     """Show the records that a dispatcher rejected, with its reasons, or replay them.
 
-    The store may be open or closed. --replay restarts a dispatcher that runs, which then takes the records again;
-    another one takes them at its next start. A line that cannot be read is named, and the other records are shown.
+    The store may be open or closed. --replay restarts a running dispatcher, which then takes the records again;
+    otherwise it takes them at its next start. An unreadable line is reported, and the other records are shown.
     """
     from reput.process.owner.dead_letter_replay import replay_dead_letters
     from reput.process.views.dead_letters import DeadLetters
@@ -96,10 +96,10 @@ def dead_letters(
 
 
 def require_dispatcher(store: Path, name: str, settings: Settings) -> None:
-    """Refuse a name that no dispatcher has or had here: an empty list would say that nothing was rejected.
+    """Refuse the name of an unknown dispatcher: an empty list would look as if it had rejected nothing.
 
     Raises:
-        ConfigError: it is not installed, and the store has nothing of it.
+        ConfigError: it is not installed, and the store has no data of it.
     """
     from reput.process.plugin.catalogue import select_dispatchers
     from reput.process.views.dead_letters import DeadLetters
@@ -110,7 +110,7 @@ def require_dispatcher(store: Path, name: str, settings: Settings) -> None:
 
 
 def dead_letter_text(row: Mapping[str, Any], body_size_max: int | None) -> str:
-    """Return one dead letter for people: when and why, and below it the record."""
+    """Return one dead letter as text: time and reason, and below them the record."""
     return f"{time_text(row['rejected_timestamp'])}  {row['reason']}\n{record_text(row, body_size_max)}"
 
 
@@ -118,26 +118,26 @@ def debug_dispatcher(
     store: StoreArgument,
     name: NameArgument,
     empty: Annotated[
-        bool, typer.Option("--empty", help="Begin with an empty view and the log's beginning, not with a copy.")
+        bool, typer.Option("--empty", help="Begin with an empty view at the log's beginning, instead of a copy.")
     ] = False,
     target: Annotated[
-        Path | None, typer.Option("--target", metavar="DIR", help="Build the view there, and keep it.")
+        Path | None, typer.Option("--target", metavar="DIR", help="Build the view in this directory, and keep it.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is put, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue with new records, until Ctrl-C.")] = False,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Run a dispatcher whose view lies outside the store, though it may send records again."
+            "--force", help="Run a dispatcher whose view lies outside the store, although it may send records again."
         ),
     ] = False,
-    pdb: Annotated[bool, typer.Option("--pdb", help="Look with pdb where the plugin raised an exception.")] = False,
+    pdb: Annotated[bool, typer.Option("--pdb", help="Start pdb where the plugin raised an exception.")] = False,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Run one dispatcher in this process, on a copy of its view, so that a debugger finds it; the store is only read.
+    """Run one dispatcher in this process, on a copy of its view, for a debugger; the store is only read.
 
-    A breakpoint() in the plugin stops at this terminal. Exit code 1: the plugin raised an exception, which is shown.
+    A breakpoint() in the plugin opens on this terminal. Exit code 1: the plugin raised an exception, which is shown.
     """
     import traceback
 
@@ -173,7 +173,7 @@ def debug_dispatcher(
 
 
 def register(application: typer.Typer) -> None:
-    """Add the verbs to *application*, all alike."""
+    """Add the control verbs to *application*."""
     application.command("list", epilog=epilog(LIST_EXAMPLE))(takes_settings(list_dispatchers))
     application.command("debug", epilog=epilog(DEBUG_EXAMPLE))(debug_dispatcher)
     application.command("dead-letters", epilog=epilog(DEAD_LETTERS_EXAMPLE))(dead_letters)
@@ -183,7 +183,7 @@ def register(application: typer.Typer) -> None:
 
 
 def command(verb: Verb) -> Callable[[Path, str], None]:
-    """Return the command for one verb."""
+    """Return the command function of one verb."""
 
     def run(store: StoreArgument, name: NameArgument) -> None:
         from reput.process.control.control_socket import request

@@ -1,4 +1,4 @@
-"""`reput doctor`: problems of this machine that would disturb reput."""
+"""`reput doctor`: reports problems of this machine that affect reput."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MARKS = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
 
 
 def doctor(
-    store: Annotated[Path | None, typer.Argument(metavar="STORE", help="Look at this store, too.")] = None,
+    store: Annotated[Path | None, typer.Argument(metavar="STORE", help="Also examine this store.")] = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Look at limits, disk, Java for Spark, and plugins that do not load; say what to do about each.
+    """Check limits, disk, Java for Spark, and that plugins load; report each problem with advice.
 
     Nothing is changed. Exit code 1: there is a problem; warnings do not count.
     """
@@ -38,6 +38,6 @@ def doctor(
 
 
 def finding_text(row: Mapping[str, Any]) -> str:
-    """Return a finding for people, with its advice on a line of its own."""
+    """Return a finding as text, with its advice on a second line."""
     text = f"{MARKS[row['state']]}  {row['name']}: {row['finding']}"
     return f"{text}\n         {row['advice']}" if row["advice"] else text

@@ -1,4 +1,4 @@
-"""`reput dump`: what the log holds, in its order, or what a view holds."""
+"""`reput dump`: prints the content of the log, in order, or of a view."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ EXAMPLE = "reput send store orders --count 3 && reput dump store"
 def dump(
     store: StoreArgument,
     begin: Annotated[
-        int | None, typer.Option("--from", metavar="O", parser=whole_number(), help="From this commit-log offset.")
+        int | None, typer.Option("--from", metavar="O", parser=whole_number(), help="Begin at this commit-log offset.")
     ] = None,
     until: Annotated[
-        int | None, typer.Option("--until", metavar="O", parser=whole_number(), help="Up to this commit-log offset.")
+        int | None, typer.Option("--until", metavar="O", parser=whole_number(), help="End at this commit-log offset.")
     ] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="T", help="Records or units of this topic only.")
+        str | None, typer.Option("--topic", metavar="T", help="Only records or units of this topic.")
     ] = None,
     count: CountOption = None,
     body: BodyOption = None,
     view: Annotated[
         str | None,
-        typer.Option("--view", metavar="V", help="What a view holds: consume_queue, consume_queue_ext or index."),
+        typer.Option("--view", metavar="V", help="Dump this view: consume_queue, consume_queue_ext or index."),
     ] = None,
     queue_id: Annotated[
         int | None,
-        typer.Option("--queue-id", metavar="Q", parser=whole_number(), help="Of a view: units of this queue only."),
+        typer.Option("--queue-id", metavar="Q", parser=whole_number(), help="With --view: only units of this queue."),
     ] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Print the records of the log in commit-log order, with rows for what is no record: blanks, damage, stale bytes.
+    """Print the log in commit-log order: records, and rows for other bytes: blanks, damage, stale bytes.
 
-    With --view, print what a view's files hold instead. Exit code 1: there is damage. It is a row of its own, and the
-    dump goes on behind it.
+    With --view, print the content of a view's files instead. Exit code 1: there is damage. It has its own row, and the
+    dump continues after it.
     """
     settings = settings_of(store, config, assignments).settings
     if view is not None:
@@ -78,10 +78,10 @@ def dump(
 
 
 def refuse_together(what: str, options: Mapping[str, object]) -> None:
-    """Refuse those of *options* that were given: they do not go with *what*.
+    """Refuse options that do not go with *what*.
 
     Raises:
-        typer.BadParameter: there is one.
+        typer.BadParameter: one of *options* was given.
     """
     for name, value in options.items():
         if value is not None:
@@ -122,19 +122,19 @@ def dump_units(
 
 
 def unit_text(row: Mapping[str, Any]) -> str:
-    """Return what a view holds, as names and values; where it stands comes first."""
+    """Return a unit or entry of a view as names and values, beginning with its position."""
     return "  ".join(f"{name}={value}" for name, value in row.items() if value is not None)
 
 
 def extent_row(extent: Extent) -> dict[str, Any]:
-    """Return the row of bytes that are no record."""
+    """Return the row for bytes that are not a record."""
     if extent.kind == "blank":
         return {"kind": "blank", "commit_log_offset": extent.begin, "size": extent.end - extent.begin}
     return {"kind": extent.kind, "commit_log_offset": extent.begin, "until": extent.end, "reason": extent.reason}
 
 
 class DumpPrinter(RecordPrinter):
-    """Prints records, and what is none."""
+    """Prints records and other byte ranges."""
 
     def text(self, row: Mapping[str, Any]) -> str:
         if row["kind"] == "record":

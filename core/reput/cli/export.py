@@ -1,4 +1,4 @@
-"""`reput export`: the log as a Delta table."""
+"""`reput export`: writes the log to a Delta table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["EXAMPLE", "export"]
 
 
 class OnCorruption(enum.StrEnum):
-    """What damage of the log means to an export."""
+    """How an export treats damage of the log."""
 
     FAIL = "fail"
     REPORT = "report"
@@ -36,13 +36,11 @@ def export(
         str,
         typer.Argument(
             metavar="LAKE",
-            help="Folder of the Delta table, or its address in an object store, such as s3://bucket/lake. A missing "
-            "table is made.",
+            help="Folder of the Delta table, or its address in an object store, such as s3://bucket/lake. If the "
+            "table is missing, it is created.",
         ),
     ],
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Keep the table up to date until it is interrupted.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep the table up to date until interrupted.")] = False,
     topics: Annotated[
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; may be repeated.")
     ] = None,
@@ -58,8 +56,8 @@ def export(
     on_corruption: Annotated[
         OnCorruption,
         typer.Option(
-            help="What to do about damaged bytes of the log and bodies that do not match their CRC: end with an error, "
-            "or leave them out and name them."
+            help="Treatment of damaged bytes of the log and of bodies that do not match their CRC: end with an error, "
+            "or omit and report them."
         ),
     ] = OnCorruption.FAIL,
     store_id: Annotated[
@@ -67,8 +65,8 @@ def export(
         typer.Option(
             "--store-id",
             metavar="ID",
-            help="The lake's name for this store, for a store that the lake cannot recognise by its id or by the marks "
-            "that it keeps.",
+            help="The lake's name for this store, if the lake cannot recognise the store by its id or by its stored "
+            "marks.",
         ),
     ] = None,
     name: Annotated[
@@ -83,16 +81,16 @@ def export(
         bool,
         typer.Option(
             "--accept-data-loss",
-            help="Go on behind records that retention removed before they were exported. Without it the export is "
-            "refused.",
+            help="Continue after records that retention removed before they were exported. Without this option the "
+            "export is refused.",
         ),
     ] = False,
     accept_truncation: Annotated[
         bool,
         typer.Option(
             "--accept-truncation",
-            help="Remove rows that the log contradicts, even if lake and log share no record that shows where they "
-            "part. Without this option the export is refused with the number of rows.",
+            help="Remove rows that contradict the log, even if lake and log share no record that shows where they "
+            "diverge. Without this option the export is refused, and the error states the number of rows.",
         ),
     ] = False,
     config: ConfigOption = None,
@@ -127,19 +125,19 @@ def export(
 
 
 def assignments_in(words: Sequence[str]) -> dict[str, str]:
-    """Return what NAME=VALUE says, by name."""
+    """Return the NAME=VALUE pairs by name."""
     found = {}
     for word in words:
         name, separator, value = word.partition("=")
         if not name or not separator:
-            # Not the value, which may be a key.
+            # Do not print the value, which may be a secret.
             raise typer.BadParameter(f"--storage-option takes NAME=VALUE: name={name}")
         found[name] = value
     return found
 
 
 def follow_rows(rows: Any, output_format: OutputFormat) -> None:
-    """Print transactions as they come, until an interrupt."""
+    """Print transactions as they are committed, until an interrupt."""
     printer = Printer(output_format, follow_text)
     with closing(rows):
         for row in rows:
@@ -162,7 +160,7 @@ def terminated_in_order() -> Iterator[None]:
 
 
 def report_text(row: Mapping[str, Any]) -> str:
-    """Return the report for people."""
+    """Return the report as text."""
     damage = ", ".join(f"{damaged['from']}..{damaged['until']} ({damaged['reason']})" for damaged in row["damage"])
     return (
         f"{row['records']} records in {row['files']} files of {row['bytes']} bytes, "
@@ -172,7 +170,7 @@ def report_text(row: Mapping[str, Any]) -> str:
 
 
 def follow_text(row: Mapping[str, Any]) -> str:
-    """Return one transaction for people: what it added, how fast, and how far it is behind."""
+    """Return one transaction as text: what it added, its rate, and the remaining lag."""
     log_bytes = row["until"] - row["from"]
     rate = log_bytes / row["seconds"] / 1e6 if row["seconds"] else 0.0
     return f"{report_text(row)}; {rate:.1f} MB/s of the log, {row['lag_bytes']} bytes behind"

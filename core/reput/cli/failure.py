@@ -1,4 +1,4 @@
-"""failure_of: the sentence, the advice and the exit code for an exception that ends a command."""
+"""failure_of: error message, advice and exit code for an exception that ends a command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRONG_REQUEST = 2
 CANNOT_BE_USED = 3
 INTERRUPTED = 130
 
-# click's UsageError, which typer has inside of itself or beside itself, depending on its version.
+# click's UsageError; depending on its version, typer bundles click or depends on it.
 UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 
 ADVICE_OF_ERRNO = {
@@ -29,7 +29,7 @@ ADVICE_OF_ERRNO = {
     errno.EPERM: "You may not use it; see its owner and mode.",
     errno.EMFILE: "Raise the limit of open files: ulimit -n.",
 }
-# What the parser of the arguments says.
+# Messages of the argument parser.
 NO_SUCH_COMMAND = re.compile(r"No such command '(.*?)'(?:\..*?'(.*?)'.*)?")
 TOO_MANY = re.compile(r"Got unexpected extra argument\(?s?\)? \((.*)\)")
 WITH_ITS_VALUE = re.compile(r"Option '(.*)' (requires an argument|does not take a value)")
@@ -47,11 +47,13 @@ class Failure(Struct, frozen=True):
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return what to say of *error*, whatever it is."""
+    """Return the failure for any *error*."""
     if isinstance(error, UsageError):
         return Failure(usage_sentence(error), usage_advice(error), WRONG_REQUEST)
     if isinstance(error, FilterSyntaxError):
-        return Failure(f"the filter does not parse: {one_line(error)}", "Correct it at that position.", WRONG_REQUEST)
+        return Failure(
+            f"the filter has a syntax error: {one_line(error)}", "Correct it at that position.", WRONG_REQUEST
+        )
     if isinstance(error, ReputError):
         return Failure(one_line(error), error.advice or UNKNOWN_ADVICE, exit_code(error))
     if isinstance(error, OSError):
@@ -71,7 +73,7 @@ EXTRA_OF_MODULE = {"pyarrow": "arrow", "pyspark": "spark", "deltalake": "spark"}
 
 
 def exit_code(error: ReputError) -> int:
-    """Return 2 for what is wrong in the request, 3 for what cannot be used."""
+    """Return 2 for a wrong request, 3 for a resource that cannot be used."""
     wrong = isinstance(error, (ConfigError, MessageIllegal, OffsetOutOfRange, RequestRefused))
     return WRONG_REQUEST if wrong else CANNOT_BE_USED
 
@@ -82,22 +84,22 @@ def one_line(error: Exception) -> str:
 
 
 def usage_sentence(error: typer.BadParameter) -> str:
-    """Return what is wrong with the arguments, with ``name=value`` as in every other sentence."""
+    """Return what is wrong with the arguments, with ``name=value`` like every other error."""
     message = error.format_message().removesuffix(".")
     option = getattr(error, "option_name", None)
     if message.startswith("No such option"):
         if option is not None and option[1:].isdigit():
-            # click takes a negative number for options of one letter each, and names the first.
-            return f"no number here is below 0: begins_with={option}"
+            # click takes a negative number for one-letter options, and reports the first.
+            return f"a number must not be negative: begins_with={option}"
         near = getattr(error, "possibilities", None)
         return f"no such option: option={option}" + (f" near={','.join(sorted(near))}" if near else "")
     if refused := NO_SUCH_COMMAND.fullmatch(message):
         return f"no such command: command={refused[1]}" + (f" near={refused[2]}" if refused[2] else "")
     if refused := TOO_MANY.fullmatch(message):
-        return f"there are arguments too many: arguments={refused[1]}"
+        return f"too many arguments: arguments={refused[1]}"
     if refused := WITH_ITS_VALUE.fullmatch(message):
         return f"the option {refused[2]}: option={refused[1]}"
-    # "Value error, " is how the library that checks types for typer begins.
+    # "Value error, " is the prefix of typer's type-checking library.
     reason = error.message.removesuffix(".").removeprefix("Value error, ")
     if message == "Missing command" and error.ctx is not None:
         return f"a command is missing: group={error.ctx.info_name}"
@@ -116,6 +118,6 @@ def usage_sentence(error: typer.BadParameter) -> str:
 
 
 def usage_advice(error: typer.BadParameter) -> str:
-    """Return which help to read."""
+    """Return the advice to read the command's help."""
     context = error.ctx
     return f"See {context.command_path if context else 'reput'} --help."

@@ -1,6 +1,6 @@
-"""Findings: what on this machine would keep reput from working well, for `reput doctor`.
+"""Findings: conditions on this machine that would keep reput from working well, for `reput doctor`.
 
-Each function looks at one thing and changes nothing.
+Each function checks one condition and changes nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from reput.errors import ReputError
 
 __all__ = ["Finding", "machine_findings", "store_findings"]
 
-OPEN_FILES_MIN = 4_096  # every queue and segment that is read is a file
-MAPPINGS_MIN = 65_530  # Linux's default; every segment and index file is one
+OPEN_FILES_MIN = 4_096  # every open queue and segment is a file
+MAPPINGS_MIN = 65_530  # Linux's default; every segment and index file needs one
 JAVA_VERSION_MIN = 17  # what Spark 4 needs
 JAVA_TIMEOUT_S = 20.0
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "ceph", "glusterfs"})
@@ -31,11 +31,11 @@ VOLATILE_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "overlay"})
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         state: ``problem``: reput or a part of it will not work; ``warning``: it will not work well.
-        advice: what to do; empty where all is well.
+        advice: what to do; empty if all is well.
     """
 
     name: str
@@ -61,7 +61,7 @@ def store_findings(store: Path) -> Iterator[Finding]:
     """Yield the findings about the store at *store* and its file system.
 
     Raises:
-        NotAStore: there is none.
+        NotAStore: there is no store.
     """
     from reput.store.state.identity import require_store
 
@@ -74,20 +74,20 @@ def store_findings(store: Path) -> Iterator[Finding]:
 
 
 def store_times(store: Path) -> Finding:
-    """A clock that ran ahead once has every later message get its time."""
+    """If the clock once ran ahead, every later message gets that time."""
     from reput.store.disk.files import Clock
     from reput.store.state.store_checkpoint import ahead_of_clock, read_checkpoint
 
     try:
         last = read_checkpoint(store).physic_msg_timestamp
     except OSError as error:
-        advice = "See its owner and mode."
+        advice = "Check its owner and mode."
         return Finding("store times", "warning", f"the checkpoint cannot be read: error={error.strerror}", advice)
     ahead = ahead_of_clock(last, Clock().now_ms())
     if ahead is not None:
         advice = (
-            "See whether this machine's clock is right (timedatectl). If it is, it was not when that message came: "
-            "wait, or go on in a new store."
+            "Check this machine's clock (timedatectl). If it is right now, it was wrong when that message was stored: "
+            "wait, or continue in a new store."
         )
         return Finding("store times", "warning", ahead, advice)
     return Finding("store times", "ok", f"store_timestamp={last}")
@@ -109,7 +109,7 @@ def processor() -> Finding:
 
 
 def shared_memory() -> Finding:
-    """The ring lies in a memfd that is sealed against other writers, which Linux has since 5.1."""
+    """The ring is a memfd sealed against other writers, which requires Linux 5.1."""
     kernel = os.uname().release
     found = re.match(r"(\d+)\.(\d+)", kernel)
     if found and (int(found[1]), int(found[2])) < (5, 1):
@@ -141,7 +141,7 @@ def checksums() -> Finding:
     if importlib.util.find_spec("crcmod._crcfunext") is not None:
         return Finding("crcmod", "ok", "compiled")
     advice = "Install a C compiler and Python's headers, then: pip install --force-reinstall --no-binary :all: crcmod"
-    return Finding("crcmod", "warning", "its compiled part is missing; CRC-32C is 30 times slower without", advice)
+    return Finding("crcmod", "warning", "its compiled part is missing; CRC-32C is 30 times slower without it", advice)
 
 
 def java() -> Finding:
@@ -150,7 +150,7 @@ def java() -> Finding:
     command = str(Path(home, "bin", "java")) if home else shutil.which("java")
     advice = f"Install a JDK of version {JAVA_VERSION_MIN} or later for Spark; nothing else needs it."
     if command is None:
-        return Finding("java", "warning", "there is no java in PATH, and no JAVA_HOME", advice)
+        return Finding("java", "warning", "java is not in PATH, and JAVA_HOME is not set", advice)
     try:
         asked = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=JAVA_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -162,7 +162,7 @@ def java() -> Finding:
 
 
 def packages() -> Iterator[Finding]:
-    """The extras; nothing is imported."""
+    """Check the optional packages without importing them."""
     for extra, modules in (("arrow", ("pyarrow",)), ("spark", ("pyspark", "deltalake"))):
         missing = [module for module in modules if importlib.util.find_spec(module) is None]
         if missing:
@@ -173,7 +173,7 @@ def packages() -> Iterator[Finding]:
 
 
 def plugins() -> Iterator[Finding]:
-    """Each installed dispatcher is imported, in a process of its own."""
+    """Import each installed dispatcher, in its own process."""
     from reput.process.logs.exception_text import exception_line
     from reput.process.plugin.catalogue import installed_dispatchers
     from reput.process.plugin.describe import describe
@@ -194,13 +194,13 @@ def file_system(store: Path) -> Finding:
         advice = "Keep the store on a local disk: locks, mappings and forcing to disk are not reliable there."
         return Finding("file system", "warning", f"on a network: type={kind}", advice)
     if kind in VOLATILE_FILE_SYSTEMS:
-        advice = "Keep a store that is to outlive the machine or its container elsewhere."
-        return Finding("file system", "warning", f"what is written may not last: type={kind}", advice)
+        advice = "Use another file system for a store that must outlive the machine or its container."
+        return Finding("file system", "warning", f"files may not survive a restart: type={kind}", advice)
     return Finding("file system", "ok", f"type={kind}")
 
 
 def file_system_type(path: Path) -> str:
-    """Return what the kernel calls the file system that holds *path*."""
+    """Return the kernel's name for the type of the file system that holds *path*."""
     device = path.stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -211,7 +211,7 @@ def file_system_type(path: Path) -> str:
 
 
 def free_space(store: Path) -> Finding:
-    """RocketMQ stops taking messages at a share of the disk; the next segment needs room, too."""
+    """RocketMQ refuses messages above a certain disk usage; the next segment also needs space."""
     from reput.settings import Settings
     from reput.store.log.segments import Segments
 
@@ -227,9 +227,12 @@ def free_space(store: Path) -> Finding:
 
 def permissions(store: Path) -> Finding:
     if os.access(store, os.W_OK) and not os.statvfs(store).f_flag & os.ST_RDONLY:
-        return Finding("permissions", "ok", "it may be written")
+        return Finding("permissions", "ok", "it is writable")
     return Finding(
-        "permissions", "warning", "it may only be read", "Give yourself the right to write, if that is wanted."
+        "permissions",
+        "warning",
+        "it is read-only for this user",
+        "Grant write permission if the store should be written.",
     )
 
 
@@ -243,6 +246,6 @@ def holder(store: Path) -> Finding:
         advice = "Ask as the user who owns the store, or as root."
         return Finding("writer", "warning", "this user may not see whether a program has it open", advice)
     if (store / "abort").exists():
-        advice = "Open it for writing once, and it is recovered; `reput check` says what was lost."
+        advice = "Open it for writing once to recover it; `reput check` shows what was lost."
         return Finding("writer", "warning", "the last writer did not close it", advice)
     return Finding("writer", "ok", "no program has it open; it was closed cleanly")

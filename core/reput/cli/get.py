@@ -37,10 +37,11 @@ def get(
     topic: TopicArgument,
     queue_id: QueueIdArgument,
     queue_offset: Annotated[
-        int, typer.Argument(metavar="QUEUE_OFFSET", parser=whole_number(), help="Of the first message.")
+        int, typer.Argument(metavar="QUEUE_OFFSET", parser=whole_number(), help="Queue offset of the first message.")
     ],
     count: Annotated[
-        int, typer.Option("--count", metavar="N", parser=whole_number(1), help="At most so many, one behind the other.")
+        int,
+        typer.Option("--count", metavar="N", parser=whole_number(1), help="Maximum number of consecutive messages."),
     ] = 1,
     body: BodyOption = None,
     config: ConfigOption = None,
@@ -49,7 +50,7 @@ def get(
 ) -> int:
     """Print messages of a queue, from a queue offset on.
 
-    Exit code 1: there is none. Where one of them is damaged, those before it are printed, and the exit code is 3.
+    Exit code 1: there is none. If one of them is damaged, those before it are printed, and the exit code is 3.
     """
     from reput.cli.behind import note_if_behind
     from reput.embedded.read_only_engine import ReadOnlyEngine

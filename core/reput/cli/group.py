@@ -54,11 +54,13 @@ PROGRESS_COLUMNS = ("group", "topic", "queue_id", "broker_offset", "consumer_off
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Name of a consumer group.", show_default=False)]
 ConsumeOption = Annotated[
-    bool | None, typer.Option("--consume/--no-consume", help="Whether the group is given messages.", show_default=False)
+    bool | None, typer.Option("--consume/--no-consume", help="Whether the group receives messages.", show_default=False)
 ]
 BroadcastOption = Annotated[
     bool | None,
-    typer.Option("--broadcast/--no-broadcast", help="Whether it may broadcast.", show_default=False),
+    typer.Option(
+        "--broadcast/--no-broadcast", help="Whether the group may consume by broadcasting.", show_default=False
+    ),
 ]
 RetryQueuesOption = Annotated[
     int | None,
@@ -78,9 +80,9 @@ def list_groups(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Show the groups that are described in subscriptionGroup.json, or have offsets. Exit code 1: there is none.
+    """Show the groups that are described in subscriptionGroup.json or have offsets. Exit code 1: there are none.
 
-    Of a store that a program has open, also what they were given by it since.
+    For an open store, also show what the program has delivered to them since the opening.
     """
     from reput.embedded.store_status import owners_statistics
 
@@ -89,7 +91,7 @@ def list_groups(
     rows: list[dict[str, Any]] = []
     with look(store, config, assignments) as administration:
         progress_of = administration.progress_of_groups()
-        # A group that has just begun is written a little later; the program that has the store open knows it.
+        # A new group is written with a delay; the program that has the store open already knows it.
         begun = {row.group for row in statistics.groups} if statistics is not None else set()
         for group in sorted(progress_of.keys() | begun):
             progress = progress_of.get(group, [])
@@ -110,7 +112,7 @@ def list_groups(
 
 
 def rows_by_group(statistics: StoreStatistics | None) -> Callable[[str], Sequence[GroupRow] | None]:
-    """Return what gives the counts of a group, topic by topic; None: not known, or left out of a long answer."""
+    """Return a function from group to its counts per topic; None: unknown, or left out of a long answer."""
     found: dict[str, list[GroupRow]] = {}
     for row in statistics.groups if statistics is not None else ():
         found.setdefault(row.group, []).append(row)
@@ -119,8 +121,8 @@ def rows_by_group(statistics: StoreStatistics | None) -> Callable[[str], Sequenc
 
 
 def group_counts(rows: Sequence[GroupRow] | None) -> dict[str, int | None]:
-    """Return what a group was given, and sent back, of all its topics together, which *rows* count one by one; None
-    each: not known."""
+    """Return the delivered and sent-back messages of a group, summed over the topics of *rows*; all None if
+    unknown."""
     names = ("get_nums", "get_size", "send_back_nums", "dead_letter_nums")
     if rows is None:
         return dict.fromkeys((*names, "latency_max_ms"))
@@ -136,7 +138,7 @@ def describe_group(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Show how far a group has come with each queue, and how many messages are left."""
+    """Show a group's progress in each queue, and how many messages are left."""
     with look(store, config, assignments) as administration:
         rows = administration.group_progress(group)
     print_table(msgspec.to_builtins(rows), PROGRESS_COLUMNS, output_format)
@@ -152,7 +154,7 @@ def create_group(
     config: ConfigOption = None,
     assignments: SetOption = None,
 ) -> None:
-    """Describe a group in subscriptionGroup.json; one that is there is changed."""
+    """Create a group in subscriptionGroup.json, or change an existing one."""
     change_group(store, group, consume, broadcast, retry_queues, retry_max_times, config, assignments, must_exist=False)
     write_line(f"created: {group}")
 
@@ -167,7 +169,7 @@ def update_group(
     config: ConfigOption = None,
     assignments: SetOption = None,
 ) -> None:
-    """Change what a group may do, and how often its messages are tried."""
+    """Change a group's permissions and retries."""
     change_group(store, group, consume, broadcast, retry_queues, retry_max_times, config, assignments, must_exist=True)
     write_line(f"updated: {group}")
 
@@ -184,7 +186,7 @@ def change_group(
     *,
     must_exist: bool,
 ) -> None:
-    """Have a group be as it is said, what is not said staying as it was."""
+    """Apply the given options to a group; the others stay unchanged."""
     from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 
     said = {
@@ -206,15 +208,15 @@ def reset_group(
     store: StoreArgument,
     group: GroupArgument,
     topic: TopicArgument,
-    to: Annotated[str, typer.Option("--to", metavar="earliest|latest|TIME", help="Where the group goes on.")],
+    to: Annotated[str, typer.Option("--to", metavar="earliest|latest|TIME", help="Where the group continues.")],
     queue_id: Annotated[
-        int | None, typer.Option("--queue-id", metavar="Q", parser=whole_number(), help="This queue alone.")
+        int | None, typer.Option("--queue-id", metavar="Q", parser=whole_number(), help="Only this queue.")
     ] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Have a group go on from another place of a topic: its beginning, its end, or what was stored at a time."""
+    """Move a group to another position of a topic: its beginning, its end, or a time."""
     beginning = parse_beginning(to, "--to")
     with administrate(store, config, assignments) as administration:
         rows = administration.reset_offsets(group, topic, beginning, queue_id=queue_id)
@@ -224,11 +226,11 @@ def reset_group(
 def delete_group(
     store: StoreArgument,
     group: GroupArgument,
-    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep what it has committed.")] = False,
+    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep its committed offsets.")] = False,
     config: ConfigOption = None,
     assignments: SetOption = None,
 ) -> None:
-    """Forget a group, and the offsets that it has committed."""
+    """Delete a group and its committed offsets."""
     with administrate(store, config, assignments) as administration:
         administration.delete_group(group, clean_offsets=not keep_offsets)
     write_line(f"deleted: {group}")
@@ -240,7 +242,7 @@ def clean_groups(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Forget the offsets of dead groups: those whose next messages have all gone from the log."""
+    """Delete the offsets of dead groups: all messages that they would read next are gone from the log."""
     with administrate(store, config, assignments) as administration:
         removed = administration.clean_offsets()
     print_table([{"group": group, "topic": topic} for group, topic in removed], ("group", "topic"), output_format)

@@ -1,4 +1,4 @@
-"""Interrupts: signals that end a command which writes, between two messages and never in the middle of one."""
+"""Interrupts: signals end a writing command between two messages, never within one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """A signal came while the command waited: for its input, for the time, or for the store's end."""
+    """A signal arrived while the command waited for its input, for the time, or for the store to close."""
 
 
 class Interrupts:
-    """In force as a context, in the main thread.
+    """A context for the main thread that defers signals.
 
-    A signal is kept until `waiting`, which it ends with `Interrupted`; what is at work goes on to its end. A second one
-    ends the command wherever it is.
+    A signal is deferred until the next `waiting` block, which it ends with `Interrupted`; work outside such a block
+    completes. A second signal ends the command wherever it is.
 
     Attributes:
-        received: the first signal, None before it.
+        received: the first signal, None before that.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Interrupts:
 
     @property
     def exit_code(self) -> int:
-        """What a shell calls the end by a signal; 0 without one."""
+        """The exit code of a shell for the signal; 0 without one."""
         return 0 if self.received is None else 128 + self.received
 
     def receive(self, number: int, frame: FrameType | None) -> None:
@@ -53,10 +53,10 @@ class Interrupts:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Let a signal end what is done in this context.
+        """Let a signal end the work in this context.
 
         Raises:
-            Interrupted: one has come, before or now.
+            Interrupted: a signal arrives now, or arrived before.
         """
         self.is_waiting = True
         try:
@@ -68,10 +68,10 @@ class Interrupts:
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Let a signal cut short what is done in this context. One that came before has asked for no more than this.
+        """Let a new signal cut short the work in this context; an earlier signal only asked for this end.
 
         Raises:
-            Interrupted: one has come now.
+            Interrupted: a signal arrives now.
         """
         self.is_waiting = True
         try:

@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs take, and what they mean."""
+"""Arguments and options shared by several verbs."""
 
 from __future__ import annotations
 
@@ -46,43 +46,43 @@ ADDRESS = re.compile(r"[^/]+:[0-9]+")
 
 
 class OutputFormat(enum.StrEnum):
-    """How results are printed."""
+    """The format of results."""
 
     TEXT = "text"
     JSON = "json"
 
 
 def epilog(example: str) -> str:
-    """Return the end of a verb's help. Behind a backspace nothing is wrapped, so that it can be pasted."""
+    """Return the end of a verb's help. The backspace keeps the example from being wrapped, so it can be pasted."""
     return f"\b\nExample:\n  {example}"
 
 
 def whole_number(low: int = 0) -> Callable[[str], int]:
-    """Return a parser of whole numbers from *low* on, whose error names what was written.
+    """Return a parser for whole numbers of at least *low*, whose error names the given text.
 
-    Typer's own number types do so or not, by its version.
+    Some versions of Typer do that for their own number types, others do not.
     """
 
     def parse(text: str) -> int:
-        # Defaults are parsed, too, and are numbers already.
+        # Defaults are parsed, too, and are already numbers.
         written = str(text)
         digits = written.removeprefix("-")
         if not (digits.isascii() and digits.isdigit()) or int(written) < low:
-            raise typer.BadParameter(f"{written!r} is no whole number from {low} on")
+            raise typer.BadParameter(f"{written!r} is not a whole number of at least {low}")
         return int(written)
 
     return parse
 
 
 def given_path(text: str) -> Path:
-    """Return a path; one without a letter is the variable that a script forgot to set, and not where we are."""
+    """Return a path; refuse an empty one, which is an unset variable of a script rather than the current directory."""
     if not str(text):
         raise typer.BadParameter("'' is empty")
     return Path(text)
 
 
 StoreArgument = Annotated[
-    Path, typer.Argument(metavar="STORE", parser=given_path, help="A store directory.", show_default=False)
+    Path, typer.Argument(metavar="STORE", parser=given_path, help="Store directory.", show_default=False)
 ]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of a topic.", show_default=False)]
 QueueIdArgument = Annotated[
@@ -90,38 +90,38 @@ QueueIdArgument = Annotated[
 ]
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings: a TOML file, or a broker's own .properties file."),
+    typer.Option("--config", metavar="FILE", help="Settings file: TOML, or a broker's own .properties file."),
 ]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=VALUE", help="One setting, RocketMQ's name in either spelling; may be repeated."
+        "--set", metavar="NAME=VALUE", help="A setting, by RocketMQ's name in either spelling; may be repeated."
     ),
 ]
 FormatOption = Annotated[
-    OutputFormat, typer.Option("--format", help="Results as text for people, or as one JSON object per line.")
+    OutputFormat, typer.Option("--format", help="Print results as text, or as one JSON object per line.")
 ]
 BodyOption = Annotated[
     Body | None,
-    typer.Option("--body", help="The body of each record; by default base64 in JSON, its beginning in text."),
+    typer.Option("--body", help="Format of record bodies; default: base64 in JSON, shortened in text."),
 ]
 CountOption = Annotated[
-    int | None, typer.Option("--count", metavar="N", parser=whole_number(1), help="At most so many.")
+    int | None, typer.Option("--count", metavar="N", parser=whole_number(1), help="Maximum number of results.")
 ]
 
 
 EngineOption = Annotated[
     str,
-    typer.Option("--engine", metavar="local|spark", help="Do the work on this machine, or with Spark."),
+    typer.Option("--engine", metavar="local|spark", help="Work on this machine, or with Spark."),
 ]
 
 
 def settings_of(
     store: Path, config: Path | None, assignments: list[str] | None, changes: Collection[str] = ()
 ) -> LoadedSettings:
-    """Return the settings that hold for a store, and say on stderr which of them go unused.
+    """Return the effective settings for a store, and list unused ones on stderr.
 
-    *changes*: names of recorded settings that get another value.
+    *changes*: names of recorded settings that may get another value.
 
     Raises:
         ConfigError: a file or a setting is wrong.
@@ -136,9 +136,9 @@ def settings_of(
 
 
 def takes_settings(verb: Callable[..., Result]) -> Callable[..., Result]:
-    """Return *verb*, a command on a STORE to which settings make no difference, with the options for them.
+    """Return *verb*, which ignores settings, with options for them.
 
-    All verbs on a STORE take them, so that a script may give them to each; what is wrong in them is refused.
+    All verbs on a STORE accept settings, so that a script may pass them to each verb; errors in them are refused.
     """
 
     @functools.wraps(verb)
@@ -147,7 +147,7 @@ def takes_settings(verb: Callable[..., Result]) -> Callable[..., Result]:
         settings_of(store or Path(), config, assignments)
         return verb(*arguments, **others)
 
-    # Typer makes options of these.
+    # Typer reads the options from these.
     signature = inspect.signature(verb, eval_str=True)
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -159,22 +159,23 @@ def takes_settings(verb: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def refuse_address(store: Path) -> None:
-    """Refuse ``host:port`` where only a directory will do; it would be taken for the name of a new store.
+    """Refuse ``host:port`` in place of a directory; otherwise it would become the name of a new store.
 
     Raises:
-        BrokerError: it is one, and no such directory exists.
+        BrokerError: it is an address, and no such directory exists.
     """
     if ADDRESS.fullmatch(str(store)) and not store.exists():
         raise BrokerError(
-            f"this version of reput reaches no name server: target={store}", "Name a store directory, like ./store."
+            f"this version of reput cannot connect to a name server: target={store}",
+            "Name a store directory, like ./store.",
         )
 
 
 def parse_time(text: str) -> int:
-    """Return milliseconds since 1970 UTC for that number, or for an ISO 8601 time, which is local without a zone.
+    """Return milliseconds since 1970 UTC from such a number, or from an ISO 8601 time, which is local without a zone.
 
     Raises:
-        typer.BadParameter: it is neither.
+        typer.BadParameter: *text* is neither.
     """
     if text.isascii() and text.isdigit():
         return int(text)

@@ -1,4 +1,4 @@
-"""Results to stdout: one row a line, as text or as JSON."""
+"""Results on stdout: one row per line, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OutputClosed(Exception):
 
 
 class Printer:
-    """Prints rows in the format that was asked for. *text* says what a row is to a person; it may be several lines."""
+    """Prints rows in the requested format. *text* converts a row to text, possibly of several lines."""
 
     def __init__(self, output_format: OutputFormat, text: Callable[[Row], str]) -> None:
         self.is_json = output_format is OutputFormat.JSON
@@ -55,7 +55,7 @@ class Printer:
         write_line(self.encoder.encode(row).decode() if self.is_json else self.text(row))
 
     def rows(self, rows: Iterable[Row]) -> int:
-        """Print all *rows* and return how many there were."""
+        """Print all *rows* and return their number."""
         count = 0
         for row in rows:
             self.row(row)
@@ -64,7 +64,7 @@ class Printer:
 
 
 class RecordPrinter:
-    """Prints records, their bodies as asked: by default base64 in JSON, and their beginning in text."""
+    """Prints records with their bodies in the requested form: by default base64 in JSON, shortened in text."""
 
     def __init__(self, output_format: OutputFormat, body: Body | None) -> None:
         is_json = output_format is OutputFormat.JSON
@@ -86,7 +86,7 @@ class RecordPrinter:
 
 
 def print_table(rows: Sequence[Row], columns: Sequence[str], output_format: OutputFormat) -> None:
-    """Print *rows*: as JSON whole, as text the named columns under each other, without those that are empty in all."""
+    """Print *rows*: in JSON completely, in text as a table of *columns*, without columns that are empty in all rows."""
     if output_format is OutputFormat.JSON:
         Printer(output_format, str).rows(rows)
         return
@@ -95,15 +95,15 @@ def print_table(rows: Sequence[Row], columns: Sequence[str], output_format: Outp
 
 
 def table_text(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """Return the named *columns* of *rows* under their names, without columns that are empty in all rows."""
+    """Return a table of *columns* of *rows*, without columns that are empty in all rows."""
     shown = [name for name in columns if any(row[name] not in (None, "", []) for row in rows)]
     return aligned([shown, *([cell_text(row[name]) for name in shown] for row in rows)]) if shown else ""
 
 
 def fitted_table(rows: Sequence[Row], columns: Sequence[str], width: int) -> str:
-    """Return `table_text` in lines of *width*: columns without room stand in further tables, behind the first one.
+    """Return `table_text` in lines of *width*: columns that do not fit form further tables below the first one.
 
-    A text that is wider than that stands below, with its lines broken.
+    A cell that is wider than a line stands below, wrapped.
     """
     shown = [name for name in columns if any(row[name] not in (None, "", []) for row in rows)]
     if not shown:
@@ -132,12 +132,12 @@ def fitted_table(rows: Sequence[Row], columns: Sequence[str], width: int) -> str
 
 
 def wrapped(line: str, width: int) -> str:
-    """Return *line* in lines of *width* at most, but for a word that is longer."""
+    """Return *line* wrapped to *width*; longer words stay whole."""
     return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def cell_text(value: object) -> str:
-    """Return a cell for people; a hyphen for what is not known, of a traceback what the exception says."""
+    """Return a cell as text: a hyphen for an unknown value, the exception's message for a traceback."""
     if value is None or value == "":
         return "-"
     if isinstance(value, float):
@@ -160,7 +160,7 @@ def write_line(line: str) -> None:
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Return *lines* of cells as columns with two spaces between them; columns of numbers stand to the right."""
+    """Return *lines* of cells as columns separated by two spaces; columns of numbers are right-aligned."""
     columns = list(zip(*lines, strict=True))
     widths = [max(map(len, column)) for column in columns]
     numeric = [all(NUMERIC.fullmatch(cell) for cell in column[1:]) for column in columns]

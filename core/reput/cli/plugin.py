@@ -1,4 +1,4 @@
-"""`reput plugin`: the dispatchers that are installed, the contract each is held to, and a project for a new one."""
+"""`reput plugin`: installed dispatchers, tests of their contract, and a project for a new one."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ TEST_EXAMPLE = "reput plugin test consume_queue --clause any_batches --clause tr
 def list_plugins(
     config: ConfigOption = None, assignments: SetOption = None, output_format: FormatOption = OutputFormat.TEXT
 ) -> int:
-    """List the installed dispatchers: where each comes from, and whether it can be loaded.
+    """List the installed dispatchers: their origin, and whether they can be loaded.
 
-    Each is imported in a process of its own and asked what it declares. A configuration gives them options, and adds
-    those that it makes of them under other names. Exit code 1: one of them is BROKEN.
+    Each is imported in its own process and asked for its declaration. A configuration supplies options, and adds
+    dispatchers that it defines under other names. Exit code 1: one of them is BROKEN.
     """
     from reput.process.plugin.catalogue import installed_dispatchers, select_dispatchers
     from reput.process.plugin.describe import describe
@@ -64,7 +64,7 @@ def list_plugins(
 def plugin_row(entry: CatalogueEntry, answer: Answer) -> dict[str, Any]:
     """Return the row of one dispatcher.
 
-    READY: it was loaded. OPTIONS: it was loaded and cannot run without options. BROKEN: it cannot be loaded.
+    READY: it was loaded. OPTIONS: it was loaded but requires options. BROKEN: it cannot be loaded.
     """
     described = answer.description or answer.offered
     broken = exception_line(answer.broken) if answer.broken else None
@@ -93,9 +93,9 @@ def show_plugin(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Show what one dispatcher declares, and the options that it takes, with their types and defaults.
+    """Show the declaration of one dispatcher, and its options with their types and defaults.
 
-    In JSON also their schema. Exit code 1: it is BROKEN.
+    JSON also has their schema. Exit code 1: it is BROKEN.
     """
     from reput.process.plugin.catalogue import select_dispatchers
     from reput.process.plugin.describe import describe
@@ -111,7 +111,7 @@ def show_plugin(
 
 
 def declaration_text(row: Mapping[str, Any]) -> str:
-    """Return what a dispatcher declares, for people: line by line, and a table of its options."""
+    """Return a dispatcher's declaration as text: line by line, and a table of its options."""
     lines = [
         f"{key}={cell_text(value)}"
         for key, value in row.items()
@@ -128,12 +128,12 @@ def declaration_text(row: Mapping[str, Any]) -> str:
 
 
 def new_plugin(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the dispatcher, as word_count.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the dispatcher, like word_count.")],
     directory: Annotated[
-        Path | None, typer.Option("--directory", metavar="DIR", help="Where; by default ./reput-NAME.")
+        Path | None, typer.Option("--directory", metavar="DIR", help="Folder of the project; default: ./reput-NAME.")
     ] = None,
 ) -> None:
-    """Write a project for a new dispatcher: it installs, type-checks and passes its tests at once."""
+    """Create a project for a new dispatcher: it installs, type-checks and passes its tests immediately."""
     from reput.cli.plugin_project import CHOOSE_ANOTHER, ProjectNames, write_project
     from reput.errors import ConfigError
     from reput.process.plugin.catalogue import installed_dispatchers
@@ -142,7 +142,7 @@ def new_plugin(
     taken = installed_dispatchers().get(name)
     if taken is not None:
         raise ConfigError(
-            f"a dispatcher of this name is installed: dispatcher={name} distribution={taken.distribution}",
+            f"a dispatcher with this name is already installed: dispatcher={name} distribution={taken.distribution}",
             CHOOSE_ANOTHER,
         )
     folder = directory or Path(names.distribution)
@@ -155,16 +155,16 @@ def hold_to_contract(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an installed dispatcher.", show_default=False)],
     clauses: Annotated[
         list[str] | None,
-        typer.Option("--clause", metavar="CLAUSE", help="Try this clause alone; may be repeated."),
+        typer.Option("--clause", metavar="CLAUSE", help="Only this clause; may be repeated."),
     ] = None,
     time_max: Annotated[
-        int, typer.Option("--time-max", metavar="SECONDS", parser=whole_number(1), help="For each clause.")
+        int, typer.Option("--time-max", metavar="SECONDS", parser=whole_number(1), help="Time limit per clause.")
     ] = 120,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Hold a dispatcher to its contract, clause by clause, in processes and folders of their own.
+    """Test a dispatcher against its contract, clause by clause, in separate processes and folders.
 
     Options of the dispatcher come from the configuration, as in --set dispatchers.NAME.OPTION=VALUE. Exit code 1: a
     clause is broken.
@@ -177,7 +177,7 @@ def hold_to_contract(
     known = promises()
     for clause in clauses or ():
         if clause not in known:
-            raise ConfigError(f"there is no such clause: clause={clause} known={','.join(known)}")
+            raise ConfigError(f"unknown clause: clause={clause} known={','.join(known)}")
     settings = load_settings(config, assignments or (), dispatchers=[name]).settings
     printer = Printer(output_format, clause_text)
     states = []
@@ -191,7 +191,7 @@ def hold_to_contract(
 
 
 def clause_text(row: Mapping[str, Any]) -> str:
-    """Return what came of one clause, for people: broken ones with their reason and the plugin's traceback."""
+    """Return the result of one clause as text: broken ones with their reason and the plugin's traceback."""
     lines = [f"{row['state']:14}  {row['clause']}: {row['promise']}"]
     lines += [f"{'':16}{line}" for line in (row["traceback"] or row["reason"] or "").splitlines()]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Bars on stderr, for work of more than a second and for people only."""
+"""Progress bars on stderr, only on a terminal and only for work of more than a second."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SHOWN_AFTER_S = 1.0
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Give a function that is told how many bytes of how many are done, and shows it with rate and time left.
+    """Yield a function that takes the done and total bytes, and shows them with rate and remaining time.
 
-    Where stderr is no terminal nothing is ever shown, and rich not even imported.
+    If stderr is not a terminal, nothing is shown, and rich is not imported.
     """
     if not sys.stderr.isatty():
         yield lambda done, total: None
@@ -33,7 +33,7 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
 
 
 class Bar:
-    """One bar, which appears when the work has lasted for a second."""
+    """A progress bar that appears once the work has lasted a second."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -41,7 +41,7 @@ class Bar:
         self.shown: Progress | None = None
 
     def update(self, done: int, total: int) -> None:
-        """Show that *done* of *total* bytes are done."""
+        """Show the progress: *done* of *total* bytes."""
         if self.shown is None:
             if time.monotonic() - self.begun_at < SHOWN_AFTER_S:
                 return
@@ -60,7 +60,7 @@ class Bar:
         )
 
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        # Results go to stdout as they are, also while a bar is shown.
+        # stdout stays untouched while a bar is shown.
         shown = Progress(
             *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True, redirect_stdout=False
         )
@@ -69,6 +69,6 @@ class Bar:
         return shown
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self.shown is not None:
             self.shown.stop()

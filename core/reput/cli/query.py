@@ -29,15 +29,15 @@ EXAMPLE = "reput send store orders --keys order-17 --count 1 && reput query stor
 def query(
     store: StoreArgument,
     topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="Name of a topic; a message's id needs none.")
+        str | None, typer.Argument(metavar="[TOPIC]", help="Name of a topic; not needed for a message id.")
     ] = None,
     key: Annotated[
         str | None,
-        typer.Argument(metavar="[KEY]", help="A key of the message, its unique id, or the store's id of it."),
+        typer.Argument(metavar="[KEY]", help="A key of the message, its unique id, or its offset message id."),
     ] = None,
     tags: Annotated[
         str | None,
-        typer.Option("--tags", metavar="TAGS", help="Instead of a key, the message's tags, if the index has them."),
+        typer.Option("--tags", metavar="TAGS", help="Search by tags instead of a key, if the index has them."),
     ] = None,
     begin: Annotated[
         int | None, typer.Option("--begin", metavar="T", parser=parse_time, help="Stored at this time or later.")
@@ -51,17 +51,17 @@ def query(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Print the newest messages with a key, or with some tags, in the order of the log.
+    """Print the newest messages with a key, or with certain tags, in log order.
 
-    The store's own id of a message needs no topic: `reput query STORE MESSAGE_ID`. A time is a number of milliseconds
-    since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there is none.
+    An offset message id needs no topic: `reput query STORE MESSAGE_ID`. A time is milliseconds since 1970, or like
+    2026-01-31T12:00:00Z. Exit code 1: there are no messages.
     """
     from reput.cli.behind import note_if_behind
     from reput.embedded.read_only_engine import ReadOnlyEngine
     from reput.embedded.read_only_store import ReadOnlyStore
 
     if key is None and tags is None:
-        # The store's own id of a message says where it lies.
+        # An offset message id contains the message's position.
         topic, key = None, topic
     if (key is None) == (tags is None):
         raise typer.BadParameter(f"give either KEY or --tags: KEY={key} --tags={tags}")

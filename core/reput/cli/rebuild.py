@@ -1,4 +1,4 @@
-"""`reput rebuild`: views built again from the log."""
+"""`reput rebuild`: rebuilds views from the log."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ EXAMPLE = "reput send store orders --count 3 && reput rebuild store index"
 def rebuild(
     store: StoreArgument,
     views: Annotated[
-        list[str] | None, typer.Argument(metavar="VIEW", help="Dispatchers; by default those that are enabled.")
+        list[str] | None, typer.Argument(metavar="VIEW", help="Dispatchers; default: all enabled ones.")
     ] = None,
     target: Annotated[
         Path | None,
         typer.Option(
-            "--target", metavar="DIR", help="Build there, laid out as in a store; without it in the store itself."
+            "--target",
+            metavar="DIR",
+            help="Build in this directory, laid out like a store; default: in the store itself.",
         ),
     ] = None,
     force: Annotated[
@@ -53,16 +55,16 @@ def rebuild(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Build views again from the log, each by its dispatcher in a process of its own.
+    """Rebuild views from the log, each by its dispatcher in its own process.
 
-    Without --target each new view replaces the old one in one step, also while a program puts and reads. With --target
-    the store is only read. With --engine spark Spark's workers build the same bytes.
+    Without --target each new view replaces the old one in one step, even while a program puts and reads. With --target
+    the store is only read. With --engine spark, Spark's workers build the same bytes.
     """
     from reput.store.state.identity import require_store
 
     if engine != LOCAL and target is None:
         raise typer.BadParameter(
-            f"that engine builds into another directory only, which --target names: --engine={engine}"
+            f"this engine can only build into another directory, given by --target: --engine={engine}"
         )
     settings = settings_of(store, config, assignments).settings
     require_store(store)
@@ -101,7 +103,7 @@ def rebuild_store(
     *,
     force: bool,
 ) -> list[RebuildRow]:
-    """Rebuild *views*, by default all that are enabled, in their places; open the store if no program has it open.
+    """Rebuild *views*, by default all enabled ones, in the store; open the store if no program has it open.
 
     Raises:
         ConfigError: a view is unknown, or lies elsewhere and *force* is not set.
@@ -128,7 +130,7 @@ def rebuild_store(
 
 
 def rebuild_text(row: Mapping[str, Any]) -> str:
-    """Return what became of one view, for people."""
+    """Return the result for one view as text."""
     records = "-" if row["records"] is None else row["records"]
     log = f"{records} records, {row['bytes']} bytes of the log"
     where = ", swapped in" if row["swapped"] else f" to {row['target']}"

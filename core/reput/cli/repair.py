@@ -1,4 +1,4 @@
-"""`reput repair`: the decisions about damage that an operator has to make."""
+"""`reput repair`: the decisions about damage that only an operator can make."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["EXAMPLE", "repair"]
 
 EXAMPLE = "reput send store orders --count 3 && reput repair store --cut-at 0 --dry-run"
 RANGE_SEPARATOR = ".."
-# RocketMQ cuts its queues by itself, and its index never: it leaves out what comes to lie below the index's end.
+# RocketMQ cuts its queues by itself, but never its index: it skips records below the index's end.
 FOR_ROCKETMQ = (
-    "  views are taken back when reput opens the store: let it, before a RocketMQ does, by `reput rebuild STORE`; "
-    "that one would find no new message by its key until the log is as long as it was"
+    "  reput truncates the views when it opens the store. Let it do so before RocketMQ opens the store: "
+    "`reput rebuild STORE`. Otherwise RocketMQ finds no new message by key until the log has its old length again"
 )
 
 
@@ -41,24 +41,24 @@ def repair(
             "--cut-at",
             metavar="O",
             parser=whole_number(),
-            help="End the log at this commit-log offset; all behind it goes.",
+            help="End the log at this commit-log offset; everything after it is removed.",
         ),
     ] = None,
     accepted: Annotated[
         str | None,
-        typer.Option("--accept", metavar="FROM..UNTIL", help="Give up this damaged range; the log goes on behind it."),
+        typer.Option("--accept", metavar="FROM..UNTIL", help="Give up this damaged range; the log continues after it."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be lost.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be lost.")] = False,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Cut a damaged log, or accept its damage, so that it can be written again. `reput check` shows the offsets.
+    """Cut a damaged log, or accept its damage, so that the store can be written again. `reput check` shows the offsets.
 
-    The report says what is lost. All bytes that are cut are kept under reput/cut/ in the store.
+    The report shows what is lost. All bytes that are cut are kept under reput/cut/ in the store.
     """
     if (cut_at is None) == (accepted is None):
-        raise typer.BadParameter(f"one of the two is needed, and not both: --cut-at={cut_at} --accept={accepted}")
+        raise typer.BadParameter(f"give exactly one of the two: --cut-at={cut_at} --accept={accepted}")
     from reput.store.recovery.repair import accept, cut, plan_accept, plan_cut
 
     demand_crc = settings_of(store, config, assignments).settings.force_verify_prop_crc
@@ -75,7 +75,7 @@ def parse_range(text: str) -> tuple[int, int]:
     """Return both ends of ``FROM..UNTIL``.
 
     Raises:
-        typer.BadParameter: it is no such range.
+        typer.BadParameter: *text* is not such a range.
     """
     begin, separator, end = text.partition(RANGE_SEPARATOR)
     if not separator or not all(part.isascii() and part.isdigit() for part in (begin, end)):
@@ -84,7 +84,7 @@ def parse_range(text: str) -> tuple[int, int]:
 
 
 def cut_row(plan: CutPlan) -> dict[str, Any]:
-    """Return the report of a cut, its offsets named as everywhere."""
+    """Return the report of a cut, with the usual names of offsets."""
     row: dict[str, Any] = msgspec.to_builtins(plan, enc_hook=str)
     row["damage"] = [{"from": gap.begin, "until": gap.end, "reason": gap.reason} for gap in plan.damage]
     return row
@@ -96,7 +96,7 @@ def accept_row(plan: AcceptPlan) -> dict[str, Any]:
 
 
 def cut_text(row: Mapping[str, Any]) -> str:
-    """Return the report of a cut for people."""
+    """Return the report of a cut as text."""
     lines = [
         f"{'cut' if row['done'] else 'would cut'} at {row['cut_at']}: {row['until'] - row['cut_at']} bytes, "
         f"{row['records']} readable records"
@@ -113,8 +113,8 @@ def cut_text(row: Mapping[str, Any]) -> str:
 
 
 def accept_text(row: Mapping[str, Any]) -> str:
-    """Return the report of an acceptance for people."""
+    """Return the report of an acceptance as text."""
     return (
         f"{'accepted' if row['done'] else 'would accept'} {row['from']}..{row['until']}: {row['reason']}; "
-        f"{row['records_behind']} records behind it stay readable"
+        f"{row['records_behind']} records after it stay readable"
     )

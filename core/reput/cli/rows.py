@@ -1,6 +1,6 @@
-"""Rows: what the engine found, with the names and units that scripts rely on.
+"""Rows: the engine's results, with the names and units that scripts rely on.
 
-Times are milliseconds since 1970 UTC, bytes are base64, what is not known is None.
+Times are milliseconds since 1970 UTC, bytes are base64, unknown values are None.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Body", "record_row", "record_text", "time_text"]
 
 
 class Body(enum.StrEnum):
-    """How a record's body is printed."""
+    """The format of a record's body."""
 
     NONE = "none"
     BASE64 = "base64"
@@ -26,7 +26,7 @@ class Body(enum.StrEnum):
 
 
 def record_row(record: Record, body: Body = Body.BASE64) -> dict[str, Any]:
-    """Return the row of one record; its body as stored, or as UTF-8 text, or not at all."""
+    """Return the row of one record, with its body as stored, as UTF-8 text, or without it."""
     row = {
         "commit_log_offset": record.commit_log_offset,
         "record_size": record.record_size,
@@ -58,10 +58,10 @@ def record_row(record: Record, body: Body = Body.BASE64) -> dict[str, Any]:
 
 
 def record_text(row: Mapping[str, Any], body_size_max: int | None = None) -> str:
-    """Return a record's row as a line for people.
+    """Return a record's row as a line of text.
 
     Args:
-        body_size_max: characters of the body to show; None: all of it.
+        body_size_max: characters of the body to show; None: the whole body.
     """
     words = [
         f"{row['commit_log_offset']:>14}",
@@ -76,7 +76,7 @@ def record_text(row: Mapping[str, Any], body_size_max: int | None = None) -> str
 
 
 def time_text(timestamp: int) -> str:
-    """Return a time in ms since 1970 as ISO 8601 in UTC; as it is if no calendar has it."""
+    """Return a time in ms since 1970 as ISO 8601 in UTC, or the number itself if it is out of range."""
     try:
         seconds, milliseconds = divmod(timestamp, 1000)
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03}Z"
@@ -85,7 +85,7 @@ def time_text(timestamp: int) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return *text* as it is where that is unambiguous, else as a JSON string; never a control character."""
+    """Return *text* unchanged if that is unambiguous, else as a JSON string; never with a control character."""
     plain = text.isprintable() and not text.isspace() and " " not in text and '"' not in text and text
     return text if plain else json.dumps(text, ensure_ascii=False)
 

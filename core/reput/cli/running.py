@@ -18,9 +18,9 @@ TRACEBACK = "--traceback"
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 no, 2 wrong request, 3 cannot be used, 130 interrupted.
+    """Run one command and return its exit code: 0 success, 1 no, 2 wrong request, 3 cannot be used, 130 interrupted.
 
-    ``--traceback`` may stand anywhere before a ``--``.
+    ``--traceback`` is allowed anywhere before a ``--``.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     ours = words[: words.index("--")] if "--" in words else words
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = application(words, prog_name="reput", standalone_mode=False)
         sys.stdout.flush()
     except (OutputClosed, BrokenPipeError):
-        # The reader has seen enough, as in `reput dump STORE | head`. Python would flush once more at exit.
+        # The reader stopped early, as in `reput dump STORE | head`. Otherwise Python would flush once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (KeyboardInterrupt, typer.Abort):
@@ -49,8 +49,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def take_standard_streams() -> None:
-    """Open all three standard streams: a file that is opened later would get the number of a closed one, and prints and
-    logs would write into it.
+    """Open all three standard streams: otherwise a file opened later could get the number of a closed stream, and
+    prints and logs would be written into it.
 
     Raises:
         ReputError: stdout is closed.

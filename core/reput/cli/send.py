@@ -1,4 +1,4 @@
-"""`reput send`: put messages into a store."""
+"""`reput send`: puts messages into a store."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ SIZE_DEFAULT = 1024
 
 
 def parse_rate(text: str) -> float:
-    """Return a number of messages a second.
+    """Return a number of messages per second.
 
     Raises:
-        typer.BadParameter: it is none above 0.
+        typer.BadParameter: *text* is not a number above 0.
     """
     try:
         rate = float(text)
     except ValueError:
         rate = 0.0
     if not 0.0 < rate < math.inf:
-        raise typer.BadParameter(f"{text!r} is no number above 0")
+        raise typer.BadParameter(f"{text!r} is not a number above 0")
     return rate
 
 
@@ -66,7 +66,7 @@ def send(
             "--queue-id",
             metavar="Q",
             parser=whole_number(),
-            help="Queue of the topic; without it the write queues of a described topic take turns.",
+            help="Queue of the topic; default: the write queues of a described topic in turn.",
         ),
     ] = None,
     sharding_key: Annotated[
@@ -81,10 +81,10 @@ def send(
     ] = None,
     size: Annotated[
         int,
-        typer.Option("--size", metavar="B", parser=whole_number(), help="Bytes of the body of a generated message."),
+        typer.Option("--size", metavar="B", parser=whole_number(), help="Body size of generated messages in bytes."),
     ] = SIZE_DEFAULT,
     rate: Annotated[
-        float | None, typer.Option("--rate", metavar="R", parser=parse_rate, help="Messages a second at most.")
+        float | None, typer.Option("--rate", metavar="R", parser=parse_rate, help="Maximum messages per second.")
     ] = None,
     delay_level: Annotated[
         int,
@@ -92,17 +92,17 @@ def send(
             "--delay-level",
             metavar="L",
             parser=whole_number(),
-            help="Deliver later: 1 is 1 s, 18 is 2 h; a higher one counts as the highest.",
+            help="Deliver later: 1 is 1 s, 18 is 2 h; higher levels count as the highest.",
         ),
     ] = 0,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Put each line of stdin as a message, or N generated ones. A store that is not there is made.
+    """Put each line of stdin as a message, or N generated messages. A missing store is created.
 
-    Text says how many went where; JSON has one row per message. Ctrl-C, SIGTERM and SIGHUP end it between two messages,
-    and close the store; the exit code is 128 and the signal's number.
+    Text output shows how many messages went to each queue; JSON has one row per message. Ctrl-C, SIGTERM and SIGHUP
+    end it between two messages, and close the store; the exit code is then 128 plus the signal's number.
     """
     from reput.embedded.store_engine import StoreEngine
     from reput.errors import MessageIllegal
@@ -122,7 +122,7 @@ def send(
         delay_level,
         sharding_key,
     )
-    # A store that is not there is made by opening it; a message that cannot be sent should not make one.
+    # Opening creates a missing store, which should not happen for a message that cannot be sent.
     check_topic(topic)
     message_properties(template)
     level = DelayLevels(settings.message_delay_level).level_of(template)
@@ -138,9 +138,9 @@ def send(
             if printer.is_json:
                 printer.row(result_row(topic, result))
                 if count is None:
-                    # The writer of the lines may wait for the result of one before it writes the next.
+                    # The process that writes the lines may wait for one result before it writes the next line.
                     sys.stdout.flush()
-        # Here the store waits for dispatchers that are behind. They go on at the next opening, too.
+        # The store waits here for lagging dispatchers, which could also continue at the next opening.
         with contextlib.suppress(Interrupted), interrupts.ending():
             engine.close()
     if not printer.is_json:
@@ -149,7 +149,7 @@ def send(
 
 
 def until_interrupted(bodies: Iterator[bytes], interrupts: Interrupts) -> Iterator[bytes]:
-    """Yield *bodies* until a signal comes, for which only the next one is waited for."""
+    """Yield *bodies* until a signal comes, which only interrupts waiting for the next one."""
     while True:
         try:
             with interrupts.waiting():
@@ -165,7 +165,7 @@ def split_property(text: str) -> tuple[str, str]:
     """Return name and value of ``K=V``.
 
     Raises:
-        typer.BadParameter: it is not of that form.
+        typer.BadParameter: *text* does not have this form.
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -182,13 +182,13 @@ def stdin_lines() -> Iterator[bytes]:
 
 
 def generated_bodies(count: int, size: int) -> Iterator[bytes]:
-    """Yield *count* bodies of *size* bytes: their number, then full stops."""
+    """Yield *count* bodies of *size* bytes: their number, padded with full stops."""
     for number in range(count):
         yield str(number).encode().ljust(size, b".")[:size]
 
 
 def paced(bodies: Iterator[bytes], rate: float | None) -> Iterator[bytes]:
-    """Yield *bodies*, at most *rate* a second."""
+    """Yield *bodies*, at most *rate* per second."""
     begun_at = time.monotonic()
     waiting = threading.Event()
     for number, body in enumerate(bodies):
@@ -198,7 +198,7 @@ def paced(bodies: Iterator[bytes], rate: float | None) -> Iterator[bytes]:
 
 
 def result_row(topic: str, result: PutMessageResult) -> dict[str, Any]:
-    """Return the row of one message that was stored."""
+    """Return the row of one stored message."""
     return {
         "status": result.status.value,
         "topic": topic,
@@ -213,26 +213,26 @@ def result_row(topic: str, result: PutMessageResult) -> dict[str, Any]:
 
 
 def delay_text(level: int, asked: int) -> str:
-    """Return which delay the messages got, for people; nothing without one."""
+    """Return the messages' delay level as text; empty without one."""
     if not level:
         return ""
     if asked <= level:
         return f", delay level {level}"
-    return f", delay level {level}: the highest there is, {asked} was asked for"
+    return f", delay level {level}: the highest one, {asked} was requested"
 
 
 class Sent:
-    """What was sent: the first and the last message, and how far each queue came."""
+    """Summary of the sent messages: the first and the last message, and the offsets in each queue."""
 
     def __init__(self) -> None:
         self.count = 0
         self.first: PutMessageResult | None = None
         self.last: PutMessageResult | None = None
-        # Queue id → its first and its last queue offset.
+        # Queue id → first and last queue offset.
         self.queues: dict[int, tuple[int, int]] = {}
 
     def add(self, result: PutMessageResult) -> None:
-        """Take in one more message."""
+        """Add one message."""
         self.count += 1
         self.first = self.first or result
         self.last = result
@@ -240,7 +240,7 @@ class Sent:
         self.queues[result.queue_id] = begin, result.queue_offset
 
     def summary(self, store: Path, topic: str) -> str:
-        """Return what was sent, for people."""
+        """Return the summary as text."""
         if self.first is None or self.last is None:
             return "nothing was sent"
         queues = ", ".join(

@@ -1,4 +1,4 @@
-"""`reput settings`: the recorded settings that a store's bytes depend on, shown and changed."""
+"""`reput settings`: shows and changes the recorded settings that a store's bytes depend on."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ COLUMNS = ("name", "value", "from")
 
 ChangeOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--change", metavar="NAME=VALUE", help="Record another value, for what is put from now on; may be repeated."
-    ),
+    typer.Option("--change", metavar="NAME=VALUE", help="Record another value for later messages; may be repeated."),
 ]
 
 
@@ -42,9 +40,9 @@ def settings(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Show or change the recorded settings that decide what the bytes of a store mean.
+    """Show or change the recorded settings that determine the meaning of a store's bytes.
 
-    Every verb uses these settings and refuses different values. A changed value holds for later messages, from a
+    Every verb uses these settings and refuses different values. A changed value applies to later messages, from a
     commit-log offset on. Close the store before you change one. Exit code 1: nothing is recorded.
     """
     from reput.store.state.identity import read_identity, require_store
@@ -64,7 +62,7 @@ def change(store: Path, config: Path | None, assignments: list[str], changes: li
     """Record the values of *changes* with a store.
 
     Raises:
-        ConfigError: one is no setting that is recorded, or contradicts the store's files.
+        ConfigError: a setting is not one that is recorded, or contradicts the store's files.
         StoreLocked: another process writes the store.
     """
     from reput.store.message_store import MessageStore
@@ -76,7 +74,7 @@ def change(store: Path, config: Path | None, assignments: list[str], changes: li
 
 
 def recorded_rows(identity: StoreIdentity | None) -> list[dict[str, Any]]:
-    """Return a row for each value that holds or once held; *from* is a commit-log offset."""
+    """Return a row for each current or former value; *from* is a commit-log offset."""
     if identity is None:
         return []
     sizes = [{"name": name, "value": value, "from": 0} for name, value in identity.file_sizes.items()]

@@ -1,4 +1,4 @@
-"""`reput status`: the store's writer and its dispatchers."""
+"""`reput status`: shows the store's writer and its dispatchers."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ GROUP_COLUMNS = (
 
 def status(
     store: StoreArgument,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat every second, until Ctrl-C.")] = False,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Show the writer of a store, the end of its log, the lag of each view, and what was put and consumed.
+    """Show a store's writer, the end of its log, the lag of each view, and what was put and consumed.
 
-    A closed store shows what is on disk, with the state STOPPED, and the dispatchers that ran last, unless a
-    configuration names others. If the program that has the store open cannot be asked, because it is another user's or
-    is stopped, the state is UNKNOWN, with the reason. Exit code 1: the store takes no writes, a dispatcher is down or
-    in an unknown state, or the log has known damage that no operator has accepted.
+    For a closed store, this shows what is on disk, with the state STOPPED, and the dispatchers that ran last, unless a
+    configuration names others. If the program that has the store open cannot be asked, because it belongs to another
+    user or is stopped, the state is UNKNOWN, with the reason. Exit code 1: the store refuses writes, a dispatcher is
+    down or in an unknown state, or the log has known damage that no operator has accepted.
     """
     from reput.embedded.read_only_engine import ReadOnlyEngine
     from reput.process.owner.stopped_status import as_run_last
@@ -98,19 +98,19 @@ def status(
 def is_unhealthy(row: Mapping[str, Any]) -> bool:
     """Tell whether the store needs attention."""
     states = {row["writer"]["state"], *(dispatcher["state"] for dispatcher in row["dispatchers"])}
-    # One that was killed and does not end: it waits for a disk.
+    # A process that was killed but does not end is waiting for a disk.
     stuck = any(dispatcher["state"] == "STOPPING" and dispatcher["error"] for dispatcher in row["dispatchers"])
     return bool(states & UNHEALTHY) or stuck or any(not part["accepted"] for part in row["damage"])
 
 
 def terminal_text(row: Mapping[str, Any]) -> str:
-    """Return `status_text` for the terminal that stdout is, as wide as that is; for a file or pipe, in long lines."""
+    """Return `status_text` fitted to the terminal; for a file or pipe, in long lines."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     return status_text(row, width)
 
 
 def status_text(row: Mapping[str, Any], width: int | None = None) -> str:
-    """Return the group for people: the store, a row for the writer, a row for each dispatcher; in lines of *width*."""
+    """Return the group as text in lines of *width*: the store, a row for the writer, a row per dispatcher."""
 
     def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
         return table_text(rows, columns) if width is None else fitted_table(rows, columns, width)
@@ -134,7 +134,7 @@ def status_text(row: Mapping[str, Any], width: int | None = None) -> str:
 
 
 def counters_text(dispatchers: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line for each dispatcher that counts something, by the names that its plugin gave."""
+    """Return one line per dispatcher with counters, by the names that its plugin gave them."""
     return "\n".join(
         f"counters of {dispatcher['name']}: {line_text(dispatcher['counters'])}"
         for dispatcher in dispatchers
@@ -143,7 +143,7 @@ def counters_text(dispatchers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def counts_text(row: Mapping[str, Any]) -> str:
-    """Return in a line what was put since the store was opened, and what waits."""
+    """Return one line with the messages put since the store was opened, and the waiting ones."""
     put = row["statistics"]["put"]
     counts = {name: put[name] for name in ("put_nums", "put_size", "put_entire_time_max_ms")}
     counts |= {f"put_tps_{period}": tps for period, tps in put["put_tps"].items()}
@@ -151,7 +151,7 @@ def counts_text(row: Mapping[str, Any]) -> str:
 
 
 def waiting_counts(row: Mapping[str, Any]) -> dict[str, int | None]:
-    """Return how many messages wait, of all delay levels together; None: not known."""
+    """Return how many messages wait, summed over all delay levels; None: unknown."""
     waiting = row["waiting_delays"]
     return {
         "waiting_delays": None if waiting is None else sum(waiting.values()),

@@ -1,4 +1,4 @@
-"""The configuration of a store directory for verbs: read it, or change it while no program has the store open."""
+"""A store's configuration files for verbs: read them, or change them while no program has the store open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["administrate", "look"]
 
 @contextmanager
 def look(store: Path, config: Path | None, assignments: list[str] | None) -> Iterator[Administration]:
-    """Yield the configuration of a store for reading, open or not; no byte changes."""
+    """Yield the configuration of a store for reading, whether open or not; no byte changes."""
     from reput.consume.administration.administration import Administration
     from reput.consume.registry.config_managers import ConfigManagers
     from reput.consume.registry.subscription_groups import SubscriptionGroups

@@ -42,13 +42,15 @@ STATS_COLUMNS = ("topic", "queue_id", "min_offset", "max_offset", "last_update_t
 DEFAULT_QUEUES = 8
 
 QueuesOption = Annotated[
-    int | None, typer.Option("--queues", metavar="N", parser=whole_number(1), help="Queues, to read and to write.")
+    int | None,
+    typer.Option("--queues", metavar="N", parser=whole_number(1), help="Number of queues, for reading and writing."),
 ]
 ReadQueuesOption = Annotated[
-    int | None, typer.Option("--read-queues", metavar="N", parser=whole_number(1), help="Queues that are read.")
+    int | None, typer.Option("--read-queues", metavar="N", parser=whole_number(1), help="Number of queues for reading.")
 ]
 WriteQueuesOption = Annotated[
-    int | None, typer.Option("--write-queues", metavar="N", parser=whole_number(1), help="Queues that are written.")
+    int | None,
+    typer.Option("--write-queues", metavar="N", parser=whole_number(1), help="Number of queues for writing."),
 ]
 PermOption = Annotated[
     int | None, typer.Option("--perm", metavar="SUM", parser=whole_number(), help="2 write, 4 read, 6 both, 0 none.")
@@ -61,9 +63,9 @@ def list_topics(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Show the topics that are described in topics.json, or have messages. Exit code 1: there is none.
+    """Show the topics that are described in topics.json or have messages. Exit code 1: there are none.
 
-    Of a store that a program has open, also what was put since.
+    For an open store, also show what was put since the opening.
     """
     from reput.embedded.store_status import owners_statistics
 
@@ -83,7 +85,7 @@ def describe_topic(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Show each queue of a topic: its first message, the place behind the last, and when that was stored."""
+    """Show each queue of a topic: its first message, the end offset, and the time of its last message."""
     with look(store, config, assignments) as administration:
         rows = administration.topic_stats(topic)
     print_table(msgspec.to_builtins(rows), STATS_COLUMNS, output_format)
@@ -99,7 +101,7 @@ def create_topic(
     config: ConfigOption = None,
     assignments: SetOption = None,
 ) -> None:
-    """Describe a topic in topics.json, with 8 queues if nothing else is said; one that is there is changed."""
+    """Create a topic in topics.json, by default with 8 queues, or change an existing one."""
     change_topic(store, topic, queues, read_queues, write_queues, perm, config, assignments, must_exist=False)
     write_line(f"created: {topic}")
 
@@ -114,7 +116,7 @@ def update_topic(
     config: ConfigOption = None,
     assignments: SetOption = None,
 ) -> None:
-    """Change the queues or the permission of a topic. Lower the write queues first, and the read queues later."""
+    """Change the queues or the permission of a topic. Reduce the write queues first, and the read queues later."""
     change_topic(store, topic, queues, read_queues, write_queues, perm, config, assignments, must_exist=True)
     write_line(f"updated: {topic}")
 
@@ -131,7 +133,7 @@ def change_topic(
     *,
     must_exist: bool,
 ) -> None:
-    """Have a topic be as it is said, what is not said staying as it was."""
+    """Apply the given options to a topic; the others stay unchanged."""
     from reput.errors import RequestRefused
     from reput.remoting.response_code import ResponseCode
     from reput.store.config.topic_config_manager import TopicConfig
@@ -155,9 +157,9 @@ def change_topic(
 def delete_topic(
     store: StoreArgument, topic: TopicArgument, config: ConfigOption = None, assignments: SetOption = None
 ) -> None:
-    """Delete a topic: its queues, what is stored of it, and the offsets that groups have committed of it.
+    """Delete a topic: its queues, its stored data, and the committed offsets of all groups in it.
 
-    Its records stay in the log until retention takes them; no rebuild brings the topic back.
+    Its records stay in the log until retention removes them; no rebuild restores the topic.
     """
     from reput.consume.registry.topics import is_system_topic
 
@@ -168,14 +170,14 @@ def delete_topic(
     if has_messages:
         from reput.embedded.store_engine import StoreEngine
 
-        # Its queues go with the dispatcher that builds them.
+        # The dispatcher that builds its queues deletes them.
         with StoreEngine(store, settings_of(store, config, assignments).settings, "processes") as opened:
             opened.delete_topic(topic)
     write_line(f"deleted: {topic}")
 
 
 def topic_row(topic: TopicConfig, counts: Mapping[str, TopicRow] | None) -> dict[str, Any]:
-    """Return the row for one topic; *counts*: what was put to those to which something was; None: not known."""
+    """Return the row for one topic; *counts*: puts per topic that has any; None: unknown."""
     put = None if counts is None else counts.get(topic.topic_name)
     nothing = None if counts is None else 0
     return {

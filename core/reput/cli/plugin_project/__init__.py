@@ -1,4 +1,4 @@
-"""write_project: the project of a new plugin, as `reput plugin new` writes it."""
+"""write_project: creates the project of a new plugin, for `reput plugin new`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reput_hooks import API_VERSION
 
 __all__ = ["ProjectNames", "write_project"]
 
-# Template → its path below the project's folder.
+# Template → path in the project's folder.
 FILES = {
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",
@@ -24,16 +24,16 @@ FILES = {
 }
 NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 CHOOSE_ANOTHER = "Choose another name."
-# Of an entry point that is a dispatcher.
+# Limit for the entry point of a dispatcher.
 NAME_SIZE_MAX = 63
 TYPED = "src/$module/py.typed"
 
 
 class ProjectNames:
-    """The names in a project, all derived from the dispatcher's name.
+    """The names in a project, derived from the dispatcher's name.
 
     Raises:
-        ConfigError: a module cannot have the name, it is too long, or a module of that name is installed.
+        ConfigError: the name is not valid for a module, is too long, or belongs to an installed module.
     """
 
     def __init__(self, name: str) -> None:
@@ -47,11 +47,11 @@ class ProjectNames:
             raise ConfigError(f"a dispatcher's name is too long: name={name} size={len(name)} max={NAME_SIZE_MAX}")
         self.name = name
         self.module = f"reput_{'_'.join(words)}"
-        # For example reput_hooks, which other code could not import any more.
+        # For example reput_hooks, which other code could then no longer import.
         if PathFinder.find_spec(self.module) is not None:
             raise ConfigError(f"a module of this name is installed: name={name} module={self.module}", CHOOSE_ANOTHER)
         self.distribution = self.module.replace("_", "-")
-        # Without the suffix it could be a name that the module imports, or None.
+        # Without the suffix it might collide with a name that the module imports, or be None.
         self.class_name = "".join(word.capitalize() for word in words) + "View"
 
     def substitutes(self) -> dict[str, str | int]:
@@ -79,7 +79,7 @@ def write_project(names: ProjectNames, folder: Path) -> list[Path]:
 
 
 def write(path: Path, text: str) -> Path:
-    """Write one file; create its folders."""
+    """Write one file, and create its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
     return path
