@@ -29,13 +29,13 @@ def store(tmp_path_factory):
 @pytest.mark.parametrize(
     ("method", "arguments", "text"),
     [
-        ("put", (None,), "this is no message: type=NoneType value=None"),
-        ("put", ("orders",), "this is no message: type=str value='orders'"),
+        ("put", (None,), "this is not a message: type=NoneType value=None"),
+        ("put", ("orders",), "this is not a message: type=str value='orders'"),
         ("put", (reput.Message([], b""),), "topic is not text: topic=[]"),
         ("put", (reput.Message("orders", b"", delay_level="1"),), "delay_level='1'"),
         ("put_batch", (None,), "messages are not iterable: type=NoneType"),
         ("put_batch", (reput.Message("orders", b""),), "messages are not iterable: type=Message"),
-        ("put_batch", ([reput.Message("orders", b""), 3],), "this is no message: type=int value=3"),
+        ("put_batch", ([reput.Message("orders", b""), 3],), "this is not a message: type=int value=3"),
         ("wait_for", ("x", 0), "dispatcher=x"),
         ("wait_for", ("index", "x"), "commit_log_offset is not a whole number: commit_log_offset='x'"),
         ("wait_for", ("index", 0, "x"), "timeout is not a number of seconds: timeout='x'"),
@@ -106,7 +106,7 @@ def test_what_is_no_message_is_not_acknowledged(tmp_path, take):
         with store.consumer("billing", "orders") as consumer, store.consumer("shipping", "orders") as other:
             record = consumer.receive(LIMIT_S)
             for thing in (None, "x", 3, [], record.commit_log_offset):
-                with pytest.raises(ConfigError, match="this is no message that was received: record=") as caught:
+                with pytest.raises(ConfigError, match="record is not a received message: record=") as caught:
                     getattr(consumer, take)(thing)
                 assert "receive" in caught.value.advice
             with pytest.raises(RequestRefused, match="the message is not in flight here: group='shipping' topic="):
@@ -119,8 +119,8 @@ def test_what_is_no_message_is_not_acknowledged(tmp_path, take):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda t: t.commit(None), "this is no half message: half=None"),
-        (lambda t: t.rollback("x"), "this is no half message: half='x'"),
+        (lambda t: t.commit(None), "this is not a half message: half=None"),
+        (lambda t: t.rollback("x"), "this is not a half message: half='x'"),
         (lambda t: t.end("g", None, 0, TransactionState.COMMIT), "commit_log_offset is not a whole number"),
         (lambda t: t.end("g", 0.5, 0, TransactionState.COMMIT), "commit_log_offset=0.5"),
         (lambda t: t.on_check([], None), "producer_group is not text: producer_group=[]"),
@@ -203,7 +203,7 @@ def test_a_file_is_no_store(tmp_path, read_only):
     """Whatever one wants to do with it."""
     path = tmp_path / "file"
     path.write_bytes(b"")
-    with pytest.raises(NotAStore, match=f"this is no directory: store={path}") as caught:
+    with pytest.raises(NotAStore, match=f"this is not a directory: store={path}") as caught:
         reput.open(path, read_only=read_only)
     assert "commitlog" in caught.value.advice
 
@@ -239,7 +239,7 @@ def test_a_store_that_may_not_be_read_is_said_to_be_so(tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(StoreError, match="the log may not be read: directory=") as caught:
+    with pytest.raises(StoreError, match="no permission to read the log: directory=") as caught:
         reput.open(tmp_path, read_only=True)
     assert "owner" in caught.value.advice
 

@@ -1,4 +1,4 @@
-"""Checks of what a program hands to reput's methods: a wrong type is an error that names the argument and its value."""
+"""Checks of arguments of reput's methods: a wrong type is an error that names the argument and its value."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = [
     "require_whole",
 ]
 
-# Of bytes or of units: RocketMQ's are signed numbers of 64 bits.
+# For bytes and units: RocketMQ's offsets are signed 64-bit numbers.
 OFFSET_MAX = 2**63 - 1
 
 
 def require_whole(name: str, value: object, at_least: int | None = 0, at_most: int | None = None) -> None:
-    """Refuse what is no whole number, or one below *at_least* or above *at_most*.
+    """Refuse a value that is not a whole number, is below *at_least* or above *at_most*.
 
     Raises:
         ConfigError: it is.
     """
-    # A numpy integer is a number, too; True is none.
+    # Accept numpy integers, but not True.
     if type(value) is not int and (isinstance(value, bool) or not hasattr(value, "__index__")):
         raise ConfigError(f"{name} is not a whole number: {name}={value!r}", "Give an int.")
     if at_least is not None and value.__index__() < at_least:
@@ -42,7 +42,7 @@ def require_whole(name: str, value: object, at_least: int | None = 0, at_most: i
 
 
 def require_text(name: str, value: object) -> None:
-    """Refuse what is no text.
+    """Refuse a value that is not text.
 
     Raises:
         ConfigError: it is.
@@ -52,51 +52,54 @@ def require_text(name: str, value: object) -> None:
 
 
 def require_path(name: str, value: object) -> Path:
-    """Return the path that *value* is.
+    """Return *value* as a path.
 
     Raises:
-        ConfigError: it is none, or one that no file can have.
+        ConfigError: it is not a path, or not a possible name of a file.
     """
     try:
         path = Path(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ConfigError(f"{name} is no path: {name}={value!r}", "Give a str or a pathlib.Path.") from None
+        raise ConfigError(f"{name} is not a path: {name}={value!r}", "Give a str or a pathlib.Path.") from None
     try:
         data = os.fsencode(path)
     except UnicodeEncodeError:
         data = b"\0"
     if b"\0" in data:
-        raise ConfigError(f"no file is called so: {name}={str(path)!r}", "Give one without zero bytes and surrogates.")
+        raise ConfigError(
+            f"{name} cannot be the name of a file: {name}={str(path)!r}",
+            "Give a path without zero bytes and surrogates.",
+        )
     return path
 
 
 def require_record(record: object) -> None:
-    """Refuse what is no message that a consumer was given.
+    """Refuse a value that is not a received message.
 
     Raises:
         ConfigError: it is something else.
     """
     if not isinstance(record, Record):
         raise ConfigError(
-            f"this is no message that was received: record={record!r:.100}",
-            "Give what `receive` returned; it returns None where there was no message.",
+            f"record is not a received message: record={record!r:.100}",
+            "Give a record returned by `receive`, which returns None if there was no message.",
         )
 
 
 def require_seconds(name: str, value: object) -> None:
-    """Refuse what is neither a number of seconds nor None.
+    """Refuse a value that is neither a number of seconds nor None.
 
     Raises:
         ConfigError: it is.
     """
-    # A time that is no number never goes by.
+    # NaN is not a duration.
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not isnan(value)
     if not is_number and value is not None:
         raise ConfigError(f"{name} is not a number of seconds: {name}={value!r}", "Give a float, or None for no limit.")
 
 
 def require_messages(messages: Iterable[Any]) -> None:
-    """Refuse what is no message.
+    """Refuse values that are not messages.
 
     Raises:
         MessageIllegal: one is something else.
@@ -104,7 +107,7 @@ def require_messages(messages: Iterable[Any]) -> None:
     for message in messages:
         if not isinstance(message, Message):
             raise MessageIllegal(
-                f"this is no message: type={type(message).__name__} value={message!r:.100}",
+                f"this is not a message: type={type(message).__name__} value={message!r:.100}",
                 "Put a reput.Message(topic, body). Nothing was stored.",
             )
         if not isinstance(message.topic, str):

@@ -42,9 +42,9 @@ class ReputError(Exception):
 
 
 class ConfigError(ReputError, ValueError):
-    """A setting, option or argument is unknown or has a wrong value. Correct the one that is named."""
+    """A setting, option or argument is unknown or has a wrong value. Correct the named value."""
 
-    advice = "Correct the one that is named."
+    advice = "Correct the named value."
 
 
 class StoreError(ReputError):
@@ -64,7 +64,7 @@ class NotAStore(StoreError):
 class StoreLocked(StoreError):
     """Another process writes the store. Stop it first; reading works beside it."""
 
-    advice = "One process writes a store, with many threads or tasks: stop that one first. Reading works beside it."
+    advice = "Only one process can write a store, with many threads or tasks: stop that one first. Reading still works."
 
 
 class StoreClosed(StoreError):
@@ -74,7 +74,7 @@ class StoreClosed(StoreError):
 
 
 class StoreReadOnly(StoreError):
-    """The store is read-only: opened so, or since a failed force. `reput status` says why."""
+    """The store is read-only: it was opened that way, or a force failed. `reput status` says why."""
 
     advice = "See `reput status STORE` for the reason."
 
@@ -82,35 +82,35 @@ class StoreReadOnly(StoreError):
 class StoreBusy(StoreError):
     """An earlier put is stuck in the system's page cache, or all buffers are full. Nothing was stored; put again."""
 
-    advice = "Put again a little later; a disk that is this slow for long is overloaded or failing."
+    advice = "Put again a little later. If this persists, the disk is overloaded or failing."
 
 
 class StoreFull(StoreError):
-    """The disk has no room for the next step of the log. Free some; nothing was stored."""
+    """The disk has no space for the next append. Free some; nothing was stored."""
 
-    advice = "Make room on the disk; nothing was stored."
+    advice = "Free space on the disk; nothing was stored."
 
 
 class DamagedStore(StoreError):
-    """Bytes of the log are not what was written. See `reput check` and `reput repair`."""
+    """Bytes of the log differ from what was written. See `reput check` and `reput repair`."""
 
     advice = "See `reput check STORE` for what is damaged."
 
-    # Of a record that is none: its commit-log offset, and its size where that is known.
+    # Place of an invalid record: its commit-log offset, and its size if known.
     place: tuple[int, int | None] | None = None
 
     @classmethod
     def at(cls, commit_log_offset: int, record_size: int | None, text: str, advice: str = "") -> Self:
-        """Return the error that names a place of the log."""
+        """Return the error for a place of the log."""
         error = cls(text, advice)
         error.place = (commit_log_offset, record_size)
         return error
 
 
 class MessageIllegal(StoreError, ValueError):
-    """A message breaks a limit of RocketMQ's: topic, properties, body or record size. Nothing was stored."""
+    """A message violates a limit of RocketMQ: topic, properties, body or record size. Nothing was stored."""
 
-    advice = "Change the message; nothing of it was stored."
+    advice = "Change the message; it was not stored."
 
 
 class OffsetOutOfRange(StoreError, ValueError):
@@ -120,7 +120,7 @@ class OffsetOutOfRange(StoreError, ValueError):
 
 
 class RequestRefused(ReputError):
-    """RocketMQ refuses such a request of a consumer or administrator; `response_code` is its code for the reason."""
+    """RocketMQ refuses this request of a consumer or administrator; `response_code` is its code for the reason."""
 
     def __init__(self, response_code: int, text: str, advice: str = "") -> None:
         super().__init__(text, advice or getattr(response_code, "advice", ""))
@@ -151,7 +151,7 @@ class DispatcherError(ReputError):
 
 
 class GroupUnreachable(DispatcherError):
-    """A process group works on the store, or may do so, and cannot be asked from here."""
+    """A process group works on the store, or may do so, but cannot be reached from here."""
 
     advice = "Ask as the user who has the store open, or as root, on the same machine and in the same container."
 
@@ -165,4 +165,4 @@ class WaitTimeout(DispatcherError, TimeoutError):
 class BrokerError(ReputError):
     """A broker or name server cannot be reached, or refused a request."""
 
-    advice = "See that the address is right and that the server runs."
+    advice = "Check that the address is right and that the server runs."

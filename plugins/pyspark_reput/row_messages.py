@@ -97,13 +97,15 @@ def check_columns(names: list[str], topic: str | None) -> None:
                     "Drop it, or put it into properties.",
                 )
         elif field in seen:
-            raise ConfigError(f"two columns are the same of a message: columns={seen[field]},{name}", "Drop one.")
+            raise ConfigError(
+                f"two columns give the same field of a message: columns={seen[field]},{name}", "Drop one."
+            )
         else:
             seen[field] = name
     if "topic" not in seen and topic is None:
-        raise ConfigError("messages have a topic: column=topic", "Add the column, or the option of that name.")
+        raise ConfigError("a message needs a topic: column=topic", "Add the column, or the option of that name.")
     if "body" not in seen:
-        raise ConfigError("messages have a body: column=body", "Name the column body, or value.")
+        raise ConfigError("a message needs a body: column=body", "Name the column body, or value.")
 
 
 def check_types(types: Mapping[str, str]) -> None:
@@ -179,4 +181,4 @@ def as_text(value: Any) -> str | None:
     try:
         return value.decode() or None
     except UnicodeDecodeError:
-        raise MessageIllegal(f"keys are text: key={value[:40]!r}") from None
+        raise MessageIllegal(f"keys must be text: key={value[:40]!r}") from None

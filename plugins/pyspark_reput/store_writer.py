@@ -38,7 +38,7 @@ class WriteOptions:
             StoreError: the directory is not a store, and none can be made there.
         """
         if overwrite:
-            raise ConfigError("a log is only ever appended to: mode=overwrite", 'Write .mode("append").')
+            raise ConfigError("a log can only be appended to: mode=overwrite", 'Write .mode("append").')
         options = OptionStrings(given, OPTION_NAMES)
         self.store = options.store()
         self.topic = options.text("topic")
@@ -108,9 +108,7 @@ def query_id() -> str:
     context = TaskContext.get()
     found = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
     if not found:
-        raise ConfigError(
-            "Spark does not tell which query this is: option=writeId", "Give the write a name of its own."
-        )
+        raise ConfigError("Spark does not identify the query: option=writeId", "Give the write its own name.")
     return f"query-{found}"
 
 

@@ -78,7 +78,7 @@ class StreamPositions:
         try:
             known = msgspec.convert(offset, StreamOffset)
         except msgspec.ValidationError as error:
-            raise StoreError(f"the checkpoint holds no offset of reput's: offset={offset} error={error}") from None
+            raise StoreError(f"the checkpoint has no offset written by reput: offset={offset} error={error}") from None
         if known.version != OFFSET_VERSION:
             raise StoreError(f"a newer reput wrote the checkpoint: v={known.version} known={OFFSET_VERSION}")
         table = self.table
@@ -103,7 +103,7 @@ class StreamPositions:
         if compared.ahead is not None:
             raise StoreError(
                 f"the log ends before the checkpoint: log_end={log_end} checkpoint_offset={known.offset} {compared}",
-                "Put the log back that the query has read. If the log was cut, remove the rows from log_end on from "
+                "Restore the log that the query has read. If the log was cut, remove the rows from log_end on from "
                 "what the query wrote, and start it with a new checkpoint and startingOffsets set to log_end.",
             )
         if self.known is None or known.offset > self.known.offset:
@@ -119,9 +119,10 @@ class StreamPositions:
         if compared.agrees or (not known.marks and known.store == derive_store_id(self.table.segments)):
             return
         raise StoreError(
-            f"the checkpoint is of another store: checkpoint_store_id={known.store} checkpoint_offset={known.offset} "
+            f"the checkpoint belongs to another store: checkpoint_store_id={known.store} "
+            f"checkpoint_offset={known.offset} "
             f"store={self.table.store_directory} store_id={self.recorded or 'none'} "
             f"offset_min={self.table.segments.offset_min} {compared}",
-            f"Start the query with a checkpoint of its own. If both are the same store, say so with the option "
+            f"Start the query with its own checkpoint. If both are the same store, confirm it with the option "
             f"storeId={known.store}.",
         )

@@ -149,7 +149,8 @@ def staging_folder(store: Path, write_id: str) -> Path:
     """
     if not LEGAL_WRITE_ID.fullmatch(write_id):
         raise ConfigError(
-            f"the name of a write is of letters, digits, '.', '_', '-', at most 100: option=writeId value={write_id!r}"
+            "the name of a write consists of letters, digits, '.', '_', '-', at most 100: option=writeId "
+            f"value={write_id!r}"
         )
     return store / "reput" / "spark_writes" / write_id
 

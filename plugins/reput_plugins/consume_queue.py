@@ -140,7 +140,7 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
             if self.ext_generation not in (None, generation):
                 if self.would_lose_messages():
                     return False
-                self.context.logger.warning("the ext files were made anew, and so are the queues that lead to them")
+                self.context.logger.warning("the ext files were rebuilt, and so are the queues that refer to them")
                 raise RebuildNeeded
             self.ext_generation, self.ext_generation_stamp = generation, stamp
         return True
@@ -152,8 +152,8 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
         self.unreadable_at = self.first_unreadable(known or 0, end)
         if self.unreadable_at is not None and self.unreadable_at != known:
             self.context.logger.error(
-                "the ext files were made anew; the queues that lead to them are kept until the damage of the log is "
-                "accepted, for behind it they cannot be built again: commit_log_offset=%d view=%d",
+                "the ext files were rebuilt; the queues that refer to them are kept until the damage of the log is "
+                "accepted, because beyond it they cannot be rebuilt: commit_log_offset=%d view=%d",
                 self.unreadable_at,
                 end,
             )

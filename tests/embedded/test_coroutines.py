@@ -163,5 +163,5 @@ def test_a_store_is_opened_with_a_settings_object(tmp_path):
         assert store.settings.mapped_file_size_commit_log == 4096
         with pytest.raises(reput.MessageIllegal, match="max_message_size=500"):
             store.put(reput.Message("orders", bytes(600)))
-    with pytest.raises(reput.ConfigError, match=r"settings are no reput\.Settings: settings=\{\}"):
+    with pytest.raises(reput.ConfigError, match=r"settings must be a reput\.Settings: settings=\{\}"):
         reput.open(tmp_path, settings={})

@@ -231,7 +231,7 @@ def test_a_body_that_the_disk_has_changed_is_handed_out_to_nobody(tmp_path, read
         ):
             with pytest.raises(DamagedStore, match=where):
                 fails()
-        with pytest.raises(DamagedStore, match=f"a CRC does not fit: from={damaged.commit_log_offset}"):
+        with pytest.raises(DamagedStore, match=f"a CRC does not match: from={damaged.commit_log_offset}"):
             list(store.records())
         assert len(store.get("orders", 0, 0, 5)) == 5
         assert len(store.get("orders", 0, 6, 94)) == 94
@@ -699,7 +699,7 @@ def test_a_store_that_stays_open_is_waited_for_no_longer_than_asked(tmp_path):
     """The error tells how long that was, and who has it."""
     with open_tiny(tmp_path / "store", mode="inline"), pytest.raises(StoreLocked) as raised:
         open_tiny(tmp_path / "store", mode="inline", lock_timeout=0.01)
-    assert f"open already: pid={os.getpid()} " in str(raised.value)
+    assert f"already has the store open: pid={os.getpid()} " in str(raised.value)
     assert "waited_s=0.01" in str(raised.value)
     with pytest.raises(ConfigError, match="lock_timeout='now'"):
         open_tiny(tmp_path / "store", mode="inline", lock_timeout="now")

@@ -120,7 +120,7 @@ def body_changed(root: Path) -> int:
     for way in ways.values():
         with pytest.raises(DamagedStore, match=str(changed)):
             way()
-    assert spark_rows(store, schemaMode="damage") == [(changed, end, "a CRC does not fit")]
+    assert spark_rows(store, schemaMode="damage") == [(changed, end, "a CRC does not match")]
     return len(ways) + 1
 
 

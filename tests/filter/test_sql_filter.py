@@ -253,7 +253,7 @@ def test_a_caller_without_stack_gets_a_failure_and_no_recursion_error():
     thread.start()
     thread.join()
     assert outcomes
-    assert "no stack is left" in outcomes[0]
+    assert "nested too deeply" in outcomes[0]
 
 
 def test_threads_share_a_filter():

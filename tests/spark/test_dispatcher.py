@@ -236,7 +236,7 @@ def test_retention_waits_for_the_lake_and_what_it_took_is_a_gap(spark: Any, tmp_
     with opened() as writer:
         second = put(writer)
         writer.wait_for("consume_queue", writer.appended, timeout=60)
-        assert "the lake is no folder" in exporter(writer).error
+        assert "the lake is not a folder" in exporter(writer).error
         end = writer.appended
     kept = clean()
     assert next(row["missed_by"] for row in kept if not row["goes"]) == ["spark_export"]

@@ -103,7 +103,7 @@ def test_topics_can_be_chosen_and_stay_chosen(spark: Any, log: WrittenLog, tmp_p
     assert export(log.store, lake, topics=["订单", "orders"]).records == 40
     assert set(lake_rows(lake)["topic"].to_pylist()) == {"订单", "orders"}
     append(log, 9)
-    with pytest.raises(ConfigError, match=r"the lake keeps other topics: .* kept=orders,订单 asked=all"):
+    with pytest.raises(ConfigError, match=r"the lake holds other topics: .* kept=orders,订单 asked=all"):
         export(log.store, lake)
     assert export(log.store, lake, topics=["orders", "订单"]).records == 6
 
@@ -170,7 +170,7 @@ def test_another_table_is_not_touched(spark: Any, log: WrittenLog, tmp_path: Pat
 
     lake = tmp_path / "lake"
     write_deltalake(lake, pa.table({"a": [1]}))
-    with pytest.raises(ConfigError, match="the table is not a lake of reput's"):
+    with pytest.raises(ConfigError, match="the table was not written by reput"):
         export(log.store, lake)
 
 
@@ -188,7 +188,7 @@ def test_of_two_exporters_one_is_refused(spark: Any, log: WrittenLog, tmp_path: 
         run(*arguments)
 
     monkeypatch.setattr(export_job, "run_job", overtaken)
-    with pytest.raises(DispatcherError, match="another exporter keeps this lake"):
+    with pytest.raises(DispatcherError, match="another exporter writes this lake"):
         export(log.store, lake)
     assert offsets_in(lake) == log.offsets[:30]
     assert list(lake.rglob(f"*-{log.end:020d}-*.parquet")) == []

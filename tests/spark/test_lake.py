@@ -121,7 +121,7 @@ def test_files_without_a_commit_are_no_rows(export: Export):
 def test_a_range_must_begin_where_the_table_ends(export: Export, begin: int, until: int):
     """Neither overlap nor gap is ever committed."""
     export.commit(0, 20)
-    with pytest.raises(DispatcherError, match="another exporter keeps this lake"):
+    with pytest.raises(DispatcherError, match="another exporter writes this lake"):
         export.commit(begin, until)
     assert offsets_in(export.path) == export.log.offsets[:20]
 
@@ -202,9 +202,9 @@ def test_rows_that_cannot_be_taken_out_are_one_sentence(export: Export, monkeypa
         raise DeltaError("no space left")
 
     monkeypatch.setattr("deltalake.DeltaTable.delete", refuse)
-    with pytest.raises(DispatcherError, match=r"the lake takes no commit: lake=.* error=no space left") as raised:
+    with pytest.raises(DispatcherError, match=r"the lake refused a commit: lake=.* error=no space left") as raised:
         export.lake.truncate(Cursor(export.store_id, export.lake.epochs.epoch, export.offset(10), 0), [])
-    assert "Make room" in raised.value.advice
+    assert "Free space" in raised.value.advice
     assert offsets_in(export.path) == export.log.offsets[:20]
 
 
@@ -246,16 +246,16 @@ def test_a_lake_whose_columns_do_not_fit_is_refused(tmp_path: Path):
             export.lake.create(SCHEMA, None)
     DeltaTable.create(tmp_path / "flat", SCHEMA, configuration=SETTINGS, **UNKNOWN_KEYS)
     flat = Lake(LakeLocation.of(tmp_path / "flat"), "export", export.lake.epochs)
-    with pytest.raises(ConfigError, match=r"partitioned in another way: .* columns= needed=topic,date"):
+    with pytest.raises(ConfigError, match=r"partitioned differently: .* columns= needed=topic,date"):
         flat.create(SCHEMA, None)
 
 
 def test_where_no_lake_can_be_is_told(export: Export, tmp_path: Path):
     """A file in its place, a table that cannot be read, an address without a bucket, settings that do nothing."""
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(DispatcherError, match=f"the lake is no folder: lake={tmp_path}/file"):
+    with pytest.raises(DispatcherError, match=f"the lake is not a folder: lake={tmp_path}/file"):
         Lake(LakeLocation.of(tmp_path / "file"), "export", export.lake.epochs).create(SCHEMA, None)
-    with pytest.raises(DispatcherError, match="the lake cannot be made: lake=/proc/lake error="):
+    with pytest.raises(DispatcherError, match="the lake cannot be created: lake=/proc/lake error="):
         Lake(LakeLocation.of("/proc/lake"), "export", export.lake.epochs).create(SCHEMA, None)
     (export.path / "_delta_log" / f"{0:020d}.json").write_bytes(b"no transaction")
     with pytest.raises(DispatcherError, match="the lake cannot be read: lake=") as raised:

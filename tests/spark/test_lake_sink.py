@@ -176,14 +176,14 @@ def test_a_body_that_changed_on_disk_goes_into_no_lake(sink: Sink):
     changed, following = sink.log.offsets[15:17]
     sink.log.data[changed + 90] ^= 0x01
     sink.log.save()
-    with pytest.raises(DamagedStore, match=f"from={changed} until={following} reason='a CRC does not fit'"):
+    with pytest.raises(DamagedStore, match=f"from={changed} until={following} reason='a CRC does not match'"):
         sink.write(10, 20)
     assert offsets_in(sink.lake) == sink.log.offsets[:10]
     sink.plan = msgspec.structs.replace(sink.plan, table=table_options(on_corruption="report"))
     sink.batch(10, 18, 40)
     assert offsets_in(sink.lake) == [at for at in sink.log.offsets if at != changed]
     (entry,) = DeltaTable(sink.lake).history(1)
-    assert entry["reput"]["damage"] == [{"from": changed, "until": following, "reason": "a CRC does not fit"}]
+    assert entry["reput"]["damage"] == [{"from": changed, "until": following, "reason": "a CRC does not match"}]
 
 
 def test_the_sentence_comes_through_spark():
@@ -199,5 +199,5 @@ def test_what_is_not_ours_is_told_in_spark_s_own_sentence():
     text = (
         "[DATA_SOURCE_NOT_FOUND] Failed to find it: reput.\n\nJVM stacktrace:\norg.apache.spark.SomeException\n\tat x"
     )
-    sentence = "Spark could not do the export: error=[DATA_SOURCE_NOT_FOUND] Failed to find it: reput."
+    sentence = "Spark failed to export: error=[DATA_SOURCE_NOT_FOUND] Failed to find it: reput."
     assert str(from_spark(RuntimeError(text))) == sentence

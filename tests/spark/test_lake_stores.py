@@ -152,7 +152,7 @@ def test_a_store_without_a_name_is_given_one_beside_another(tmp_path: Path):
     append(two, "c", 4)
     assert export(two.store, lake).records == 4
     assert rows_by_store(lake) == {"broker-a": 30, "broker-b": 34}
-    with pytest.raises(ConfigError, match="the id of a store is of letters"):
+    with pytest.raises(ConfigError, match="the id of a store consists of letters"):
         export(two.store, lake, store_id="broker 'b'")
 
 
@@ -225,7 +225,7 @@ def test_rows_that_may_be_anothers_are_never_taken_out(tmp_path: Path, marked: b
     (two.store / "reput" / "epochs").write_bytes(read_epochs(two.store, TWO).begin(two.offsets[12], START_MS).seal())
     two.data, two.offsets = two.data[: two.offsets[12]], two.offsets[:12]
     append(two, "d", 5)
-    with pytest.raises(StoreError, match=f"rows of several exports are in the lake.* lake_store_id={ONE},{TWO} "):
+    with pytest.raises(StoreError, match=f"the lake has rows of several exports.* lake_store_id={ONE},{TWO} "):
         export(two.store, lake, accept_truncation=accepted)
     assert lake_rows(lake).num_rows == 74
 
@@ -254,7 +254,7 @@ def test_a_name_that_the_lake_does_not_have_for_a_log_is_refused(tmp_path: Path)
     append(log, "b", 5)
     with pytest.raises(StoreError, match=r"under another id: .* store_id=broker-b lake_store_id=broker-a ") as raised:
         export(log.store, lake, store_id="broker-b")
-    assert "Say --store-id broker-a (storeId), or export into another folder." in raised.value.advice
+    assert "Give --store-id broker-a (storeId), or export into another folder." in raised.value.advice
     assert rows_by_store(lake) == {"broker-a": 30}
     assert export(log.store, lake, store_id="broker-a").records == 5
     assert rows_by_store(lake) == {"broker-a": 35}

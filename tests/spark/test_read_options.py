@@ -59,7 +59,7 @@ def test_every_crc_is_compared_by_default(log: WrittenLog):
     assert parse_options({"path": "store"}).table.verify_crc == "all"
     log.data[log.offsets[7] + 90] ^= 0xFF
     log.save()
-    with pytest.raises(DamagedStore, match=f"from={log.offsets[7]} .*reason='a CRC does not fit'"):
+    with pytest.raises(DamagedStore, match=f"from={log.offsets[7]} .*reason='a CRC does not match'"):
         rows_of(batch(log))
     assert rows_of(batch(log, onCorruption="report")) == 59
     assert rows_of(batch(log, schemaMode="damage")) == 1

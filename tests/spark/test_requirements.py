@@ -21,7 +21,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch):
 def test_missing_java_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """A wrong JAVA_HOME is named."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(DispatcherError, match=f"Spark needs Java and there is none: JAVA_HOME={tmp_path}"):
+    with pytest.raises(DispatcherError, match=f"Spark needs Java, which is missing: JAVA_HOME={tmp_path}"):
         requirements.find_java()
 
 

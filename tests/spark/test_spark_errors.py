@@ -50,10 +50,10 @@ def failing(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("command", "how", "advice"),
     [
-        ("kill -KILL $$", "signal=SIGKILL", "takes too much memory"),
-        ("exit 137", "signal=SIGKILL", "takes too much memory"),
+        ("kill -KILL $$", "signal=SIGKILL", "use too much memory"),
+        ("exit 137", "signal=SIGKILL", "use too much memory"),
         ("exit 52", "exit_status=52", "spark.driver.memory"),
-        ("exit 134", "exit_status=134", "it crashed"),
+        ("exit 134", "exit_status=134", "or crashed"),
     ],
 )
 def test_a_jvm_that_died_is_one_sentence(
@@ -80,7 +80,7 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch):
                 with pytest.raises(type(error)) as raised:
                     failing(error)
                 assert raised.value is error
-            with pytest.raises(DispatcherError, match="Spark could not do the export: error=job aborted"):
+            with pytest.raises(DispatcherError, match="Spark failed to export: error=job aborted"):
                 failing(PySparkException("job aborted"))
     finally:
         gateway.proc.kill()
@@ -124,5 +124,5 @@ def test_an_export_whose_jvm_is_killed_says_so_in_two_lines(tmp_path: Path):
     assert running.returncode == 3, out
     first, second, *more = error.splitlines()
     assert first.startswith(f"reput: Spark's JVM died in the middle of its work: pid={pid} signal=SIGKILL")
-    assert "The next run goes on where this one stopped." in second
+    assert "The next run continues where this one stopped." in second
     assert more == []

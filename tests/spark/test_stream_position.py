@@ -68,7 +68,7 @@ def test_a_checkpoint_of_an_older_reput_goes_on_where_its_first_record_is_there(
         pass
     assert position(tmp_path, older) == log.end
     min(sorted((tmp_path / "commitlog").iterdir())).unlink()
-    with pytest.raises(StoreError, match=r"the checkpoint is of another store: .* marks_held=0") as raised:
+    with pytest.raises(StoreError, match=r"the checkpoint belongs to another store: .* marks_held=0") as raised:
         position(tmp_path, older)
     assert f"storeId={older['store']}" in raised.value.advice
     assert position(tmp_path, older, older["store"]) == log.end
@@ -96,7 +96,7 @@ def test_a_query_that_runs_goes_on_when_retention_overtakes_it(tmp_path: Path):
     for path in sorted((tmp_path / "commitlog").iterdir())[:3]:
         path.unlink()
     assert query.position(query.offset(at), log.end) == at
-    with pytest.raises(StoreError, match="the checkpoint is of another store"):
+    with pytest.raises(StoreError, match="the checkpoint belongs to another store"):
         position(tmp_path, query.offset(at))
 
 

@@ -163,7 +163,7 @@ def test_a_checkpoint_of_another_store_is_refused(spark: Any, log: WrittenLog):
     append(other, 90)
     with pytest.raises(
         Exception,
-        match=r"(?s)the checkpoint is of another store: .*Advice: Start the query with a checkpoint of its own",
+        match=r"(?s)the checkpoint belongs to another store: .*Advice: Start the query with its own checkpoint",
     ):
         Run(spark, other.store, startingOffsets="earliest")
 

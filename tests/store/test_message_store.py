@@ -313,8 +313,8 @@ def test_topics_up_to_their_limits_are_stored(store):
         ({"properties": {"a\x01": "v"}}, "separator"),
         ({"properties": {"a\x02": "v"}}, "separator"),
         ({"properties": {"a": "v\x02"}}, "separator"),
-        ({"properties": {"a": "v\0"}}, "no zero byte"),
-        ({"tags": "\0"}, "no zero byte"),
+        ({"properties": {"a": "v\0"}}, "a zero byte"),
+        ({"tags": "\0"}, "a zero byte"),
         ({"properties": {"a": 1}}, "text"),
         ({"properties": {1: "a"}}, "are text"),
         ({"properties": {"a": "\ud800"}}, "surrogate"),
@@ -339,8 +339,8 @@ def test_topics_up_to_their_limits_are_stored(store):
         ({"properties": ["ab"]}, "no names with values: type=list"),
         ({"properties": 5, "delay_level": 1}, "no names with values: type=int"),
         ({"queue_id": -1, "delay_level": 1}, "queue_id=-1"),
-        ({"properties": {"a": "b__CRC32#\x010123456789"}}, "as a record's CRC does"),
-        ({"tags": "__CRC32#\x010123456789"}, "as a record's CRC does"),
+        ({"properties": {"a": "b__CRC32#\x010123456789"}}, "like a record's CRC"),
+        ({"tags": "__CRC32#\x010123456789"}, "like a record's CRC"),
     ],
 )
 def test_a_message_that_breaks_a_limit_is_refused(store, fields, words):
@@ -873,7 +873,7 @@ def test_the_request_of_a_message_born_elsewhere_is_what_a_scan_finds(tmp_path):
     [
         ({"sys_flag": 4}, "transaction"),
         ({"sys_flag": 12}, "transaction"),
-        ({"sys_flag": 0xC0}, "several messages in one record"),
+        ({"sys_flag": 0xC0}, "records with several messages"),
         ({"sys_flag": 1 << 31}, "sys_flag"),
         ({"reconsume_times": -(1 << 31) - 1}, "reconsume_times"),
         ({"born_timestamp": "now"}, "born_timestamp"),

@@ -82,7 +82,7 @@ def test_a_body_that_only_claims_to_be_packed_stays_as_stored(
     """A sender may set the flag without packing: the bytes are kept, and the reader is told how many there are."""
     store = golden_read_only("direct-4.9") / "store"
     assert reput.table.read(store)["body"].equals(reput.table.read(store, decompress=False)["body"])
-    assert "bodies are not packed as their flags say" in caplog.text
+    assert "bodies are not compressed as their flags say" in caplog.text
 
 
 @pytest.mark.parametrize("part", ["before", "lost-before", "torn-before", "soft-before"])

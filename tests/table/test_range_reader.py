@@ -117,7 +117,9 @@ def test_a_body_that_changed_on_disk_stops_the_read(tmp_path: Path):
     """Every body is compared with its CRC unless you say otherwise, so no other bytes than those sent come out."""
     log = filled_log(tmp_path)
     overwrite(log.store, log.offsets[5] + 90, b"changed")
-    with pytest.raises(DamagedStore, match=f"from={log.offsets[5]} until={log.offsets[6]} reason='a CRC does not fit'"):
+    with pytest.raises(
+        DamagedStore, match=f"from={log.offsets[5]} until={log.offsets[6]} reason='a CRC does not match'"
+    ):
         reput.table.read(log.store)
     with pytest.raises(DamagedStore):
         reput.table.scan(log.store, columns=["topic"]).read_all()

@@ -113,24 +113,25 @@ class ConsumeServices:
         """
         if CONSUME_QUEUE not in self.settings.dispatchers:
             raise ConfigError(
-                f"nobody builds the queues that consumers read: dispatchers={','.join(self.settings.dispatchers)}",
+                "no enabled dispatcher builds the queues that consumers read: "
+                f"dispatchers={','.join(self.settings.dispatchers)}",
                 f"Enable the dispatcher {CONSUME_QUEUE}.",
             )
         self.require_open()
         check_group(group)
         if not isinstance(topics, str) and not isinstance(topics, Iterable):
-            raise ConfigError(f"topics are none: topics={topics!r}", "Give a topic's name, or several.")
+            raise ConfigError(f"no topics are given: topics={topics!r}", "Give a topic's name, or several.")
         if not isinstance(wanted, Filter):
             raise ConfigError(
-                f"the filter is none: filter={wanted!r}",
+                f"the filter is not valid: filter={wanted!r}",
                 "Give tags like 'a || b', or what `reput.filter.parse` returns.",
             )
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         if not broadcast:
             if offset_store is not None:
                 raise ConfigError(
-                    f"the offsets of a group are in the store: group={group!r} offset_store={offset_store}",
-                    "Only a consumer with broadcast=True keeps its own.",
+                    f"only a broadcast consumer has its own offset store: group={group!r} offset_store={offset_store}",
+                    "Leave offset_store out, or set broadcast=True.",
                 )
             shared = self.sharing(group)
             return Consumer(shared, names, wanted, begin=begin, in_flight_max=in_flight_max)
@@ -172,7 +173,7 @@ class ConsumeServices:
             if sharing is not None and sharing.consumers:
                 raise other_model(group, "CLUSTERING")
             if path is not None and path in self.broadcasts.values():
-                raise ConfigError(f"another consumer keeps its offsets there: offset_store={path}")
+                raise ConfigError(f"another consumer uses this offset store: offset_store={path}")
             lock = next((other.lock for other in self.broadcasts if other.group == group), None)
             offsets = LocalFileOffsetStore(path, self.store)
             shared = ConsumerGroup(self, group, offsets=offsets, lock=lock)
@@ -248,7 +249,7 @@ class ConsumeServices:
                     self.stop_broadcasting(shared)
                 shared.look_for_queues()
             except (ReputError, OSError) as error:
-                logger.warning("a group's queues cannot be looked for: group=%s error=%s", shared.group, error)
+                logger.warning("a group's queues cannot be determined: group=%s error=%s", shared.group, error)
 
     def require_open(self) -> None:
         """Refuse calls after closing.
@@ -306,7 +307,8 @@ class ConsumeServices:
 def other_model(group: str, message_model: str) -> ConfigError:
     """Return the error for a consumer whose message model differs from that of its group's present consumers."""
     return ConfigError(
-        f"consumers of one group consume the same way: group={group!r} message_model_of_the_others={message_model}",
+        f"consumers of one group must use the same message model: group={group!r} "
+        f"message_model_of_the_others={message_model}",
         "Give all of them the same broadcast=, or another group.",
     )
 
@@ -328,5 +330,5 @@ class OffsetKeeper(ServiceThread):
             self.services.keep()
         except OSError as error:
             # The next round tries again; a consumer that commits explicitly gets the error.
-            logger.warning("consumer offsets cannot be kept: error=%s", error)
+            logger.warning("consumer offsets cannot be stored: error=%s", error)
         self.services.look_for_queues()

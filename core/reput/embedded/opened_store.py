@@ -126,7 +126,9 @@ class OpenedStore(Generic[Engine]):
         if topic is not None:
             require_text("topic", topic)
         if (key is None) == (tags is None):
-            raise ConfigError(f"a query takes either a key or tags: key={key!r} tags={tags!r}", "Give one of the two.")
+            raise ConfigError(
+                f"a query takes either a key or tags: key={key!r} tags={tags!r}", "Give exactly one of the two."
+            )
         require_text("key" if tags is None else "tags", key if tags is None else tags)
         require_whole("count_max", count_max)
         require_whole("begin", begin, None)

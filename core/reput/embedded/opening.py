@@ -118,13 +118,13 @@ def open(
     if mode not in ("processes", "inline"):
         raise ConfigError(f"mode is unknown: mode={mode!r} known=processes,inline", "Give one of the known ones.")
     if isinstance(dispatchers, str) or not isinstance(dispatchers, (Iterable, NoneType)):
-        raise ConfigError(f"dispatchers are a list of names: dispatchers={dispatchers!r}")
+        raise ConfigError(f"dispatchers must be a list of names: dispatchers={dispatchers!r}")
     config_path = None if config is None else require_path("config", config)
     require_seconds("lock_timeout", lock_timeout)
     if not isinstance(hooks, Iterable):
-        raise ConfigError(f"hooks are a list of modules or objects: hooks={hooks!r}")
+        raise ConfigError(f"hooks must be a list of modules or objects: hooks={hooks!r}")
     if settings is not None and not isinstance(settings, Settings):
-        raise ConfigError(f"settings are no reput.Settings: settings={settings!r:.100}", "Give reput.Settings(...).")
+        raise ConfigError(f"settings must be a reput.Settings: settings={settings!r:.100}", "Give reput.Settings(...).")
     given: dict[str, Any] = {} if settings is None else given_settings(settings)
     given |= keywords
     if dispatchers is not None:
@@ -132,7 +132,7 @@ def open(
     changes = changed_settings(change_settings)
     if read_only and changes:
         raise ConfigError(
-            f"a store that is only read keeps its settings: change_settings={','.join(changes)}",
+            f"a store opened for reading keeps its settings: change_settings={','.join(changes)}",
             "Leave change_settings out, or open the store for writing.",
         )
     read = partial(load_store_settings, directory, config_path, changes=changes, **given)

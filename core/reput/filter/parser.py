@@ -295,7 +295,7 @@ def _check_ordered(token: Token, *operands: Expression) -> None:
 
 def _bounded(value: Expression, position: int) -> Expression:
     if value.depth > DEPTH_MAX:
-        raise FilterSyntaxError("operators lie too deep within each other", position, f"depth_max={DEPTH_MAX}")
+        raise FilterSyntaxError("operators are nested too deeply", position, f"depth_max={DEPTH_MAX}")
     return value
 
 

@@ -43,7 +43,7 @@ class SqlFilter:
         except RecursionError as error:
             # The depth of the expression is bounded, so the caller had used up the stack.
             raise FilterEvaluationError(
-                f"no stack is left for the expression: expression={quoted(self.expression)}"
+                f"the expression is nested too deeply: expression={quoted(self.expression)}"
             ) from error
         assert result is None or isinstance(result, bool)
         return result
@@ -61,7 +61,7 @@ class SqlFilter:
             self._failure_reported = True
             _logger.log(
                 level,
-                "filter expression fails, the message is passed over: %s expression=%s",
+                "filter expression fails, the message is skipped: %s expression=%s",
                 error,
                 quoted(self.expression),
             )

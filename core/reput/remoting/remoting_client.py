@@ -33,7 +33,7 @@ def parse_address(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise Unreachable(f"an address has the form host:port: address={address!r}", "Correct the address.")
+        raise Unreachable(f"an address must have the form host:port: address={address!r}", "Correct the address.")
     return host.strip("[]"), int(port)
 
 

@@ -161,12 +161,12 @@ def decode_json(data: bytes | memoryview, body: bytes) -> RemotingCommand:
     except (msgspec.ValidationError, UnicodeDecodeError):
         header = decode_loosely(data)
     except msgspec.DecodeError as error:
-        raise FrameError(f"a header is no JSON: error={error}") from None
+        raise FrameError(f"a header is not JSON: error={error}") from None
     if not (
         INT_MIN <= header.code <= INT_MAX and INT_MIN <= header.opaque <= INT_MAX and INT_MIN <= header.flag <= INT_MAX
     ):
         raise FrameError(
-            f"a number of a header has more than 32 bits: code={header.code} opaque={header.opaque} flag={header.flag}"
+            f"a number in a header has more than 32 bits: code={header.code} opaque={header.opaque} flag={header.flag}"
         )
     return RemotingCommand(
         header.code,
@@ -188,12 +188,12 @@ def decode_loosely(data: bytes | memoryview) -> Header:
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FrameError(f"a header is no JSON: error={error}") from None
+        raise FrameError(f"a header is not JSON: error={error}") from None
     if not isinstance(found, dict) or not isinstance(found.get("code"), int):
         raise FrameError("a header has no code")
     fields = found.get("extFields")
     if fields is not None and not isinstance(fields, dict):
-        raise FrameError(f"extFields of a header are no object: type={type(fields).__name__}")
+        raise FrameError(f"extFields in a header are not an object: type={type(fields).__name__}")
     found["extFields"] = {name: as_text(value) for name, value in (fields or {}).items() if value is not None}
     for name in ("language", "remark"):
         if not isinstance(found.get(name, ""), str):
@@ -228,7 +228,7 @@ def decode_binary(data: bytes, body: bytes) -> RemotingCommand:
     except StructError as error:
         raise FrameError(f"a header ends too early: header_size={len(data)} error={error}") from None
     except UnicodeDecodeError as error:
-        raise FrameError(f"a text of a header is no UTF-8: position={error.start}") from None
+        raise FrameError(f"a text in a header is not UTF-8: position={error.start}") from None
     return RemotingCommand(
         code,
         fields,

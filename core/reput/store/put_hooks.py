@@ -135,7 +135,7 @@ def load_hooks(hooks: Sequence[object]) -> Any:
             manager.check_pending()
         except (pluggy.PluginValidationError, ValueError) as error:
             raise ConfigError(
-                f"a hook does not fit: hooks={plugin!r} reason={error}",
+                f"a hook is not valid: hooks={plugin!r} reason={error}",
                 "Hooks are reput_before_put(message) and reput_after_put(message, result), marked with hookimpl.",
             ) from None
         if not manager.get_hookcallers(plugin):
@@ -147,6 +147,6 @@ def load_hooks(hooks: Sequence[object]) -> Any:
         if hook.wrapper or hook.hookwrapper:
             raise ConfigError(
                 f"a hook before a put cannot be a wrapper: hooks={hook.plugin!r}",
-                "Look at the message in reput_before_put, and at what came of it in reput_after_put.",
+                "Use reput_before_put for the message, and reput_after_put for the result.",
             )
     return manager.hook

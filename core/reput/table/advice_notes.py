@@ -1,7 +1,7 @@
 """Advice of errors that leave their process as text: its note below the sentence gets a mark by which it is found.
 
-    reput.errors.StoreError: the checkpoint is of another store: …
-    Advice: Start the query with a checkpoint of its own.
+    reput.errors.StoreError: the checkpoint belongs to another store: …
+    Advice: Start the query with its own checkpoint.
 
 Spark hands an error on as the traceback of the process that raised it, so what is not in the traceback is lost.
 """

@@ -59,7 +59,7 @@ def require_topics(table: LogTable, topics: Iterable[str]) -> None:
         error = ConfigError(
             f"the store has no such topic: topic={topic}{f' nearest={near[0]}' if near else ''} "
             f"store={table.store_directory}",
-            "Write it as the store does. If it is yet to come, describe it first with `reput topic create`.",
+            "Spell it as in the store. For a future topic, create it first with `reput topic create`.",
         )
         if table.options.fail_on_data_loss:
             raise error
@@ -102,8 +102,7 @@ def require_queue_offsets(table: LogTable) -> None:
 def lost(queue: Queue, asked: int | None, present: str) -> OffsetOutOfRange:
     """Return the error for a queue whose records were deleted."""
     return OffsetOutOfRange(
-        f"the log does not hold this queue offset any more: topic={queue[0]} queue_id={queue[1]} "
-        f"queue_offset={asked} {present}",
+        f"the log no longer has this queue offset: topic={queue[0]} queue_id={queue[1]} queue_offset={asked} {present}",
         "Retention has deleted these records. Begin later, or set failOnDataLoss to false to read what is left.",
     )
 

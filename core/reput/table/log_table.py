@@ -229,7 +229,7 @@ class LogTable:
                 yield from self.decoder.decode(parts, rows[first : first + batch_rows])
         if self.decoder.kept_packed > kept_packed:
             logger.warning(
-                "bodies are not packed as their flags say and stay as stored: count=%d from=%d until=%d",
+                "bodies are not compressed as their flags say, and stay as stored: count=%d from=%d until=%d",
                 self.decoder.kept_packed - kept_packed,
                 begin,
                 until,

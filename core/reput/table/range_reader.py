@@ -102,7 +102,7 @@ class RangeReader:
             self.window_size = min(max(wanted, WINDOW_SIZE_MIN), self.window_size_max)
             return columns, at + columns.end
         if bad is not None:
-            return None, self.pass_damage(at, until, "a CRC does not fit")
+            return None, self.pass_damage(at, until, "a CRC does not match")
         if stop is None:
             return None, self.pass_damage(at, until, "the segment was cut short")
         if stop.kind == "blank":
@@ -139,7 +139,7 @@ class RangeReader:
         if self.on_damage is None:
             raise DamagedStore(
                 f"the log is damaged: from={at} until={end} reason={reason!r}",
-                f"See `reput check STORE`. To read on behind it, accept the range with `reput repair STORE --accept "
+                f"See `reput check STORE`. To read beyond it, accept the range with `reput repair STORE --accept "
                 f"{at}..{end}`, or set on_corruption to report.",
             )
         self.on_damage(BadRange(at, end, reason))
@@ -183,7 +183,8 @@ def pass_trimmed(commit_log_offset: int, offset_min: int, fail_on_data_loss: boo
     if fail_on_data_loss:
         raise OffsetOutOfRange(
             f"the log was trimmed above this offset: commit_log_offset={commit_log_offset} offset_min={offset_min}",
-            "Retention has deleted these records. Begin later, or go on behind them: --accept-data-loss of an export, "
+            "Retention has deleted these records. Begin later, or continue after them: --accept-data-loss of an "
+            "export, "
             "failOnDataLoss=false of a read.",
         )
     logger.warning("records were deleted by retention: from=%d until=%d", commit_log_offset, offset_min)

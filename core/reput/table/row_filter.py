@@ -82,7 +82,7 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
                 re.compile(self.topic_pattern)
             except re.error as error:
                 raise ConfigError(
-                    f"the pattern of topics is no regular expression: pattern={self.topic_pattern!r} error={error}"
+                    f"the pattern of topics is not a regular expression: pattern={self.topic_pattern!r} error={error}"
                 ) from None
 
     def rows(self, parts: RecordParts) -> Array:

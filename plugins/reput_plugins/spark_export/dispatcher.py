@@ -113,7 +113,7 @@ class SparkExport(CommitLogDispatcher):
             for damaged in added.damage:
                 self.damaged_ranges.value += 1
                 self.context.logger.error(
-                    "damage of the log was left out of the lake: from=%d until=%d reason=%s",
+                    "damaged parts of the log were omitted from the lake: from=%d until=%d reason=%s",
                     damaged.begin,
                     damaged.end,
                     damaged.reason,

@@ -147,7 +147,7 @@ def export(
     table = target.create(schema, chosen)
     added = target.last_commit(table, end)
     if added is None:
-        raise DispatcherError(f"the lake does not have what was written: lake={location.address} until={end}")
+        raise DispatcherError(f"the lake lacks written rows: lake={location.address} until={end}")
     # vacuum_hours=0: a single run removes no files, because readers may still use the older table version.
     if Maintenance(location, interval_ms=0, vacuum_hours=0).run(lambda: None):
         table = location.table()
@@ -171,7 +171,7 @@ def refuse_other_settings(settings: Mapping[str, str]) -> None:
     """
     for setting in settings:
         if not setting.startswith("spark."):
-            raise ConfigError(f"an export takes settings of Spark's: setting={setting}", "Write --set spark.X=Y.")
+            raise ConfigError(f"an export takes only settings of Spark: setting={setting}", "Write --set spark.X=Y.")
 
 
 def run_job(

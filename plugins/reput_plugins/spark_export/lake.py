@@ -99,7 +99,7 @@ class Lake:
                 )
             except (OSError, DeltaError) as error:
                 raise DispatcherError(
-                    f"the lake cannot be made: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
+                    f"the lake cannot be created: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
                 ) from None
         self.refuse_another(table, topics)
         return self.add_columns(table, schema)
@@ -120,14 +120,14 @@ class Lake:
                 raise ConfigError(
                     f"a column of the lake has another type: lake={self.location.address} column={name} "
                     f"type={type_name(kept[name])} needed={type_name(field)}",
-                    "Name a folder of its own.",
+                    "Name a separate folder.",
                 )
         for name, field in kept.items():
             if name not in wanted and not field.nullable:
                 raise ConfigError(
                     f"the lake has a column that no message has a value for: lake={self.location.address} "
                     f"column={name} type={type_name(field)}",
-                    "Let it be null, or name a folder of its own.",
+                    "Make it nullable, or name a separate folder.",
                 )
         missing = [field for name, field in wanted.items() if name not in kept]
         if missing:
@@ -135,7 +135,7 @@ class Lake:
                 table.alter.add_columns(missing)
             except (OSError, DeltaError) as error:
                 raise DispatcherError(
-                    f"the lake takes no columns: lake={self.location.address} "
+                    f"the lake cannot be extended with columns: lake={self.location.address} "
                     f"columns={','.join(field.name for field in missing)} error={one_line(error)}",
                     LAKE_ADVICE,
                 ) from None
@@ -148,21 +148,21 @@ class Lake:
         settings = table.metadata().configuration
         if FORMAT_SETTING not in settings:
             raise ConfigError(
-                f"the table is not a lake of reput's: lake={self.location.address}", "Name a folder of its own."
+                f"the table was not written by reput: lake={self.location.address}", "Name a separate folder."
             )
         if settings[FORMAT_SETTING] not in (FORMAT_VERSION, FORMAT_OF_ONE_STORE):
             raise ConfigError(f"a newer reput made the lake: format={settings[FORMAT_SETTING]} known={FORMAT_VERSION}")
         partitions = table.metadata().partition_columns
         if partitions != list(PARTITION_COLUMNS):
             raise ConfigError(
-                f"the lake is partitioned in another way: lake={self.location.address} columns={','.join(partitions)} "
+                f"the lake is partitioned differently: lake={self.location.address} columns={','.join(partitions)} "
                 f"needed={','.join(PARTITION_COLUMNS)}",
-                "Name a folder of its own.",
+                "Name a separate folder.",
             )
         kept = settings.get(SELECTION_SETTING)
         if kept != selection_text(topics):
             raise ConfigError(
-                f"the lake keeps other topics: lake={self.location.address} kept={kept or 'all'} "
+                f"the lake holds other topics: lake={self.location.address} kept={kept or 'all'} "
                 f"asked={selection_text(topics) or 'all'}",
                 "Ask for the same ones, or name another folder.",
             )
@@ -194,7 +194,7 @@ class Lake:
             raise StoreError(
                 f"the log was cut below what the lake holds: cut_at={cut.commit_log_offset} "
                 f"lake_until={cursor.commit_log_offset} lake_epoch={cursor.epoch} epoch={self.epochs.epoch}",
-                "Start the export again; it compares lake and log, and says what can be done.",
+                "Start the export again; it compares lake and log, and reports what to do.",
             )
         return cursor.commit_log_offset
 
@@ -261,12 +261,12 @@ class Lake:
             if now != committed:
                 raise self.moved(now, begin) from None
             raise DispatcherError(
-                f"the lake takes no commit: lake={self.location.address} error={one_line(error)}"
+                f"the lake refused a commit: lake={self.location.address} error={one_line(error)}"
             ) from None
         except (OSError, DeltaError) as error:
             # deltalake raises its own errors for a full or read-only disk.
             raise DispatcherError(
-                f"the lake takes no commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
+                f"the lake refused a commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
             ) from None
         self.force_commits()
         return added
@@ -274,9 +274,9 @@ class Lake:
     def moved(self, committed: int | None, begin: int) -> DispatcherError:
         """Return the error for a table that does not end where a range begins."""
         return DispatcherError(
-            f"another exporter keeps this lake: lake={self.location.address} committed_until={committed} "
+            f"another exporter writes this lake: lake={self.location.address} committed_until={committed} "
             f"range_begins={begin}",
-            "Let one of them run at a time, or give each a folder of its own.",
+            "Run one of them at a time, or give each its own folder.",
         )
 
     def marks_info(self, marks: Sequence[LogMark]) -> dict[str, Any]:
@@ -300,7 +300,7 @@ class Lake:
             table.create_write_transaction([], "append", schema, list(PARTITION_COLUMNS), commit_properties=properties)
         except (OSError, DeltaError) as error:
             raise DispatcherError(
-                f"the lake takes no commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
+                f"the lake refused a commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
             ) from None
         self.force_commits()
 
@@ -324,7 +324,7 @@ class Lake:
             )
         except (OSError, DeltaError) as error:
             raise DispatcherError(
-                f"the lake takes no commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
+                f"the lake refused a commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
             ) from None
         self.force_commits()
         table = self.location.table()

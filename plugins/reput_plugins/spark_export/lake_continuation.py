@@ -94,7 +94,7 @@ def continue_lake(
     """
     if store_id is not None and not LEGAL_STORE_ID.fullmatch(store_id):
         raise ConfigError(
-            f"the id of a store is of letters, digits, '.', '_', '-', at most 64: store_id={store_id!r}",
+            f"the id of a store consists of letters, digits, '.', '_', '-', at most 64: store_id={store_id!r}",
             "Write it so: --store-id broker-a.",
         )
     identity = read_identity(log.store_directory)
@@ -176,7 +176,7 @@ def find_source(
         raise StoreError(
             f"the lake holds no store of that id: lake={lake.location.address} store_id={given} "
             f"lake_store_id={','.join(sorted(known))}",
-            "Name the one that this store is, or export into a folder of its own.",
+            "Name the one that this store is, or export into a separate folder.",
         )
     sources = [source_of(table, lake, cursor, log) for cursor in known.values()]
     agreeing = [source for source in sources if source.compared.agrees or is_unmarked(source, log)]
@@ -196,7 +196,8 @@ def find_source(
         f"the lake holds another store: lake={lake.location.address} lake_store_id={other.cursor.store_id} "
         f"lake_until={other.cursor.commit_log_offset} store={log.store_directory} store_id={recorded or 'none'} "
         f"offset_min={log.offset_min} {other.compared}",
-        f"Export into a folder of its own. If both are the same store, say so with --store-id {other.cursor.store_id} "
+        "Export into a separate folder. If both are the same store, confirm it with --store-id "
+        f"{other.cursor.store_id} "
         "(storeId)." + (" If they are not, give this one a name with --store-id NAME." if apart else ""),
     )
 
@@ -213,7 +214,7 @@ def refuse_other_id(lake: Lake, source: Source, given: str | None) -> None:
         raise StoreError(
             f"the lake holds this log under another id: lake={lake.location.address} store_id={given} "
             f"lake_store_id={name} lake_until={end_of(source)} {source.compared}",
-            f"Say --store-id {name} (storeId), or export into another folder.",
+            f"Give --store-id {name} (storeId), or export into another folder.",
         )
 
 
@@ -242,7 +243,7 @@ def refuse_second_name(table: DeltaTable, lake: Lake, exports: Mapping[str, Sequ
                 raise StoreError(
                     f"the lake {what} by an export of another name: lake={lake.location.address} "
                     f"lake_store_id={cursor.store_id} name={name} asked={lake.export_name}",
-                    "Export under that name, or into a folder of its own.",
+                    "Export under that name, or into a separate folder.",
                 )
 
 
@@ -306,9 +307,9 @@ def take_out(
     if mixed:
         stores, names = (",".join(part) for part in zip(*mixed, strict=True))
         raise StoreError(
-            f"rows of several exports are in the lake, and nothing tells whose they are: cut_at{place} "
+            f"the lake has rows of several exports, and cannot tell which export wrote them: cut_at{place} "
             f"lake_store_id={stores} name={names} {numbers}",
-            "Export each store into a folder of its own.",
+            "Export each store into its own folder.",
         )
     if rows and not accepted and (cut.log_ends or not has_common(lake, table, log, at, source.compared)):
         what = "the log ends before what the lake holds: log_end" if cut.log_ends else f"{CUT_BELOW}: cut_at"

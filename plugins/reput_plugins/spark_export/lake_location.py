@@ -24,7 +24,7 @@ from reput.errors import ConfigError, DispatcherError
 
 __all__ = ["LAKE_ADVICE", "LakeLocation", "one_line"]
 
-LAKE_ADVICE = "Make room, or give the right to write; the next run goes on where the table ends."
+LAKE_ADVICE = "Free space, or grant write permission; the next run continues where the table ends."
 ERROR_LETTERS_MAX = 400
 # Colours and arrows in the Delta library's error texts.
 DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
@@ -56,8 +56,9 @@ class LakeLocation(msgspec.Struct, frozen=True):
             return cls(text.rstrip("/"), options)
         if options:
             raise ConfigError(
-                f"settings of an object store do nothing for a folder: lake={text} storage_options={','.join(options)}",
-                "Name a place in an object store, as s3://bucket/lake.",
+                f"settings of an object store have no effect on a folder: lake={text} "
+                f"storage_options={','.join(options)}",
+                "Name a place in an object store, like s3://bucket/lake.",
             )
         return cls(str(Path(unquote(urlsplit(text).path) if separator else text).absolute()))
 
@@ -74,7 +75,7 @@ class LakeLocation(msgspec.Struct, frozen=True):
         """
         if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
             raise DispatcherError(
-                f"the lake is no folder: lake={self.address}", "Name a folder; it is made if need be."
+                f"the lake is not a folder: lake={self.address}", "Name a folder; a missing one is created."
             )
         try:
             return DeltaTable(self.address, storage_options=self.storage_options)
@@ -83,7 +84,7 @@ class LakeLocation(msgspec.Struct, frozen=True):
         except (OSError, DeltaError) as error:
             raise DispatcherError(
                 f"the lake cannot be read: lake={self.address} error={one_line(error)}",
-                "Look at its address, its settings and its rights; the next run goes on where the table ends.",
+                "Check its address, settings and permissions; the next run continues where the table ends.",
             ) from None
 
     def table(self) -> DeltaTable:
@@ -95,7 +96,7 @@ class LakeLocation(msgspec.Struct, frozen=True):
         table = self.open()
         if table is None:
             raise DispatcherError(
-                f"the lake is gone: lake={self.address}", "Was it moved or removed? The next start makes it anew."
+                f"the lake is gone: lake={self.address}", "Was it moved or removed? The next start creates it again."
             )
         return table
 

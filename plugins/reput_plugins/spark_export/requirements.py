@@ -26,7 +26,7 @@ def require_packages(*further: str) -> None:
     missing = [name for name in (*PACKAGES, *further) if find_spec(name) is None]
     if missing:
         raise DispatcherError(
-            f"what Spark does needs packages that are not installed: missing={','.join(missing)}",
+            f"the Spark part needs packages that are not installed: missing={','.join(missing)}",
             'Install them with: pip install "reput[spark]".',
         )
 
@@ -41,7 +41,7 @@ def find_java() -> Path:
     found = shutil.which("java", path=os.path.join(home, "bin") if home else None)
     if found is None:
         raise DispatcherError(
-            f"Spark needs Java and there is none: JAVA_HOME={home or ''} needed={JAVA_VERSION_MIN}",
+            f"Spark needs Java, which is missing: JAVA_HOME={home or ''} needed={JAVA_VERSION_MIN}",
             f"Install a JDK or JRE of version {JAVA_VERSION_MIN} or later, or set spark.remote to a Spark elsewhere.",
         )
     told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr

@@ -65,14 +65,14 @@ def dead_jvm(seconds: float) -> DispatcherError | None:
     number = -status if status < 0 else status - 128
     if number == signal.SIGKILL:
         how = "signal=SIGKILL"
-        advice = "The system kills what takes too much memory, and says so in its own log (dmesg). Make room, or have "
-        advice += "fewer tasks at once with spark.master=local[1]. The next run goes on where this one stopped."
+        advice = "The system kills processes that use too much memory, and logs it (dmesg). Free memory, or run "
+        advice += "fewer tasks at once with spark.master=local[1]. The next run continues where this one stopped."
     elif status in OUT_OF_MEMORY:
         how = f"exit_status={status}"
         advice = "Its heap was too small. Set spark.driver.memory to more, as --set spark.driver.memory=1g."
     else:
         how = f"exit_status={status}"
-        advice = "Somebody else ended it, or it crashed. The next run goes on where this one stopped."
+        advice = "It was killed by another process, or crashed. The next run continues where this one stopped."
     return DispatcherError(f"Spark's JVM died in the middle of its work: pid={process.pid} {how}", advice)
 
 
@@ -84,4 +84,4 @@ def from_spark(error: Exception) -> ReputError:
         return found
     raised = RAISED_IN_PYTHON.findall(text)
     first_line = text.strip().partition("\n")[0]
-    return DispatcherError(f"Spark could not do the export: error={raised[-1] if raised else first_line}")
+    return DispatcherError(f"Spark failed to export: error={raised[-1] if raised else first_line}")

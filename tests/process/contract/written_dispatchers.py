@@ -141,7 +141,10 @@ BROKEN: dict[str, list[tuple[str, str]]] = {
             "the last flush returned 2236 after dispatching up to",
             counting((ENDS, "        self.end = self.end or batch.end\n\n")),
         ),
-        ("a cursor that is not at a record", counting(("        return self.end\n\n\n", f"        return {OLDER}\n\n\n"))),
+        (
+            "a cursor that is not at a record",
+            counting(("        return self.end\n\n\n", f"        return {OLDER}\n\n\n")),
+        ),
     ],
     "any_batches": [
         ("differs if batches are of one record", counting((TOPICS, "request.topic for request in list(batch)[:6]"))),

@@ -23,7 +23,7 @@ def test_a_body_without_its_crc_is_handed_to_no_dispatcher(tmp_path):
     reader = CommitLogReader(log.store)
     try:
         place = f"from={log.offsets[2]} until={log.offsets[3]}"
-        with pytest.raises(DamagedStore, match=f"a CRC does not fit: {place} topic=orders") as raised:
+        with pytest.raises(DamagedStore, match=f"a CRC does not match: {place} topic=orders") as raised:
             reader.read(requests[2])
         assert f"--accept {log.offsets[2]}..{log.offsets[3]}" in raised.value.advice
         with pytest.raises(DamagedStore, match=place):

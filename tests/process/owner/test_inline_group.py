@@ -187,7 +187,7 @@ def test_a_view_elsewhere_whose_cursor_is_gone_does_not_begin_anew_by_itself(log
     keep_dispatcher_cursors(log.store_directory, {"probe": log.offsets[5]}, Files())
     group = inline(context("probe"))
     wait_for_state(group, "probe", State.FATAL)
-    assert f"all would be sent again: dispatcher=probe came_to={log.offsets[5]}" in group.status()[0].error
+    assert f"all records would be sent again: dispatcher=probe came_to={log.offsets[5]}" in group.status()[0].error
     assert events("probe", "dispatch") == []
     group.drain_and_stop()
     keep_dispatcher_cursors(log.store_directory, {"probe": 0}, Files())
@@ -404,10 +404,10 @@ def test_a_part_that_was_taken_is_progress_while_the_rest_waits(log, plugins, co
     [
         ("batch.end", "0", "a cursor in the batch, before its end"),
         ("17", "0", "a cursor in the batch"),
-        ("Cursor(last.store_id, 1, last.commit_log_offset - 1, 0)", "0", "a cursor at which a record ends"),
+        ("Cursor(last.store_id, 1, last.commit_log_offset - 1, 0)", "0", "a cursor at the end of a record"),
         ("Cursor('f' * 32, 1, last.commit_log_offset, 0)", "0", "a cursor in the batch"),
-        ("last", "-1", "seconds from 0 on"),
-        ("last", "'soon'", "seconds from 0 on"),
+        ("last", "-1", "a nonnegative number of seconds"),
+        ("last", "'soon'", "a nonnegative number of seconds"),
     ],
 )
 def test_a_retry_that_makes_no_sense_is_refused(log, plugins, context, inline, until, after, found):
@@ -639,7 +639,7 @@ def test_a_body_that_changed_on_disk_stops_a_plugin_until_it_is_accepted(log, pl
     group.wait_for("probe", log.offsets[2], TIMEOUT)
     while not (error := next(row.error for row in group.status() if row.name == "probe")):
         wait_for_change(group)
-    assert error.startswith(f"a CRC does not fit: from={log.offsets[2]} until={log.offsets[3]}")
+    assert error.startswith(f"a CRC does not match: from={log.offsets[2]} until={log.offsets[3]}")
     log.accept_damage(log.offsets[2], log.offsets[3])
     group.wait_for("probe", log.end, TIMEOUT)
     group.drain_and_stop()
@@ -819,7 +819,7 @@ def reput_describe_dispatcher():
         ("def start(self): return 7", "start returned no cursor: dispatcher=wrong returned=7"),
         ("def flush(self): return self.end.commit_log_offset", "flush returned no cursor: dispatcher=wrong returned="),
         ("def flush(self): return Cursor(self.end.store_id, 1, -1, 0)", "flush returned no cursor: dispatcher=wrong"),
-        ("def flush(self): return Cursor('0' * 32, 1, 0, 0)", "the durable cursor is of another store"),
+        ("def flush(self): return Cursor('0' * 32, 1, 0, 0)", "the durable cursor belongs to another store"),
         ("def dispatch(self, batch): raise RebuildNeeded", "asks for a rebuild right after a rebuild"),
         ("def start(self): raise RebuildNeeded", "asks for a rebuild right after a rebuild"),
     ],

@@ -50,7 +50,7 @@ def test_a_log_that_begins_late_is_counted_from_there(log, plugins, tmp_path):
 
 @pytest.mark.parametrize(("at", "data"), [(0, b"rubbish!"), (88, b"!")])
 def test_damage_ends_a_rebuild_with_its_place(log, plugins, tmp_path, capfd, at, data):
-    """A view of half the log is not handed out as the whole. A body whose CRC does not fit is damage, too."""
+    """A view of half the log is not handed out as the whole. A body whose CRC does not match is damage, too."""
     plugins.add("probe")
     log.put(10)
     with (log.store_directory / "commitlog" / f"{0:020}").open("r+b") as segment:

@@ -241,7 +241,7 @@ def test_a_plugin_that_cannot_be_imported_is_broken(log, plugins, context, proce
     assert "No module named 'no_such_module'" in rows["bad"].error
     assert "exit_status=7" in rows["dies"].error
     assert "api_version=99" in rows["old"].error
-    assert "the plugin has no hook that makes its dispatcher: dispatcher=unmarked" in rows["unmarked"].error
+    assert "the plugin has no hook that creates its dispatcher: dispatcher=unmarked" in rows["unmarked"].error
 
 
 # What libraries do when they are loaded, and worse.
@@ -280,7 +280,7 @@ def test_what_an_import_does_to_its_process_is_its_own_affair(log, plugins, cont
     [
         ("dispatch", {"hang_at": 0}, "phase=DISPATCH"),
         ("flush", {"hang_in_flush": True}, "phase=FLUSH"),
-        ("flush", {"hang_beside": True}, "a flush exceeded its time limit, and is not trusted any more"),
+        ("flush", {"hang_beside": True}, "a flush exceeded its time limit and is not trusted"),
     ],
 )
 def test_what_hangs_is_ended_and_started_again(log, plugins, context, processes, phase, option, error):

@@ -113,7 +113,7 @@ def test_a_section_with_a_wrong_plugin_or_an_installed_name_is_refused(plugins):
         select_dispatchers(["orders_hook"], {"orders_hook": "prbe"})
     assert caught.value.advice == "Did you mean probe?"
     with pytest.raises(
-        ConfigError, match="the name is that of another installed dispatcher: dispatcher=index plugin=probe"
+        ConfigError, match="the name belongs to another installed dispatcher: dispatcher=index plugin=probe"
     ):
         select_dispatchers(["index"], {"index": "probe"})
     with pytest.raises(ConfigError, match="up to 63 letters") as caught:

@@ -167,7 +167,7 @@ def test_a_rebuild_shows_its_progress_and_holds_the_log(log, plugins, context, p
     assert running.row("probe").state == "RUNNING"
     assert running.group.needed_from("probe") == 0
     assert group_status(log.store_directory).dispatchers[0].rebuild_progress == 0
-    with pytest.raises(DispatcherError, match="another rebuild is under way"):
+    with pytest.raises(DispatcherError, match="another rebuild is running"):
         running.group.rebuild(["probe"])
     with pytest.raises(DispatcherError, match="being rebuilt"):
         request(log.store_directory, "detach", "probe")
@@ -310,9 +310,9 @@ def test_a_view_that_is_kept_elsewhere_cannot_be_built_anew(log, plugins, contex
     running = processes(context("probe", options={"probe": {"elsewhere": str(tmp_path)}}))
     running.group.wait_for("probe", log.put(20), TIMEOUT)
     running.wait_until(lambda: (tmp_path / "probe.json").exists())
-    with pytest.raises(DispatcherError, match="keeps its view elsewhere") as refused:
+    with pytest.raises(DispatcherError, match="cannot rebuild its external view") as refused:
         rebuild_in_place(log.store_directory, ["probe"])
-    assert "with another place in its options it begins with the log" in str(refused.value)
+    assert "give it another place in its options to begin with the log" in str(refused.value)
     assert running.row("probe").state == "RUNNING"
 
 
@@ -325,7 +325,7 @@ def test_damage_ends_a_rebuild_with_its_place(log, plugins, context, processes):
         # The first byte of a body, which has a CRC.
         segment.seek(log.offsets[4] + 88)
         segment.write(b"!")
-    with pytest.raises(DispatcherError, match=f"CRC does not fit: from={log.offsets[4]} until={log.offsets[5]}"):
+    with pytest.raises(DispatcherError, match=f"CRC does not match: from={log.offsets[4]} until={log.offsets[5]}"):
         rebuild_in_place(log.store_directory, ["probe"])
     assert running.row("probe").state == "RUNNING"
     assert running.row("probe").error is None

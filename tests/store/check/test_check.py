@@ -100,7 +100,7 @@ def test_the_report_has_the_fields_that_scripts_rely_on(golden_read_only):
         "views",
         "notes",
     ]
-    assert fields["damage"] == [{"from": 660987, "until": 661309, "reason": "a CRC does not fit"}]
+    assert fields["damage"] == [{"from": 660987, "until": 661309, "reason": "a CRC does not match"}]
     assert fields["views"]["consume_queue_ext"] == {
         "state": "absent",
         "behind_bytes": 0,

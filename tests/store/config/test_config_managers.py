@@ -385,7 +385,7 @@ def test_what_is_no_object_with_names_is_an_error(store: Path, text: str):
     """It is read now or never: such a thing could not be written again."""
     (store / "config").mkdir()
     (store / "config" / "consumerOffset.json").write_text(text)
-    with pytest.raises(DamagedStore, match="no object with names"):
+    with pytest.raises(DamagedStore, match="not a JSON object"):
         ConsumerOffsetManager(store).load()
 
 

@@ -59,5 +59,5 @@ def test_a_file_of_another_shape_is_damage(tmp_path):
     """Its checksum fits, but it holds something else."""
     path = tmp_path / "held"
     path.write_bytes(seal({"other": 1}))
-    with pytest.raises(DamagedStore, match="another shape"):
+    with pytest.raises(DamagedStore, match="an unexpected structure"):
         read_sealed(path, Held)

@@ -106,7 +106,7 @@ def test_a_store_that_gets_too_few_threads_is_not_opened(written, monkeypatch, c
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", limited)
-        with pytest.raises(StoreError, match=r"cannot be .*: error=the system starts no thread") as error:
+        with pytest.raises(StoreError, match=r"cannot be .*: error=the system cannot start a thread") as error:
             open_inline(written)
     assert "ulimit -u" in error.value.advice
     with open_inline(written) as store:
@@ -141,9 +141,9 @@ def test_what_fails_on_the_way_back_does_not_hide_why_it_was_gone(written, monke
         (OSError(errno.ENOSPC, "No space left", "f"), StoreFull, "work: error=No space left path=f"),
         (OSError(errno.EROFS, "Read-only", "f"), StoreReadOnly, "work: error=Read-only path=f"),
         (OSError(errno.EMFILE, "Too many open files"), StoreError, "work: error=Too many open files"),
-        (MemoryError(), StoreError, "work: error=there is no memory for it"),
-        (ImportError("x.so: failed to map segment from shared object"), StoreError, "no memory for a library"),
-        (RuntimeError("can't start new thread"), StoreError, "work: error=the system starts no thread"),
+        (MemoryError(), StoreError, "work: error=out of memory"),
+        (ImportError("x.so: failed to map segment from shared object"), StoreError, "out of memory for a library"),
+        (RuntimeError("can't start new thread"), StoreError, "work: error=the system cannot start a thread"),
     ],
 )
 def test_what_the_system_refuses_is_told_as_the_stores_error(error, kind, text):
@@ -167,7 +167,7 @@ def test_who_may_not_read_is_not_told_to_read_only():
     with pytest.raises(StoreError) as told, tell_read_error("work"):
         raise PermissionError(errno.EACCES, "Permission denied", "f")
     assert not isinstance(told.value, StoreReadOnly)
-    assert "run as a user that may read it" in told.value.advice
+    assert "run as a user with read permission" in told.value.advice
     assert str(store_error("work", OSError("odd"))) == "work: error=odd"
 
 

@@ -138,7 +138,7 @@ def test_a_segment_that_cannot_be_locked_is_used_all_the_same(tmp_path, caplog):
     opened = open_store(tmp_path / "store", files=LockedFiles(errno.ENOMEM), warm_maped_file_enable=True)
     opened.put(Message("orders", b"x"))
     opened.close(views_complete=False)
-    assert "is not warmed up" in caplog.text
+    assert "could not be warmed up" in caplog.text
     assert "ulimit -l" in caplog.text
 
 

@@ -130,7 +130,7 @@ def test_a_body_that_is_not_what_was_written_is_an_error_where_that_is_looked_at
     assert len(scan.scan(0, log.end).columns) > 2
     verifying = LogScan(log.store, verify=True)
     assert len(verifying.scan(0, log.end).columns) == 2
-    with pytest.raises(DamagedStore, match=f"CRC does not fit: from={log.offsets[2]} until={log.offsets[3]}"):
+    with pytest.raises(DamagedStore, match=f"CRC does not match: from={log.offsets[2]} until={log.offsets[3]}"):
         verifying.scan(log.offsets[2], log.end)
     verifying.close()
 

@@ -76,7 +76,7 @@ def test_the_property_says_the_level_as_much_as_the_field(delay_level, text, lev
 @pytest.mark.parametrize("text", ["x", "3s", " 3", "1.5", "2147483648", "9" * 5000])
 def test_a_property_that_is_no_level_is_refused(text):
     """As RocketMQ's broker refuses it; it is named with its value."""
-    with pytest.raises(MessageIllegal, match=r"a delay level is a number: topic='orders' DELAY='") as caught:
+    with pytest.raises(MessageIllegal, match=r"a delay level must be a number: topic='orders' DELAY='") as caught:
         DelayLevels().level_of(Message("orders", b"", properties={"DELAY": text}))
     assert caught.value.advice
 

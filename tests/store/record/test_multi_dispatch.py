@@ -115,7 +115,7 @@ def test_names_that_no_topic_may_have_are_refused(opened, names, said):
     """Nothing is stored; a name becomes a directory."""
     with pytest.raises(MessageIllegal, match=said):
         opened.put(to(names))
-    with pytest.raises(MessageIllegal, match="no room for the offsets"):
+    with pytest.raises(MessageIllegal, match="lack space for the offsets"):
         opened.put(to(",".join(["q" * 90] * 330)))
     assert opened.appended == 0
 

@@ -247,7 +247,7 @@ def test_what_retention_took_is_unknown_and_not_refuted(tmp_path, caplog, overta
     again = open_store(store)
     latest = again.epochs.history[-1]
     assert (latest.number, latest.start_offset, latest.located) == (opened.epochs.epoch + 1, minimum, False)
-    assert f"its history below its beginning is unknown: commit_log_offset_min={minimum}" in caplog.text
+    assert f"the history before its beginning is unknown: commit_log_offset_min={minimum}" in caplog.text
     view = Cursor(opened.store_id, opened.epochs.epoch, opened.appended, 0)
     found = again.epochs.first_difference(view, again.commit_log_offset_min)
     assert (found.commit_log_offset if found else None) == (None if overtaken else minimum)
@@ -498,7 +498,7 @@ def test_a_record_without_its_own_crc_is_damage_where_all_are_to_have_one(tmp_pa
         for part in damage:
             accept(store, part.begin, part.end, demand_crc=True)
     else:
-        with pytest.raises(ConfigError, match="does not go on"):
+        with pytest.raises(ConfigError, match="does not continue"):
             accept(store, damage[-1].begin, damage[-1].end, demand_crc=True)
         assert cut(store, begin, demand_crc=True).kept
     opened = open_store(store, files=UnforcedFiles(), force_verify_prop_crc=True, enabled_append_prop_crc=behind)

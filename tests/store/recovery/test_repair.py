@@ -101,7 +101,7 @@ def test_neither_damage_nor_a_blank_is_cut_in_two(damaged):
 @pytest.mark.parametrize("cut_at", [-1, 1 << 40])
 def test_the_log_must_have_the_offset(damaged, cut_at):
     """A typing error is no cut."""
-    with pytest.raises(ConfigError, match="does not have that offset"):
+    with pytest.raises(ConfigError, match="does not contain that offset"):
         plan_cut(damaged[0], cut_at)
 
 
@@ -135,8 +135,8 @@ def test_accepted_damage_stays_and_the_log_goes_on(damaged):
     begin, end = results[number].commit_log_offset, results[number].next_commit_log_offset
     before = log_bytes(store)
     plan = accept(store, begin, end)
-    assert (plan.records_behind, plan.reason) == (7, "a CRC does not fit")
-    assert read_damage(store).ranges == [DamagedRange(begin, end, "a CRC does not fit", accepted=True)]
+    assert (plan.records_behind, plan.reason) == (7, "a CRC does not match")
+    assert read_damage(store).ranges == [DamagedRange(begin, end, "a CRC does not match", accepted=True)]
     assert log_bytes(store) == before
     opened = open_store(store)
     result = opened.put(Message("orders", b"new", queue_id=1))
@@ -176,7 +176,7 @@ def test_damage_at_the_end_of_the_log_can_only_be_cut(tmp_path):
     with pytest.raises(DamagedStore, match=f"from={last.commit_log_offset}") as caught:
         open_store(tmp_path / "store")
     assert "--accept" not in caught.value.advice
-    with pytest.raises(ConfigError, match="does not go on"):
+    with pytest.raises(ConfigError, match="does not continue"):
         accept(tmp_path / "store", last.commit_log_offset, last.next_commit_log_offset)
     plan = cut(tmp_path / "store", last.commit_log_offset)
     assert (plan.records, len(plan.damage), len(plan.kept)) == (0, 1, 1)
@@ -251,12 +251,12 @@ def test_what_is_no_store_is_not_repaired(tmp_path):
 
 
 def test_a_store_of_rocketmq_is_cut_too(tmp_path):
-    """It gets an epoch from which on its history is ours; of a log without a record nothing would be left."""
+    """It gets an epoch from which on its history is ours; a log without records cannot be cut to nothing."""
     log = WrittenLog(tmp_path / "store", 4096)
     for _ in range(10):
         log.append(b"x" * 900)
     log.save()
-    with pytest.raises(ConfigError, match="nothing would be left"):
+    with pytest.raises(ConfigError, match="the cut would remove the whole log"):
         cut(log.store, 0)
     plan = cut(log.store, log.offsets[5])
     assert plan.records == 5

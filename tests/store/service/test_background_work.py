@@ -13,7 +13,7 @@ class NoThreads(Threads):
     """The system starts none."""
 
     def start(self, name, target, end_waits=None):
-        raise StoreError("the system starts no thread")
+        raise StoreError("the system cannot start a thread")
 
 
 def test_work_for_which_there_is_no_thread_is_done_all_the_same():

@@ -42,6 +42,6 @@ def test_a_system_that_starts_no_thread_is_named_with_what_to_do(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(StoreError, match="thread=reput-trial: error=the system starts no thread") as refused:
+    with pytest.raises(StoreError, match="thread=reput-trial: error=the system cannot start a thread") as refused:
         Threads().start("reput-trial", lambda: None)
     assert "ulimit -u" in refused.value.advice

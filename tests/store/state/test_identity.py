@@ -194,5 +194,5 @@ def test_a_store_that_rocketmq_began_and_never_used_is_written_to(tmp_path):
 def test_a_file_that_has_the_name_of_our_folder_is_named(tmp_path):
     """The store itself is a directory."""
     (tmp_path / "reput").touch()
-    with pytest.raises(StoreError, match=f"this is no directory: path={tmp_path}/reput"):
+    with pytest.raises(StoreError, match=f"this is not a directory: path={tmp_path}/reput"):
         read_identity(tmp_path)

@@ -140,7 +140,7 @@ def test_a_size_that_the_files_contradict_cannot_be_recorded(golden):
     """Asked for by name or not: a store keeps the size of its files."""
     store = golden("basic-5.3") / "store"
     close(open_store(store))
-    with pytest.raises(ConfigError, match="the files of the store have another size: max_index_num=7 shown="):
+    with pytest.raises(ConfigError, match="the files of the store have a different size: max_index_num=7 shown="):
         open_store(store, max_index_num=7, change_settings=["max_index_num"])
 
 

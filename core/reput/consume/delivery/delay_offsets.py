@@ -80,7 +80,7 @@ class DelayOffsets(ServiceThread):
             self.keep()
         except (OSError, StoreError) as error:
             # The former file is still valid; a search only has to cover more of the log.
-            logger.warning("delay offsets are not kept now: path=%s error=%s", self.path, error)
+            logger.warning("delay offsets cannot be stored now: path=%s error=%s", self.path, error)
 
     def keep(self) -> None:
         """Write the progress, once the deliveries are on disk.

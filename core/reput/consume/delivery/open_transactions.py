@@ -284,7 +284,7 @@ class OpenTransactions:
             if error.stored_count == 0:
                 raise
             # The disk filled up in between. The delivered message is settled, but op records are owed.
-            logger.warning("op records wait for room on the disk: error=%s", error)
+            logger.warning("op records wait for space on the disk: error=%s", error)
             del self.pending[transaction.identity]
             self.owe(transaction)
             raise

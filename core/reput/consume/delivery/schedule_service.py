@@ -196,7 +196,7 @@ class ScheduleService(ServiceThread):
                 except StoreError as error:
                     # The message is stored. The next delayed put, or the next opening, tries again to start.
                     level.due = None
-                    logger.error("delayed messages have to wait: error=%s", error)
+                    logger.error("delivery of delayed messages is postponed: error=%s", error)
 
     def start(self) -> None:
         """Start the thread, which finds the messages that already wait."""
@@ -244,13 +244,13 @@ class ScheduleService(ServiceThread):
             except StoreClosed:
                 return
             except StoreReadOnly as error:
-                logger.error("delayed messages are delivered no more: %s", error)
+                logger.error("delivery of delayed messages has ended: %s", error)
                 return
             except WaitTimeout:
                 # The consume queue lags, or its dispatcher does not run; the wait served as a pause.
                 continue
             except (DispatcherError, StoreError, OSError) as error:
-                logger.warning("delayed messages have to wait: pause_ms=%d error=%s", PAUSE_MS, error)
+                logger.warning("delivery of delayed messages is postponed: pause_ms=%d error=%s", PAUSE_MS, error)
                 with self.changed:
                     self.changed.wait_for(lambda: self.stopping, PAUSE_MS / 1000)
                 continue
@@ -340,7 +340,10 @@ class ScheduleService(ServiceThread):
                 if level.trouble != str(error):
                     level.trouble = str(error)
                     logger.warning(
-                        "delayed messages have to wait: level=%d pause_ms=%d error=%s", level.number, PAUSE_MS, error
+                        "delivery of delayed messages is postponed: level=%d pause_ms=%d error=%s",
+                        level.number,
+                        PAUSE_MS,
+                        error,
                     )
                 self.postpone(level)
 
@@ -473,7 +476,7 @@ class ScheduleService(ServiceThread):
         at = level.queue_offset
         if at < low:
             logger.error(
-                "delayed messages are gone from the log before they were due: level=%d from=%d until=%d",
+                "delayed messages were removed from the log before they were due: level=%d from=%d until=%d",
                 level.number,
                 at,
                 low,
@@ -513,7 +516,7 @@ class ScheduleService(ServiceThread):
             there = {record.queue_offset for record in found}
             missing = [queue_offset for queue_offset, _, _ in units if queue_offset not in there]
             logger.error(
-                "the log has delayed messages no more: topic=%s queue_id=%d queue_offsets=%s",
+                "the log no longer has delayed messages: topic=%s queue_id=%d queue_offsets=%s",
                 SCHEDULE_TOPIC,
                 queue.queue_id,
                 missing,

@@ -95,7 +95,7 @@ class TransactionChecks(ServiceThread):
                         )
                 transactions.keep()
             except (ReputError, OSError) as error:
-                logger.warning("transactions have to wait: pause_ms=%d error=%s", PAUSE_MS, error)
+                logger.warning("transactions are delayed by an error: pause_ms=%d error=%s", PAUSE_MS, error)
                 with self.changed:
                     self.changed.wait_for(lambda: self.stopping, PAUSE_MS / 1000)
 
@@ -147,7 +147,7 @@ class TransactionChecks(ServiceThread):
     def discard(self, transaction: Transaction, half: Record) -> None:
         """Put a half message into the topic of discarded ones, for inspection, and settle it."""
         logger.warning(
-            "a transaction is given up: producer_group=%s check_times=%d commit_log_offset=%d topic=%s",
+            "a transaction is abandoned: producer_group=%s check_times=%d commit_log_offset=%d topic=%s",
             transaction.producer_group,
             check_times(half),
             half.commit_log_offset,
@@ -166,4 +166,4 @@ class TransactionChecks(ServiceThread):
         self.stopping = True
         self.wakeup()
         if not self.join(CHECKER_PATIENCE_S):
-            logger.warning("a checker does not return, and the store closes: patience_s=%g", CHECKER_PATIENCE_S)
+            logger.warning("the store closes although a checker does not return: patience_s=%g", CHECKER_PATIENCE_S)

@@ -78,7 +78,7 @@ def require_half(half: object) -> None:
         ConfigError: it is no half message.
     """
     if not isinstance(half, HalfMessage):
-        raise ConfigError(f"this is no half message: half={half!r:.100}", "Give what `put_half` returned.")
+        raise ConfigError(f"this is not a half message: half={half!r:.100}", "Give what `put_half` returned.")
 
 
 def half_message(message: Message, producer_group: str, born_host: bytes) -> MessageExtBrokerInner:

@@ -85,7 +85,7 @@ class TransactionService:
                 f"a transaction names the group that is asked about it: producer_group={producer_group!r}"
             )
         if message.topic in (HALF_TOPIC, OP_TOPIC):
-            raise MessageIllegal(f"what transactions are kept in has no transactions: topic={message.topic!r}")
+            raise MessageIllegal(f"internal topics of transactions take no transactions: topic={message.topic!r}")
         message = self._writer.topic_table.with_queue(message)
         half = half_message(message, producer_group, self._writer.born_host)
         # If the real topic would refuse the message, refuse it now and not at the commit.
@@ -170,20 +170,21 @@ class TransactionService:
             if half.properties.get("PGROUP") != producer_group or half.queue_offset != queue_offset:
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
-                    f"the half message is another: producer_group={producer_group!r} "
+                    f"this is a different half message: producer_group={producer_group!r} "
                     f"commit_log_offset={commit_log_offset} queue_offset={queue_offset}",
                 )
             immunity, own = self._open.immunity(half)
             if own and not from_check and self._writer.clock.now_ms() - half.born_timestamp > immunity:
                 raise RequestRefused(
                     ResponseCode.ILLEGAL_OPERATION,
-                    f"the sender is about to be asked, and may say it then: immunity_ms={immunity}",
+                    f"the sender will be asked soon, and can answer then: immunity_ms={immunity}",
                 )
             transaction = self._open.pending.get(identity_of(half))
             if transaction is None:
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
-                    f"the transaction is settled: commit_log_offset={commit_log_offset} queue_offset={queue_offset}",
+                    f"the transaction is already settled: commit_log_offset={commit_log_offset} "
+                    f"queue_offset={queue_offset}",
                 )
             results = self._open.settle(transaction, delivered_messages(half, state))
         # The op records come last: once they are on disk, the message is, too.
@@ -200,9 +201,7 @@ class TransactionService:
         """
         require_text("producer_group", producer_group)
         if checker is not None and not callable(checker):
-            raise ConfigError(
-                f"a checker is called, and this cannot be: checker={checker!r}", "Give a function, or None."
-            )
+            raise ConfigError(f"a checker must be callable: checker={checker!r}", "Give a function, or None.")
         self._checks.set_checker(producer_group, checker)
 
     def status(self) -> int:

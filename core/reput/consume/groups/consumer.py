@@ -307,7 +307,7 @@ class Consumer:
             raise OffsetOutOfRange(
                 f"the queue has no such offset: topic={topic!r} queue_id={queue_id} queue_offset={queue_offset} "
                 f"queue_offset_min={low} queue_offset_max={high}",
-                "Give an offset of the queue, or the one behind its last.",
+                "Give an offset of the queue, or its end offset.",
             )
         self._shared.move(topic, queue_id, queue_offset)
 
@@ -362,7 +362,7 @@ class Consumer:
         if self._shared.broadcasts:
             # The other consumers of the group receive the message anyway. RocketMQ's client drops it, too.
             logger.warning(
-                "a broadcast message that failed is dropped: group=%s topic=%s queue_id=%d queue_offset=%d",
+                "a failed broadcast message is dropped: group=%s topic=%s queue_id=%d queue_offset=%d",
                 self.group,
                 record.topic,
                 record.queue_id,

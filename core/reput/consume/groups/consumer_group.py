@@ -121,7 +121,7 @@ class ConsumerGroup:
             FilterSyntaxError: the filter does not parse.
         """
         if not topics:
-            raise ConfigError(f"a consumer has a topic at least: group={self.group!r}")
+            raise ConfigError(f"a consumer needs at least one topic: group={self.group!r}")
         require_whole("in_flight_max", in_flight_max, 1)
         check_beginning("begin", begin)
         for topic in topics:
@@ -154,7 +154,7 @@ class ConsumerGroup:
                     theirs = other.subscriptions.get(topic)
                     if theirs is not None and filter_of(theirs) != filter_of(subscription):
                         raise ConfigError(
-                            "consumers of one group want the same of a topic: "
+                            "consumers of one group must have the same subscription: "
                             f"group={self.group!r} topic={topic!r} filter={subscription.expression!r} "
                             f"filter_of_the_others={theirs.expression!r}"
                         )
@@ -483,7 +483,7 @@ class ConsumerGroup:
             except (ReputError, OSError) as error:
                 # The cause is a consumer's own offset file, or a queue that other members would take over. Closing a
                 # consumer raises such errors; closing the store only logs them and still ends cleanly.
-                logger.error("a consumer's group cannot be left cleanly: group=%s error=%s", self.group, error)
+                logger.error("a consumer could not leave its group cleanly: group=%s error=%s", self.group, error)
 
 
 def filter_of(subscription: Subscription) -> tuple[str, str]:

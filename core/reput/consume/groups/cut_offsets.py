@@ -48,7 +48,7 @@ def bring_back_offsets(
 def tell_lost(group: str, topic: str, queue_id: int, committed: int, end: int) -> None:
     """Log that the log has lost consumed messages, so that a group continues at *end*."""
     logger.warning(
-        "the log has lost messages that a group had consumed: group=%s topic=%s queue_id=%d committed=%d "
+        "the log lost messages that a group had already consumed: group=%s topic=%s queue_id=%d committed=%d "
         "queue_offset_max=%d",
         group,
         topic,

@@ -102,7 +102,7 @@ class QueueFetcher:
                     )
                 case GetMessageStatus.OFFSET_TOO_SMALL | GetMessageStatus.OFFSET_OVERFLOW_BADLY:
                     logger.warning(
-                        "the queue does not have what the group wants next: group=%s topic=%s queue_id=%d "
+                        "the queue does not have the group's next message: group=%s topic=%s queue_id=%d "
                         "queue_offset=%d queue_offset_min=%d queue_offset_max=%d",
                         self.group,
                         queue.topic,

@@ -114,7 +114,7 @@ class SubscriptionGroups:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"consumer group does not exist: group={group!r}",
-                "Make it with `reput group create`, or set auto_create_subscription_group.",
+                "Create it with `reput group create`, or set auto_create_subscription_group.",
             )
         return config
 

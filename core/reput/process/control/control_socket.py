@@ -58,8 +58,8 @@ SILENCE_LOOK_S = 0.5
 BACKLOG = 64
 # Process states in /proc: stopped by a signal, stopped by a debugger.
 STOPPED_STATES = frozenset({"T", "t"})
-STOPPED_ADVICE = "Let it go on with SIGCONT, and ask again."
-SILENCE_ADVICE = "See whether its supervisor is stopped, or the machine very busy, and ask again."
+STOPPED_ADVICE = "Continue it with SIGCONT, and ask again."
+SILENCE_ADVICE = "Check whether its supervisor is stopped or the machine is overloaded, and ask again."
 
 
 class ControlSocket:
@@ -279,7 +279,7 @@ def await_reply(store_directory: Path, wish: Request, on_wait: Callable[[], None
         channel.close()
     raise DispatcherError(
         f"the supervisor ended before it was done: store={store_directory} request={wish.verb}",
-        "What it had begun is cleared away, or completed, by the next one. See `reput status`.",
+        "The next supervisor removes or completes its unfinished work. See `reput status`.",
     )
 
 

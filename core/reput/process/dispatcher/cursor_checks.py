@@ -49,12 +49,12 @@ def check_started(
         return
     if builds_anew and cursor is not None:
         raise StartRefused(
-            "the dispatcher keeps its view elsewhere and cannot build it anew; with another place in its options it "
-            f"begins with the log: dispatcher={name} commit_log_offset={cursor.commit_log_offset}",
+            "the dispatcher cannot rebuild its external view; give it another place in its options to begin with "
+            f"the log: dispatcher={name} commit_log_offset={cursor.commit_log_offset}",
         )
     if cursor is None and came_to > commit_log_offset_min:
         raise StartRefused(
-            "the view lies elsewhere and its folder is empty, so all would be sent again: "
+            "the view lies elsewhere and its folder is empty, so all records would be sent again: "
             f"dispatcher={name} came_to={came_to}",
             f"Restore its folder, or `reput rebuild STORE {name} --force`.",
         )
@@ -109,6 +109,6 @@ def check_flushed(name: str, durable: Cursor, dispatched: Cursor) -> None:
         )
     if durable.store_id != dispatched.store_id:
         raise DispatcherError(
-            f"the durable cursor is of another store: dispatcher={name} store_id={durable.store_id} "
+            f"the durable cursor belongs to another store: dispatcher={name} store_id={durable.store_id} "
             f"expected={dispatched.store_id}"
         )

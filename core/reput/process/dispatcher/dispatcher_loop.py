@@ -612,7 +612,7 @@ class DispatcherLoop:
         self.expired_below = minimum
         lost = self.cursor.commit_log_offset
         if lost < minimum:
-            self.logger.error("retention took what was not dispatched: from=%d until=%d", lost, minimum)
+            self.logger.error("retention removed records before they were dispatched: from=%d until=%d", lost, minimum)
             self.gaps.add(Gap(time.time_ns() // 1_000_000, lost, minimum))
             self.cell.set_gap_bytes(self.gaps.size)
             self.cursor = Cursor(self.cursor.store_id, self.cursor.epoch, minimum, self.cursor.store_timestamp)

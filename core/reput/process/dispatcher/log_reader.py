@@ -90,8 +90,8 @@ def whole_record(data: bytes, at: int) -> Record:
     if record.body and body_crc(record.body) != record.body_crc:
         begin = record.commit_log_offset
         raise DamagedStore(
-            f"a CRC does not fit: from={begin} until={begin + record.record_size} topic={record.topic}",
+            f"a CRC does not match: from={begin} until={begin + record.record_size} topic={record.topic}",
             f"See `reput check STORE`. Once the range is accepted with `reput repair STORE --accept "
-            f"{begin}..{begin + record.record_size}`, dispatchers pass it over.",
+            f"{begin}..{begin + record.record_size}`, dispatchers skip it.",
         )
     return record

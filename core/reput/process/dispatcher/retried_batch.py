@@ -38,7 +38,7 @@ def rest_of(batch: DispatchBatch, until: object, name: str) -> DispatchBatch:
     behind = itertools.takewhile(lambda request: request.commit_log_offset < place, batch)
     if any(request.commit_log_offset + request.record_size > place for request in behind):
         raise DispatcherError(
-            f"RetryLater takes a cursor at which a record ends: dispatcher={name} until={place}",
+            f"RetryLater takes a cursor at the end of a record: dispatcher={name} until={place}",
             "Make it with `batch.cursor_behind(request)`.",
         )
     return rest

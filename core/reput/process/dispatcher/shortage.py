@@ -74,6 +74,6 @@ def checked_delay(name: str, seconds: object) -> float:
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf:
         return float(seconds)
     raise DispatcherError(
-        f"RetryLater takes seconds from 0 on: dispatcher={name} after={seconds!r:.100}",
+        f"RetryLater takes a nonnegative number of seconds: dispatcher={name} after={seconds!r:.100}",
         "Leave it out, and the host waits longer each time.",
     )

@@ -135,9 +135,9 @@ class ViewFlush:
         if self.now() - self.preparing_since > self.time_max_s:
             # The disk may have stopped answering. Even if it answers later, that flush does not count.
             raise DispatcherError(
-                f"a flush exceeded its time limit, and is not trusted any more: dispatcher={self.name} "
+                f"a flush exceeded its time limit and is not trusted: dispatcher={self.name} "
                 f"flush_time_max_ms={round(self.time_max_s * 1000)} commit_log_offset={cursor.commit_log_offset}",
-                "Check the disk; the view goes on from its last durable cursor.",
+                "Check the disk; the view continues from its last durable cursor.",
             )
         return False
 

@@ -103,7 +103,7 @@ class DebuggedDispatcher:
         folders = ViewFolders(self.root, name, description.store_folders)
         try:
             if folders.directory.exists():
-                raise ConfigError(f"the target holds this view already: view={name} target={target}", "Name another.")
+                raise ConfigError(f"the target already holds this view: view={name} target={target}", "Name another.")
             if not empty:
                 copy_view(directory, folders)
             self.observed: Observed | None = connect_observer(directory)

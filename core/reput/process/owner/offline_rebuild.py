@@ -171,7 +171,7 @@ def refuse_target(store_directory: Path, target: Path, views: Sequence[str]) -> 
         )
     for view in views:
         if (target / "reput" / "views" / view).exists():
-            raise ConfigError(f"the target holds this view already: view={view} target={target}", "Name another one.")
+            raise ConfigError(f"the target already holds this view: view={view} target={target}", "Name another one.")
 
 
 def finished_views(

@@ -316,7 +316,7 @@ class ProcessGroup:
         """Remove old segments, and send the supervisor the fate of each."""
         try:
             if self.on_clean is None:
-                raise DispatcherError(f"this store removes no segments now: store={self.context.store_directory}")
+                raise DispatcherError(f"this store cannot remove segments now: store={self.context.store_directory}")
             fates = msgspec.json.encode(self.on_clean(), enc_hook=str)
             self.send(Request("cleaned", answer=msgspec.Raw(fates)))
         except (ReputError, OSError) as error:
@@ -326,7 +326,7 @@ class ProcessGroup:
         """Send the supervisor the put and consume statistics."""
         try:
             if self.on_statistics is None:
-                raise DispatcherError(f"this store counts nothing: store={self.context.store_directory}")
+                raise DispatcherError(f"this store has no statistics: store={self.context.store_directory}")
             self.send(Request("counted", answer=msgspec.Raw(msgspec.json.encode(self.on_statistics()))))
         except ReputError as error:
             self.send(Request("counted", reason=str(error)))

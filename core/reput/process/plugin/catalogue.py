@@ -75,7 +75,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
             )
         if not NAME.fullmatch(self.name):
             raise ConfigError(
-                f"a dispatcher is named by up to 63 letters, digits, -, _ and .: dispatcher={self.name!r} "
+                f"a dispatcher's name has up to 63 letters, digits, -, _ and .: dispatcher={self.name!r} "
                 f"distribution={self.distribution}",
                 "Its author has to give the entry point another name."
                 if self.name == self.plugin
@@ -162,7 +162,7 @@ def select_dispatchers(names: Iterable[str], plugins: Mapping[str, str]) -> list
             )
         if plugin != name and name in entries:
             raise ConfigError(
-                f"the name is that of another installed dispatcher: dispatcher={name} plugin={plugin}",
+                f"the name belongs to another installed dispatcher: dispatcher={name} plugin={plugin}",
                 "Give the section another name.",
             )
         selected[name] = entries[plugin].named(name)

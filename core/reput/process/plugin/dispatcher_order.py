@@ -40,4 +40,4 @@ def in_order(after: Mapping[str, tuple[str, ...]]) -> list[str]:
     try:
         return list(TopologicalSorter(enabled_predecessors(after)).static_order())
     except CycleError as error:
-        raise ConfigError(f"dispatchers come after each other in a circle: {' after '.join(error.args[1])}") from None
+        raise ConfigError(f"the order of dispatchers has a cycle: {' after '.join(error.args[1])}") from None

@@ -31,5 +31,5 @@ def refuse_elsewhere(descriptions: Mapping[str, PluginDescription | None], *, fo
         raise ConfigError(
             f"the view lies elsewhere, and the records of the log would be sent there again: "
             f"dispatcher={','.join(elsewhere)}",
-            "Name the other views alone, or say --force (in a program force=True) if that is what you want.",
+            "Name the other views alone, or confirm with --force (in a program force=True).",
         )

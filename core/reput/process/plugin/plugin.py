@@ -60,7 +60,7 @@ class Plugin:
         self.check_fields(description)
         if not self.manager.hook.reput_create_dispatcher.get_hookimpls():
             raise DispatcherError(
-                f"the plugin has no hook that makes its dispatcher: dispatcher={self.name} "
+                f"the plugin has no hook that creates its dispatcher: dispatcher={self.name} "
                 "hook=reput_create_dispatcher",
                 "A function of that name in the module is marked with reput_hooks.hookimpl.",
             )
@@ -92,7 +92,7 @@ class Plugin:
     def wrong_field(self, field: str, reason: str, value: object) -> DispatcherError:
         """Return the error for an invalid declaration."""
         return DispatcherError(
-            f"the plugin declares what no dispatcher can: dispatcher={self.name} field={field} reason={reason} "
+            f"the plugin's declaration is invalid: dispatcher={self.name} field={field} reason={reason} "
             f"value={value!r:.100}",
             "See `reput_hooks.DispatcherDescription`.",
         )
@@ -124,7 +124,8 @@ def check_instance(entry: CatalogueEntry, store_folders: Sequence[str]) -> None:
     """
     if store_folders and entry.name != entry.plugin:
         raise ConfigError(
-            f"of this plugin a store has one dispatcher, whose view lies in its root: dispatcher={entry.name} "
+            "a store can have only one dispatcher of this plugin, whose view lies in the store's root: "
+            f"dispatcher={entry.name} "
             f"plugin={entry.plugin} store_folders={','.join(store_folders)}",
             f"Enable {entry.plugin} itself.",
         )

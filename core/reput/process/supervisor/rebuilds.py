@@ -44,7 +44,7 @@ class Rebuilds:
             self.current.done.append(done)
         else:
             views = ",".join(self.current.members)
-            raise DispatcherError(f"another rebuild is under way: views={views}", "Wait for its end.")
+            raise DispatcherError(f"another rebuild is running: views={views}", "Wait for its end.")
 
     def look(self) -> None:
         """Advance the current rebuild, forget it if it is over, and begin the next."""

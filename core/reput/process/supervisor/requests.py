@@ -136,7 +136,7 @@ class RequestDesk:
             DispatcherError: the client has not read the reply to an earlier request, or it is the owner.
         """
         if client is None or client.unsent:
-            raise DispatcherError("descriptors are handed over on a connection of their own")
+            raise DispatcherError("descriptors need a separate connection")
         members = [member.info for member in self.group.members.values()]
         descriptors = self.group.memory.open_observer_descriptors()
         client.send_descriptors(result(request, members), descriptors)

@@ -108,7 +108,7 @@ class Supervisor:
         try:
             self.begin()
         except (OSError, DamagedStore) as error:
-            self.refuse(DispatcherError(f"an earlier rebuild cannot be cleared away: error={error}"))
+            self.refuse(DispatcherError(f"an earlier rebuild cannot be removed: error={error}"))
         while not self.group.finished:
             self.do_work()
 

@@ -129,7 +129,7 @@ class DeadLetters:
         except msgspec.DecodeError as error:
             self.wish.unlink()
             raise DamagedStore(
-                f"the wish for a replay is not what was written, and is forgotten: path={self.wish} error={error}",
+                f"a stored replay request is damaged and is dropped: path={self.wish} error={error}",
                 f"Ask again: reput dispatcher dead-letters STORE {self.name} --replay",
             ) from None
         os.rename(self.wish, self.attempt)

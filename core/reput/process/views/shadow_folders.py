@@ -108,8 +108,8 @@ class ShadowFolders:
             size = Gaps(self.root, view).size
             if size:
                 raise DispatcherError(
-                    f"retention took a part of the log before the rebuild had it: view={view} gap_bytes={size}",
-                    "The view stays as it was. Try again, with a longer file_reserved_time if need be.",
+                    f"retention removed a part of the log before the rebuild read it: view={view} gap_bytes={size}",
+                    "The view is unchanged. Try again, if necessary with a longer file_reserved_time.",
                 )
 
     def begin_swap(self, views: Mapping[str, tuple[str, ...]]) -> None:

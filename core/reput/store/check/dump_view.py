@@ -91,7 +91,7 @@ def dump_view(
     if view == "index" and (topic is not None or queue_id is not None):
         raise ConfigError(
             f"entries of the index know hashes of keys, not topics: topic={topic!r} queue_id={queue_id}",
-            "Leave the topic out, or use `reput query` with a key.",
+            "Omit the topic, or use `reput query` with a key.",
         )
     require_store(store_directory)
     if view == "index":

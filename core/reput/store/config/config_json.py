@@ -58,10 +58,10 @@ def parse_config(text: str) -> Any:
     try:
         value = parser.value()
     except RecursionError:
-        raise parser.error("values lie too deep in one another") from None
+        raise parser.error("values are nested too deeply") from None
     parser.skip(BLANK)
     if parser.position != len(parser.text):
-        raise parser.error("text goes on behind the value")
+        raise parser.error("there is text after the value")
     return value
 
 

@@ -89,18 +89,18 @@ class ConfigManager:
                 return None
             fields = parse_config(text)
             if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
-                raise DamagedStore("stored configuration is no object with names")
+                raise DamagedStore("stored configuration is not a JSON object")
             self.read_fields(fields)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StoreError(
-                f"stored configuration cannot be read: path={path} error={error.strerror}", "See its owner and mode."
+                f"stored configuration cannot be read: path={path} error={error.strerror}", "Check its owner and mode."
             ) from None
         except (DamagedStore, UnicodeDecodeError, msgspec.ValidationError) as error:
             raise DamagedStore(
                 f"stored configuration cannot be read: path={path} reason={error}",
-                "Restore it from a copy, or move it and its .bak away to begin anew.",
+                "Restore it from a copy, or move it and its .bak away to start with an empty one.",
             ) from None
         return text
 

@@ -71,7 +71,7 @@ class JsonLines(Generic[Row]):
         for line in self.read_lines():
             if isinstance(line, DamagedLine):
                 raise DamagedStore(
-                    str(line), "Restore the file from a copy, or take that line out: what it says is lost."
+                    str(line), "Restore the file from a copy, or remove that line, which loses its content."
                 )
             yield line
 
@@ -101,7 +101,7 @@ class JsonLines(Generic[Row]):
             return self.decode(line)
         data = line[: found.start()] + b"}"
         if crc32c()(data) != int(found[1], 16):
-            raise ValueError("the line does not have its checksum")
+            raise ValueError("the line has a wrong checksum")
         return self.decode(data)
 
     def append(self, row: Row) -> None:

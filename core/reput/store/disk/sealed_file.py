@@ -42,13 +42,13 @@ def read_sealed(path: Path, type: type[T]) -> T | None:
     payload = data[HEAD_SIZE:]
     if data[:HEAD_SIZE] != HEAD + f"{crc32c()(payload):08X}".encode() + b"\n":
         raise DamagedStore(
-            f"file does not have its checksum: path={path} size={len(data)}",
-            "Move it away; what it holds is then found again from the log.",
+            f"file has a wrong checksum: path={path} size={len(data)}",
+            "Move it away; its content is then restored from the log.",
         )
     try:
         return msgspec.json.decode(payload, type=type)
     except msgspec.MsgspecError as error:
-        raise DamagedStore(f"file is of another shape: path={path} error={error}") from None
+        raise DamagedStore(f"file has an unexpected structure: path={path} error={error}") from None
 
 
 @cache

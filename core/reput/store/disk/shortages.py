@@ -24,7 +24,7 @@ ADVICE = {
     errno.ENOMEM: NO_MEMORY,
     errno.EAGAIN: "Raise the limit of processes and threads: ulimit -u, or that of the container.",
     errno.EIO: "The disk may be failing: see the system's log (dmesg), and `reput check STORE`.",
-    errno.EACCES: "See its owner and mode; run as a user that may read it.",
+    errno.EACCES: "Check its owner and mode; run as a user with read permission.",
 }
 # What Python says where the system starts no thread, or the program ends; it has no class of its own.
 NO_THREAD = ("can't start new thread", "can't create new thread")
@@ -59,7 +59,7 @@ def store_error(what: str, error: OSError) -> StoreError:
     where = "" if error.filename is None else f" path={error.filename}"
     text = f"{what}: error={error.strerror or error}{where}"
     if error.errno in NO_ROOM:
-        return StoreFull(text, "Make room on the disk; nothing that was stored is lost.")
+        return StoreFull(text, "Free space on the disk; no stored message is lost.")
     return StoreError(text, ADVICE.get(error.errno or 0, ""))
 
 
@@ -79,12 +79,12 @@ def tell_store_error(what: str) -> Iterator[None]:
             raise StoreReadOnly(f"{what}: error={error.strerror} path={error.filename}", MAY_NOT_WRITE) from None
         raise store_error(what, error) from error
     except MemoryError as error:
-        raise StoreError(f"{what}: error=there is no memory for it", NO_MEMORY) from error
+        raise StoreError(f"{what}: error=out of memory", NO_MEMORY) from error
     except (RuntimeError, ImportError) as error:
         if str(error).startswith(NO_THREAD):
-            raise StoreError(f"{what}: error=the system starts no thread", ADVICE[errno.EAGAIN]) from error
+            raise StoreError(f"{what}: error=the system cannot start a thread", ADVICE[errno.EAGAIN]) from error
         if NO_ROOM_FOR_LIBRARY in str(error):
-            raise StoreError(f"{what}: error=there is no memory for a library", NO_MEMORY) from error
+            raise StoreError(f"{what}: error=out of memory for a library", NO_MEMORY) from error
         raise
 
 

@@ -258,7 +258,7 @@ class IndexBuilder:
         count = state.header.index_count
         if not last.ends_as(state.header):
             raise DamagedStore(
-                f"index file is not what its cursor says: path={last.path} index_count={count} "
+                f"index file does not match its cursor: path={last.path} index_count={count} "
                 f"end_offset={state.header.end_offset}"
             )
         last.restore(state.header)

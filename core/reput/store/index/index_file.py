@@ -62,7 +62,7 @@ def index_damage(where: str, what: str) -> DamagedStore:
     """Return the error for damage *what* of the index at *where*, which is ``name=value``."""
     return DamagedStore(
         f"the index is damaged: {where}: {what}",
-        "See `reput check STORE`; `reput rebuild STORE index` builds it again from the log.",
+        "See `reput check STORE`; `reput rebuild STORE index` rebuilds it from the log.",
     )
 
 
@@ -242,7 +242,7 @@ class Index:
         return DamagedStore(
             f"index file was cut short, or has other sizes than the settings say: path={path} "
             f"size={os.stat(path).st_size} entries={read_header(Path(path)).index_count - 1}",
-            "Name its sizes with --set maxHashSlotNum=N --set maxIndexNum=N, or build the index again: "
+            "Name its sizes with --set maxHashSlotNum=N --set maxIndexNum=N, or rebuild the index: "
             "`reput rebuild STORE index`.",
         )
 

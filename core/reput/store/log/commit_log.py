@@ -267,7 +267,7 @@ class CommitLog:
         """Return the error for a refusal of the operating system."""
         full = error.errno in NO_ROOM
         kind = StoreFull if full else StoreError
-        advice = "Free room on the disk and put again; nothing was stored." if full else ""
+        advice = "Free space on the disk and put again; nothing was stored." if full else ""
         return kind(f"{text} error={error.strerror}", advice)
 
     def prepare_ahead(self) -> None:
@@ -320,7 +320,7 @@ class CommitLog:
         except OSError as error:
             # The segment works without the lock; log that warming up failed.
             logger.warning(
-                "a segment is not warmed up: path=%s size=%d error=%s (ulimit -l limits what may be locked)",
+                "a segment could not be warmed up: path=%s size=%d error=%s (ulimit -l limits what may be locked)",
                 segment.mapping.path,
                 self.segment_size,
                 error.strerror,

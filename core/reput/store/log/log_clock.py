@@ -60,7 +60,9 @@ class LogClock:
                 ahead = 0
             elif self.other is None or abs(offset - self.other[0]) > PARTED_MS:
                 self.other, self.was_set = (offset, ticks), True
-                logger.warning("the clock was set, and nothing grows old by it yet: clock=%d ahead_ms=%d", now, ahead)
+                logger.warning(
+                    "the clock was set forward, and retention does not use it yet: clock=%d ahead_ms=%d", now, ahead
+                )
             elif ticks - self.other[1] >= SETTLED_MS:
                 self.believe(offset)
                 ahead = 0

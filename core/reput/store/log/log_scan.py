@@ -241,7 +241,7 @@ def verified(columns: RecordColumns) -> RecordColumns:
     bad = columns.first_bad_record()
     if bad == 0:
         begin = int(columns.header["commit_log_offset"][0])
-        raise DamagedStore(f"a CRC does not fit: from={begin} until={begin + int(columns.header['record_size'][0])}")
+        raise DamagedStore(f"a CRC does not match: from={begin} until={begin + int(columns.header['record_size'][0])}")
     return columns if bad is None else columns.until(bad)
 
 

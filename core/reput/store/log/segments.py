@@ -102,8 +102,8 @@ class Segments:
             entries = list(os.scandir(self.directory))
         except PermissionError as error:
             raise StoreError(
-                f"the log may not be read: directory={self.directory} error={error.strerror}",
-                "See its owner and mode; run as a user that may read it.",
+                f"no permission to read the log: directory={self.directory} error={error.strerror}",
+                "Check its owner and mode; run as a user with read permission.",
             ) from None
         except OSError as error:
             raise NotAStore(f"no commit log here: directory={self.directory} error={error.strerror}") from None

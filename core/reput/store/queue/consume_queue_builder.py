@@ -406,7 +406,7 @@ class ConsumeQueueBuilder:
             known = table.get(topic, {}).get(queue_id)
             if known is not None and known.last < begin:
                 raise DamagedStore(
-                    f"consume queue is of a topic that RocketMQ has deleted: topic={topic!r} queue_id={queue_id} "
+                    f"the consume queue belongs to a topic that RocketMQ deleted: topic={topic!r} queue_id={queue_id} "
                     f"last={known.last} birth={begin}"
                 )
         self.close()

@@ -223,8 +223,7 @@ class ConsumeQueueFiles:
         last = (known.last, known.max_physic_offset - known.last)
         if not set(begins).issuperset(wanted) or self.unit_at(known.end - UNIT_SIZE)[:2] != last:
             raise DamagedStore(
-                f"consume queue is not what its cursor says: directory={self.directory} end={known.end} "
-                f"last={known.last}"
+                f"consume queue does not match its cursor: directory={self.directory} end={known.end} last={known.last}"
             )
         require_full_size(self.directory, wanted, self.file_size)
         for begin in removal_order(begins, wanted):
@@ -296,7 +295,7 @@ def require_full_size(directory: Path, begins: Iterable[int], file_size: int) ->
         size = path.stat().st_size
         if size != file_size:
             raise DamagedStore(
-                f"the file has not the size of its queue's: path={path} size={size} expected={file_size}"
+                f"the file differs in size from the queue's other files: path={path} size={size} expected={file_size}"
             )
 
 

@@ -76,7 +76,7 @@ class BatchQueueReader:
         if unit is None or unit.record_size > self.store.settings.max_message_size + RECORD_OVERHEAD_MAX:
             raise DamagedStore(
                 f"the batch consume queue is damaged: topic={self.topic} queue_id={self.queue_id} unit={number}",
-                "reput does not build these queues: have RocketMQ build it again, from the log.",
+                "reput does not build such queues: let RocketMQ rebuild it from the log.",
             )
         return unit
 
@@ -154,7 +154,7 @@ class BatchQueueReader:
             raise DamagedStore.at(
                 unit.commit_log_offset,
                 unit.record_size,
-                f"a record is not the one of its unit: topic={self.topic} queue_id={self.queue_id} "
+                f"a record does not match its unit: topic={self.topic} queue_id={self.queue_id} "
                 f"queue_offset={unit.base_queue_offset} batch_size={unit.batch_size} "
                 f"commit_log_offset={unit.commit_log_offset} found={place}",
                 "See `reput check STORE`; other messages can be read.",

@@ -97,7 +97,7 @@ class ConsumeQueueBounds:
         return DamagedStore(
             f"the consume queue is damaged: topic={self.topic} queue_id={self.queue_id} queue_offset={queue_offset}: "
             f"{what}",
-            "See `reput check STORE`; `reput rebuild STORE consume_queue` builds it again from the log.",
+            "See `reput check STORE`; `reput rebuild STORE consume_queue` rebuilds it from the log.",
         )
 
     def agrees(self, queue_offset: int, unit: Unit) -> bool:
@@ -144,7 +144,8 @@ class ConsumeQueueBounds:
             own_size = int.from_bytes(self.store.read_log(commit_log_offset, SIZE.size), "big")
             if own_size != size:
                 raise OffsetOutOfRange(
-                    f"the record has another size: commit_log_offset={commit_log_offset} size={size} found={own_size}"
+                    f"the record has a different size: commit_log_offset={commit_log_offset} size={size} "
+                    f"found={own_size}"
                 )
         return self.store.read_log(commit_log_offset, size)
 

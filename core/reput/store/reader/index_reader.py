@@ -71,7 +71,7 @@ class IndexReader:
             raise ConfigError(
                 f"the index of this store has no tags: index_tags=false store={self.store.directory}",
                 f"Run `reput settings {self.store.directory} --change index_tags=true`, then "
-                f"`reput rebuild {self.store.directory} index` for the records that are there.",
+                f"`reput rebuild {self.store.directory} index` to add existing records.",
             )
         return self.query_index(
             topic, tags_hash(topic, tags), lambda record: record.tags == tags, count_max, begin, end

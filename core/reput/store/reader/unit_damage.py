@@ -83,13 +83,13 @@ def require_reason(queue: ConsumeQueueBounds, missing: list[tuple[int, Unit]]) -
 def log_damage(
     queue: ConsumeQueueBounds, what: str, queue_offset: int, commit_log_offset: int, record_size: int
 ) -> DamagedStore:
-    """Return the error that names a place of the log."""
+    """Return the error for a place of the log."""
     return DamagedStore.at(
         commit_log_offset,
         record_size,
         f"{what}: topic={queue.topic} queue_id={queue.queue_id} queue_offset={queue_offset} "
         f"commit_log_offset={commit_log_offset}",
-        "See `reput check STORE`; the messages behind it can be read.",
+        "See `reput check STORE`; later messages can be read.",
     )
 
 

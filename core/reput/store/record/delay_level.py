@@ -36,9 +36,9 @@ class DelayLevels:
         for part in text.split():
             number, unit = part[:-1], part[-1:]
             if unit not in UNIT_MS or not number.isascii() or not number.isdigit():
-                raise ConfigError(f"a delay level is a number with s, m, h or d: message_delay_level={part!r}")
+                raise ConfigError(f"a delay level must be a number with s, m, h or d: message_delay_level={part!r}")
             if len(number) > DIGITS_MAX:
-                raise ConfigError(f"a delay level is longer than any clock goes: message_delay_level={part!r}")
+                raise ConfigError(f"a delay level is too long: message_delay_level={part!r}")
             self.delay_ms.append(int(number) * UNIT_MS[unit])
 
     @property
@@ -60,7 +60,7 @@ class DelayLevels:
         """
         level = message.delay_level
         if type(level) is not int or level < 0:
-            raise MessageIllegal(f"a delay level is a number, and not negative: delay_level={level!r}")
+            raise MessageIllegal(f"a delay level must be a nonnegative number: delay_level={level!r}")
         level = min(level, self.level_max)
         check_properties(message.properties)
         text = None if message.properties is None else message.properties.get("DELAY")
@@ -73,14 +73,14 @@ class DelayLevels:
             named = max(0, min(read_int(text), self.level_max))
         except FilterEvaluationError:
             raise MessageIllegal(
-                f"a delay level is a number: topic={message.topic!r} DELAY={text!r}",
+                f"a delay level must be a number: topic={message.topic!r} DELAY={text!r}",
                 "Give the message a delay_level, or its property DELAY a number.",
             ) from None
         # A dead letter has DELAY=0; it may still be put again with a delay.
         if level and named and level != named:
             raise MessageIllegal(
-                f"field and property name two delays: delay_level={message.delay_level} DELAY={text!r}",
-                "Leave one of them out.",
+                f"field and property give different delays: delay_level={message.delay_level} DELAY={text!r}",
+                "Omit one of them.",
             )
         return level or named
 
@@ -95,7 +95,7 @@ class DelayLevels:
         try:
             number = min(read_int(level), self.level_max)
         except FilterEvaluationError:
-            raise ConfigError(f"a delay level is a number: delay_level={level!r}") from None
+            raise ConfigError(f"a delay level must be a number: delay_level={level!r}") from None
         return self.delay_ms[number - 1] if number > 0 else None
 
     def deliver_timestamp(self, level: str, store_timestamp: int) -> int | None:

@@ -96,7 +96,7 @@ def torn(record: Record, at: int) -> DamagedStore:
     return DamagedStore.at(
         record.commit_log_offset,
         record.record_size,
-        f"a batch does not fall into messages: topic={record.topic} queue_id={record.queue_id} "
+        f"a batch cannot be split into messages: topic={record.topic} queue_id={record.queue_id} "
         f"queue_offset={record.queue_offset} commit_log_offset={record.commit_log_offset} at={at} "
         f"body_size={len(record.body)}",
         "See `reput check STORE`; other messages can be read.",

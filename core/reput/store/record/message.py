@@ -143,7 +143,7 @@ def check_properties(properties: object) -> None:
         MessageIllegal: they are not.
     """
     if properties is not None and not isinstance(properties, Mapping):
-        raise MessageIllegal(f"properties are no names with values: type={type(properties).__name__}")
+        raise MessageIllegal(f"properties must map names to values: type={type(properties).__name__}")
 
 
 def message_properties(message: Message) -> tuple[bytes, str | None, str | None, str | None]:
@@ -181,7 +181,7 @@ def message_properties(message: Message) -> tuple[bytes, str | None, str | None,
             tags, keys, uniq_key = merged.get("TAGS"), merged.get("KEYS"), merged.get("UNIQ_KEY")
     except TypeError:
         raise MessageIllegal(
-            "tags, keys, and names and values of properties are text: "
+            "tags, keys, and names and values of properties must be text: "
             f"tags={tags!r} keys={keys!r} properties={properties!r}"
         ) from None
     try:
@@ -190,9 +190,9 @@ def message_properties(message: Message) -> tuple[bytes, str | None, str | None,
         raise MessageIllegal(f"properties have a lone surrogate: position={error.start}") from None
     if 0 in data:
         # After a crash a zero byte there is the mark of a record that did not wholly reach the disk.
-        raise MessageIllegal(f"tags, keys and properties have no zero byte: position={data.index(0)}")
+        raise MessageIllegal(f"tags, keys and properties must not contain a zero byte: position={data.index(0)}")
     if data.startswith(CRC_PROPERTY_NAME, len(data) - CRC_PROPERTY_SIZE) and len(data) >= CRC_PROPERTY_SIZE:
-        raise MessageIllegal(f"the last property ends as a record's CRC does: properties_end={data[-20:]!r}")
+        raise MessageIllegal(f"the last property ends like a record's CRC: properties_end={data[-20:]!r}")
     if len(data) > PROPERTIES_SIZE_MAX:
         raise MessageIllegal(
             f"properties are too long: properties_size={len(data)} properties_size_max={PROPERTIES_SIZE_MAX}"
@@ -220,7 +220,7 @@ def require_findable(tags: str | None, keys: Sequence[str] | None) -> None:
             if " " in key:
                 raise MessageIllegal(
                     f"a key has a blank, and would be stored as several keys: key={key!r}",
-                    "Give each word as a key of its own, or replace the blank.",
+                    "Give each word as a separate key, or replace the blank.",
                 )
 
 

@@ -77,7 +77,7 @@ def named_queues(topic: str, properties: Mapping[str, str] | None, properties_si
         check_topic(name)
     if properties_size + offsets_size_max(names) > PROPERTIES_SIZE_MAX:
         raise MessageIllegal(
-            f"properties have no room for the offsets of the further queues: properties_size={properties_size} "
+            f"properties lack space for the offsets of the additional queues: properties_size={properties_size} "
             f"queue_count={len(names)} properties_size_max={PROPERTIES_SIZE_MAX}"
         )
     return names

@@ -225,7 +225,8 @@ def decode_record(data: bytes | bytearray | memoryview, at: int = 0) -> Record:
     end = properties_field + 2 + (properties_size if properties_size > 0 else 0)
     if body_size < 0 or not 0 <= topic_size <= TOPIC_SIZE_MAX[magic_code] or end != at + size or end > len(data):
         raise DamagedStore(
-            f"sizes of the record disagree: record_size={size} body_size={body_size} topic_size={topic_size} "
+            f"the record's sizes contradict each other: record_size={size} body_size={body_size} "
+            f"topic_size={topic_size} "
             f"properties_size={properties_size} at={at}"
         )
     # A copy, unless the bytes hold only this record: a record must not keep other bytes, or a mapping, alive.

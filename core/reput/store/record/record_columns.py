@@ -361,7 +361,7 @@ def stop_at(data: bytes | bytearray | memoryview, at: int, remaining: int, reaso
     left_in_segment = remaining - at
     if len(data) - at < SIZE_AND_MAGIC.size:
         if left_in_segment < SIZE_AND_MAGIC.size:
-            return ScanStop("damage", f"fewer bytes than a blank has are left: size={left_in_segment}")
+            return ScanStop("damage", f"fewer bytes are left than a blank needs: size={left_in_segment}")
         return ScanStop("more", size=SIZE_AND_MAGIC.size)
     size, magic_code = SIZE_AND_MAGIC.unpack_from(data, at)
     if magic_code == BLANK_MAGIC_CODE:
@@ -421,7 +421,7 @@ def judge(data: bytes | bytearray | memoryview, commit_log_offset: int, position
             own = int(header["commit_log_offset"][count])
             reason = f"the record's own offset is not its place: own_offset={own}"
         else:
-            reason = f"sizes of the record disagree: record_size={int(size[count])}"
+            reason = f"the record's sizes contradict each other: record_size={int(size[count])}"
     columns = RecordColumns()
     columns.data = data
     columns.end = int(position[count]) if count < len(position) else (int(end[-1]) if count else 0)

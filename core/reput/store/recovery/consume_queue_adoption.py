@@ -62,7 +62,7 @@ def adopt_queues(directory: Path, store_directory: Path, file_size: int) -> tupl
         known = table.get(topic, {}).get(queue_id)
         if known is None or not has_unit(directory, topic, queue_id, span.first, file_size):
             raise DamagedStore(
-                f"the log has messages of which the consume queue lacks the first: topic={topic!r} "
+                f"the consume queue lacks the first of the log's messages: topic={topic!r} "
                 f"queue_id={queue_id} queue_offset={span.first}"
             )
         if known.end < span.end * UNIT_SIZE:
@@ -174,7 +174,9 @@ def require_units(directory: Path, begins: list[int], before: int) -> None:
         offsets = units["commit_log_offset"][units["record_size"] != PRE_BLANK_SIZE].astype(np.int64)
         ascending = np.append(offsets[1:], before) > offsets
         if not (ascending.all() and (units["record_size"] > 0).all() and (offsets >= 0).all()):
-            raise DamagedStore(f"consume queue has something else than units: path={directory / file_name(begin)}")
+            raise DamagedStore(
+                f"the consume queue's directory has an unexpected file: path={directory / file_name(begin)}"
+            )
         if len(offsets):
             before = int(offsets[0])
 

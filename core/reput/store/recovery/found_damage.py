@@ -81,7 +81,7 @@ class FoundDamages:
                 if commit_log_offset in self.noted or len(self.noted) >= NOTED_MAX:
                     return
                 self.noted.add(commit_log_offset)
-                logger.error("a reader came upon damage of the log: %s", error)
+                logger.error("a reader found damage in the log: %s", error)
                 self.lines.append(FoundDamage(time.time_ns() // 1_000_000, commit_log_offset, record_size, str(error)))
             except (OSError, DamagedStore) as failure:
                 # The caller gets the damage of the log, which is the worse error.

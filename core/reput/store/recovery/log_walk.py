@@ -248,7 +248,7 @@ class LogWalk(SegmentReader):
             if good is not None:
                 columns = columns.until(good)
                 if not len(columns):
-                    return "a CRC does not fit"
+                    return "a CRC does not match"
             if len(columns):
                 return Extent("records", at, at + columns.end, columns=columns)
             if stop is None:

@@ -193,7 +193,7 @@ def recover(
             epochs = epochs.begin(max(held, default=segments.offset_min), now_ms, located=bool(held))
             if not held:
                 logger.warning(
-                    "nothing is left of what the log was known by, so its history below its beginning is unknown: "
+                    "nothing identifies the log any more, so the history before its beginning is unknown: "
                     "commit_log_offset_min=%d epoch=%d store=%s",
                     segments.offset_min,
                     epochs.epoch,
@@ -310,9 +310,9 @@ def refuse_unaccepted(damage: list[DamagedRange], log_end: int, store_directory:
     """Leave the decision about damage to the operator."""
     for damaged in damage:
         if not damaged.accepted:
-            advice = f"See `reput check`; then `reput repair --cut-at {damaged.begin}` to go on before it"
+            advice = f"See `reput check`; then `reput repair --cut-at {damaged.begin}` to continue before it"
             if damaged.end <= log_end:
-                advice += f", or `--accept {damaged.begin}..{damaged.end}` to go on behind the last record"
+                advice += f", or `--accept {damaged.begin}..{damaged.end}` to continue after the last record"
             raise DamagedStore(
                 f"the log is damaged: from={damaged.begin} until={damaged.end} reason={damaged.reason!r} "
                 f"log_end={log_end} store={store_directory}",

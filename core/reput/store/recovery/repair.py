@@ -121,7 +121,7 @@ def plan_cut(
     segments = Segments(store_directory / "commitlog")
     if read_identity(store_directory) is None and cut_at == segments.offset_min:
         raise ConfigError(
-            f"nothing would be left of the log: cut_at={cut_at} offset_min={segments.offset_min}",
+            f"the cut would remove the whole log: cut_at={cut_at} offset_min={segments.offset_min}",
             "Move the directory away instead.",
         )
     plan = CutPlan(cut_at, cut_at)
@@ -134,7 +134,7 @@ def plan_cut(
             plan.add(extent)
     if not segments.offset_min <= cut_at <= reached:
         raise ConfigError(
-            f"the log does not have that offset: cut_at={cut_at} offset_min={segments.offset_min} log_end={reached}"
+            f"the log does not contain that offset: cut_at={cut_at} offset_min={segments.offset_min} log_end={reached}"
         )
     return plan
 
@@ -216,10 +216,10 @@ def plan_accept(
             records_behind += len(extent.columns)
     if reason is None:
         ranges = ", ".join(f"{extent.begin}..{extent.end}" for extent in found) or "none"
-        raise ConfigError(f"that is no damaged range: from={begin} until={end} damaged={ranges}")
+        raise ConfigError(f"that is not a damaged range: from={begin} until={end} damaged={ranges}")
     if not records_behind:
         raise ConfigError(
-            f"the log does not go on behind that range: from={begin} until={end}", f"Use --cut-at {begin}."
+            f"the log does not continue after that range: from={begin} until={end}", f"Use --cut-at {begin}."
         )
     return AcceptPlan(begin, end, reason, records_behind)
 

@@ -135,7 +135,7 @@ class Retention(ServiceThread):
             self.left = 0
             if str(error) != self.complaint:
                 self.complaint = str(error)
-                logger.error("retention cannot do its work: store=%s error=%s", self.directory, error)
+                logger.error("retention failed: store=%s error=%s", self.directory, error)
             return 0
 
     def seconds_to_next(self) -> float:
@@ -172,7 +172,7 @@ class Retention(ServiceThread):
             return 0
         logger.log(
             logging.WARNING if oldest.missed_by else logging.INFO,
-            "segment goes: path=%s reason=%s",
+            "segment is removed: path=%s reason=%s",
             first.path,
             oldest.reason,
         )

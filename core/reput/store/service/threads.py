@@ -16,7 +16,7 @@ from reput.store.disk.shortages import tell_store_error
 
 __all__ = ["DEATH_ADVICE", "StartedThread", "Threads", "thread_death"]
 
-DEATH_ADVICE = "Close the store and open it again; its log has the traceback, which is worth a report."
+DEATH_ADVICE = "Close the store and open it again; its log has the traceback; please report it."
 
 logger = logging.getLogger("reput.store")
 

@@ -106,8 +106,8 @@ class Epochs(msgspec.Struct, frozen=True):
         """
         if cursor.store_id != self.store_id:
             raise StoreError(
-                f"the cursor is of another store: cursor_store_id={cursor.store_id} store_id={self.store_id}",
-                "Build the view again: reput rebuild STORE VIEW.",
+                f"the cursor belongs to another store: cursor_store_id={cursor.store_id} store_id={self.store_id}",
+                "Rebuild the view: reput rebuild STORE VIEW.",
             )
 
     def begin(self, start_offset: int, timestamp: int, *, located: bool = True) -> Epochs:

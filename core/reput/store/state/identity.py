@@ -78,20 +78,20 @@ def read_identity(store_directory: Path) -> StoreIdentity | None:
     except NotADirectoryError:
         if store_directory.is_dir():
             raise StoreError(
-                f"this is no directory: path={store_directory / 'reput'}",
+                f"this is not a directory: path={store_directory / 'reput'}",
                 "Move it away; reput keeps files of its own there.",
             ) from None
-        raise NotAStore(f"this is no directory: store={store_directory}", WHICH_DIRECTORY) from None
+        raise NotAStore(f"this is not a directory: store={store_directory}", WHICH_DIRECTORY) from None
     except PermissionError as error:
         raise StoreError(
-            f"the store may not be read: store={store_directory} path={error.filename} error={error.strerror}",
-            "See its owner and mode; run as a user that may read it.",
+            f"no permission to read the store: store={store_directory} path={error.filename} error={error.strerror}",
+            "Check its owner and mode; run as a user with read permission.",
         ) from None
     if identity is not None and identity.layout_version > LAYOUT_VERSION:
         raise StoreError(
             f"a newer reput wrote this store: layout_version={identity.layout_version} known={LAYOUT_VERSION} "
             f"store={store_directory}",
-            "Use that version, or one behind it.",
+            "Use that version or a later one.",
         )
     return identity
 
@@ -187,5 +187,5 @@ def require_store(store_directory: Path) -> None:
     if not is_store(store_directory):
         raise NotAStore(
             f"no message store here: store={store_directory} missing=commitlog",
-            "Name the directory that has commitlog/ in it, or make a store with `reput send`.",
+            "Name the directory that has commitlog/ in it, or create a store with `reput send`.",
         )

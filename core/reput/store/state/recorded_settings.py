@@ -144,7 +144,7 @@ def changed_settings(names: Iterable[str]) -> frozenset[str]:
         ConfigError: a name is not a string, or not a recorded setting.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise ConfigError(f"the settings that change are a list of names: change_settings={names!r}")
+        raise ConfigError(f"change_settings must be a list of names: change_settings={names!r}")
     fields = []
     for name in names:
         field = setting_name(name) if isinstance(name, str) else None

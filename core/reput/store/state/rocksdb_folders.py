@@ -42,7 +42,7 @@ def refuse_queues_in_rocksdb(store_directory: Path) -> None:
     if folder is not None:
         raise StoreError(
             f"RocketMQ keeps the consume queues of this store in RocksDB, which reput does not read: path={folder}",
-            "Have RocketMQ build them as files (storeType=default), or read the log: `reput dump`, `reput export`.",
+            "Let RocketMQ build them as files (storeType=default), or read the log: `reput dump`, `reput export`.",
         )
 
 

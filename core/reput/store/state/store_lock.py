@@ -171,8 +171,8 @@ def locked_error(store_directory: Path, holder: int | None, timeout: float | Non
     waited = f" waited_s={timeout:g}" if timeout else ""
     if holder == os.getpid():
         return StoreLocked(
-            f"this program has the store open already: pid={holder} store={store_directory}{waited}",
-            "Use the store that is open, from any thread, or close it first.",
+            f"this program already has the store open: pid={holder} store={store_directory}{waited}",
+            "Use the open store, from any thread, or close it first.",
         )
     writer = "the parent of this process" if holder == os.getppid() else "another process"
     return StoreLocked(f"{writer} writes this store: pid={holder or 'unknown'} store={store_directory}{waited}")

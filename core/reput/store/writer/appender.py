@@ -357,11 +357,11 @@ class Appender:
             return closed_store(self.directory, self.forked_from)
         if self.read_only_reason is None:
             return StoreFull(
-                f"the store takes no writes: reason={self.disk_full_reason!r} store={self.directory}",
-                "Free room on the disk; the store then takes messages again by itself. Nothing was stored.",
+                f"the store refuses writes: reason={self.disk_full_reason!r} store={self.directory}",
+                "Free space on the disk; the store then accepts messages again. Nothing was stored.",
             )
         return StoreReadOnly(
-            f"the store takes no writes: reason={self.read_only_reason!r} store={self.directory}",
+            f"the store refuses writes: reason={self.read_only_reason!r} store={self.directory}",
             "Repair the disk, then close and open the store again: it recovers from what is on disk.",
         )
 

@@ -118,9 +118,9 @@ class MessagePreparer:
             raise MessageIllegal(f"queue_id is not a number from 0 to {INT_MAX}: queue_id={queue_id!r}")
         elif message.sharding_key is not None:
             raise MessageIllegal(
-                f"a message has a queue id or a sharding key: queue_id={queue_id} "
+                f"a message cannot have both a queue id and a sharding key: queue_id={queue_id} "
                 f"sharding_key={message.sharding_key!r}",
-                "Leave one of them out.",
+                "Omit one of them.",
             )
         # The short way: no more than keys, and a topic and tags that were seen before.
         body, keys = message.body, message.keys
@@ -290,7 +290,8 @@ class MessagePreparer:
                 given = message.properties
         if given and INNER_NUM in given:
             raise MessageIllegal(
-                f"the property belongs to several messages in one record: name={INNER_NUM} value={given[INNER_NUM]!r} "
+                f"the property is reserved for records with several messages: name={INNER_NUM} "
+                f"value={given[INNER_NUM]!r} "
                 f"topic={message.topic}"
             )
         if given and QUEUE_OFFSETS_NAME in given:

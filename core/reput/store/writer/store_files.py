@@ -169,14 +169,14 @@ class StoreFiles:
                 return None
             raise DamagedStore(
                 f"the commit log of this store is gone: store={self.directory} store_id={identity.store_id}",
-                "Put commitlog/ back, or move the directory away and begin anew.",
+                "Put commitlog/ back, or move the directory away and start with a new store.",
             ) from None
         # For a store that reput wrote, recovery has more information, and reports what is missing.
         if identity is None and not SEGMENT_SIZE_MIN <= segments.segment_size <= SEGMENT_SIZE_MAX:
             raise DamagedStore(
-                f"the segments have a size that no segment can have: segment_size={segments.segment_size} "
+                f"the segments have an impossible size: segment_size={segments.segment_size} "
                 f"size_min={SEGMENT_SIZE_MIN} size_max={SEGMENT_SIZE_MAX} path={segments.list[0].path}",
-                "Copy the whole files here, or move files that are no segments out of commitlog/.",
+                "Copy the whole files here, or move files that are not segments out of commitlog/.",
             )
         return segments
 
@@ -195,8 +195,10 @@ class StoreFiles:
         for name in self.change_settings & shown.keys():
             if shown[name] != getattr(settings, name):
                 raise ConfigError(
-                    f"the files of the store have another size: {name}={getattr(settings, name)} shown={shown[name]}",
-                    "A store keeps the size of its files; put its messages into a new one, or rebuild views elsewhere.",
+                    f"the files of the store have a different size: {name}={getattr(settings, name)} "
+                    f"shown={shown[name]}",
+                    "A store cannot change the size of its files; put its messages into a new store, or rebuild views "
+                    "elsewhere.",
                 )
         require_recorded(settings, recorded, self.change_settings)
         settings = msgspec.structs.replace(settings, **shown)
@@ -221,14 +223,14 @@ class StoreFiles:
         self.was_cut = bool(put_away)
         if put_away:
             logger.warning(
-                "what lay behind the log's end was put away: log_end=%d reason=%s files=%s",
+                "bytes after the log's end were moved away: log_end=%d reason=%s files=%s",
                 recovered.end,
                 recovered.lost,
                 ", ".join(map(str, put_away)),
             )
         for found in recovered.garbled[:GARBLED_SHOWN]:
             logger.warning(
-                "a record has a field that those around it contradict, and is left as it is: from=%d until=%d "
+                "a record's field contradicts the neighbouring records, and is left unchanged: from=%d until=%d "
                 "reason=%s count=%d (`reput check` names them all)",
                 found.begin,
                 found.end,
@@ -256,7 +258,7 @@ class StoreFiles:
         if settings.flush_disk_type == "SYNC_FLUSH":
             if settings.transient_store_pool_enable:
                 logger.warning(
-                    "transient_store_pool_enable has no effect, for each put waits for the disk: "
+                    "transient_store_pool_enable has no effect, because each put waits for the disk: "
                     "flush_disk_type=SYNC_FLUSH"
                 )
             return GroupCommitLog(

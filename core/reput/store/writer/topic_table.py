@@ -142,7 +142,7 @@ class TopicTable:
             if self.settings.enable_lmq and name.startswith(LMQ_PREFIX) and name not in self.light_queues:
                 if len(self.light_queues) >= self.settings.max_lmq_consume_queue_num:
                     raise MessageIllegal(
-                        f"the store has as many light queues as it may: status=LMQ_CONSUME_QUEUE_NUM_EXCEEDED "
+                        f"the store has reached its maximum of light queues: status=LMQ_CONSUME_QUEUE_NUM_EXCEEDED "
                         f"name={name} max_lmq_consume_queue_num={self.settings.max_lmq_consume_queue_num}"
                     )
                 self.light_queues.add(name)

@@ -93,4 +93,4 @@ def errors_of(what: str) -> Iterator[None]:
         with spark_errors():
             yield
     except DispatcherError as error:
-        raise DispatcherError(f"Spark could not do it: work={what} error={error}", error.advice) from error
+        raise DispatcherError(f"Spark failed: work={what} error={error}", error.advice) from error
