@@ -1,4 +1,4 @@
-"""Coroutine twins of blocking calls: the call runs in a thread of the event loop's executor, other tasks go on."""
+"""Coroutine twins of blocking calls: the call runs in a thread of the event loop's executor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 class Closable(Protocol):
-    """What an opening call returns."""
+    """The result of an opening call."""
 
     def close(self) -> None:
         """Close it."""
@@ -22,7 +22,7 @@ C = TypeVar("C", bound=Closable)
 
 
 async def in_thread(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return what *call* returns. A task that is cancelled gives up waiting; the call still ends."""
+    """Return the result of *call*. A cancelled task stops waiting; the call still ends."""
     # A program without tasks opens its store sooner without asyncio.
     from asyncio import to_thread
 
@@ -30,7 +30,7 @@ async def in_thread(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> 
 
 
 async def opened_in_thread(opening: Callable[P, C], *args: P.args, **kwargs: P.kwargs) -> C:
-    """Return what *opening* opens. If the task is cancelled meanwhile, that is closed again."""
+    """Return the result of *opening*, which is closed if the task is cancelled meanwhile."""
     import asyncio
 
     task = asyncio.ensure_future(asyncio.to_thread(opening, *args, **kwargs))

@@ -35,7 +35,7 @@ def lazy_exports(
         home = homes.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        # Not before: a command imports this while Ctrl-C would still print a traceback.
+        # Not at the top: a command imports this module while Ctrl-C would still print a traceback.
         from importlib import import_module
 
         value = import_module(f"{home}.{name}") if home == package else getattr(import_module(home), name)

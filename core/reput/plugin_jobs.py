@@ -35,7 +35,7 @@ def find_export(name: str) -> Any:
     """Return the export of that name.
 
     Raises:
-        DispatcherError: no installed plugin brings it.
+        DispatcherError: no installed plugin has it.
     """
     export, _ = find_job(EXPORTS, name)
     if export is None:
@@ -47,7 +47,7 @@ def find_engine(name: str) -> Any:
     """Return the engine of that name.
 
     Raises:
-        ConfigError: no installed plugin brings it.
+        ConfigError: no installed plugin has it.
     """
     engine, installed = find_job(ENGINES, name)
     if engine is None:
@@ -89,7 +89,7 @@ def rebuild_with(engine: Any) -> Any:
 
 
 def keep_refused(store_directory: Path, target: Path, view: str, refused: Sequence[tuple[int, str]]) -> None:
-    """Add the records that the engine could not take into *view* to its dead letters, as its dispatcher does."""
+    """Add the records that the engine rejected for *view* to its dead letters, as its dispatcher does."""
     if not refused:
         return
     from reput.process.views.dead_letters import DeadLetter, DeadLetters

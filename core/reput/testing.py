@@ -31,7 +31,7 @@ def reput_store_options() -> dict[str, Any]:
 
 @pytest.fixture
 def reput_store(tmp_path: Path, reput_store_options: dict[str, Any]) -> Iterator[reput.Store]:
-    """An open, empty store in a directory of its own, with running dispatchers; all of it is gone afterwards."""
+    """An open, empty store in its own directory, with running dispatchers; it is removed afterwards."""
     # Imported here: tests of other things pay nothing for this plugin.
     import shutil
 

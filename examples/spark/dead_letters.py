@@ -13,7 +13,7 @@ from session import session
 
 
 def dead_letters(spark: SparkSession, store: str) -> DataFrame:
-    """Return who gave up, the topic, the cause and the number of messages, the most frequent first."""
+    """Return the group that gave up, the topic, the cause and the number of messages, the most frequent first."""
     log = spark.read.format("reput").option("subscribePattern", "%DLQ%.*").load(store)
     found = log.select(
         expr("substring(topic, 6)").alias("by"),

@@ -1,7 +1,7 @@
 """A topic's day again, under another name: python replay_day.py STORE TOPIC DAY NEW_TOPIC
 
-DAY is of the store time in UTC, like 2026-01-31. Nobody else may have the store open. The write has a name, so a second
-run puts nothing, also if the first one was killed.
+DAY refers to the store time in UTC, like 2026-01-31. No other process may have the store open. The write has a name, so
+a second run puts nothing, also if the first one was killed.
 """
 
 import sys

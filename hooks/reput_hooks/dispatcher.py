@@ -64,7 +64,7 @@ class RebuildNeeded(Exception):
 
 
 class DispatcherDescription(msgspec.Struct, frozen=True):
-    """What a dispatcher declares before it runs. The host asks in a separate process, and caches the answer by version.
+    """A dispatcher's declaration before it runs. The host asks in a separate process, and caches the answer by version.
 
     Attributes:
         api_version: version of `reput_hooks` that you wrote the plugin for.
@@ -117,7 +117,7 @@ class LogReader(Protocol):
 
 
 class DispatcherContext(Protocol):
-    """What the host gives to a dispatcher.
+    """The host's services for a dispatcher.
 
     Attributes:
         name: the dispatcher's name in the configuration.

@@ -108,7 +108,7 @@ def write_into_shared_memory(scene: ProcessScene) -> int:
 
 
 @process_row(
-    "Plugin stands still, or is slow", "a dispatcher's process", "its lag is shown, nobody waits, it catches up"
+    "Plugin stands still, or is slow", "a dispatcher's process", "its lag is shown, nothing waits for it, it catches up"
 )
 def stand_still(scene: ProcessScene) -> int:
     healed, names = scene.root / "healed", ("stop", "be_slow")
@@ -352,7 +352,9 @@ def start_twice(scene: ProcessScene) -> int:
     return 2
 
 
-@process_row("Process id of a writer used again", "by a stranger", "the lock says who holds the store, and nobody does")
+@process_row(
+    "Process id of a writer used again", "by a stranger", "the lock shows correctly that no process holds the store"
+)
 def reuse_process_id(scene: ProcessScene) -> int:
     with scene.open() as store:
         put(store)

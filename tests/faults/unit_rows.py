@@ -107,7 +107,7 @@ def changed_at_rest(store: Path) -> int:
     return times
 
 
-@row(FAULT, "queue that nobody has open", "each message is right or its place is named")
+@row(FAULT, "queue that is not open", "each message is right or its place is named")
 def change_unit_at_rest(root: Path) -> int:
     return changed_at_rest(write(root / "store"))
 

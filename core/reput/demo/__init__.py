@@ -47,7 +47,7 @@ CATCH_UP_TIME_MAX = 60.0
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One claim: *held* is None where it was not tried, and *detail* says why."""
+    """One claim: *held* is None if it was not tried; *detail* says why."""
 
     name: str
     held: bool | None
@@ -55,7 +55,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class DemoReport(msgspec.Struct, frozen=True):
-    """All claims, and the folder with what the demo made."""
+    """All claims, and the folder with the demo's files."""
 
     directory: Path
     checks: list[Check]
@@ -67,16 +67,16 @@ class DemoReport(msgspec.Struct, frozen=True):
 
 
 class DemoReporter(Protocol):
-    """Whoever shows the demo to a person."""
+    """Displays a running demo."""
 
     def step(self, title: str) -> None:
-        """A part begins."""
+        """Show that a part begins."""
 
     def progress(self, appended: int, rows: Sequence[DispatcherRow]) -> None:
-        """The log ends at *appended*, and the dispatchers are there."""
+        """Show the log's end and the dispatchers' positions."""
 
     def result(self, check: Check) -> None:
-        """A claim was tried."""
+        """Show the result of a claim."""
 
 
 def run_demo(directory: Path, reporter: DemoReporter, *, records: int = 100_000, spark: bool = True) -> DemoReport:
@@ -84,7 +84,7 @@ def run_demo(directory: Path, reporter: DemoReporter, *, records: int = 100_000,
 
     Args:
         records: messages appended to the scratch store.
-        spark: export with Spark where Java is; False: say that this was not asked for.
+        spark: export with Spark if Java is available; False: report that this part was skipped on request.
     """
     demo = Demo(directory, reporter, records)
     demo.reput_a_store_of_rocketmq()
@@ -107,14 +107,14 @@ class Demo:
         self.lake = directory / "lake"
 
     def claim(self, name: str, held: bool | None, detail: str) -> None:
-        """Note a claim that was tried, and show it."""
+        """Record the result of a claim, and show it."""
         check = Check(name, held, detail)
         self.checks.append(check)
         self.reporter.result(check)
 
     def reput_a_store_of_rocketmq(self) -> None:
-        """Build the views of a bundled store again, in processes, and compare the bytes."""
-        self.reporter.step("A store that Apache RocketMQ wrote: its views built again from the log")
+        """Rebuild the views of a bundled store, in processes, and compare the bytes."""
+        self.reporter.step("A store that Apache RocketMQ wrote: its views rebuilt from the log")
         with tarfile.open(BUNDLED) as archive:
             archive.extractall(self.rocketmq, filter="data")
         source, target = self.rocketmq / "store", self.rocketmq / "rebuilt"
@@ -131,7 +131,7 @@ class Demo:
 
     def use_a_store_of_our_own(self) -> None:
         """Append with the group attached, kill a dispatcher, and read."""
-        self.reporter.step(f"A store of our own: {self.records} messages, each view built by a process of its own")
+        self.reporter.step(f"A new store: {self.records} messages, each view built by its own process")
         with reput.open(self.store) as store:
             assert isinstance(store, Store)
             half = self.records // 2
@@ -142,7 +142,7 @@ class Demo:
             self.read(store)
 
     def append(self, store: Store, first: int, until: int) -> float:
-        """Put messages and report the views' progress; return how many a second."""
+        """Put messages and report the views' progress; return the rate per second."""
         began = reported = time.perf_counter()
         for at in range(first, until, BATCH):
             store.put_batch([message(number) for number in range(at, min(at + BATCH, until))])
@@ -153,7 +153,7 @@ class Demo:
         return (until - first) / (time.perf_counter() - began)
 
     def catch_up(self, store: Store) -> None:
-        """Wait until every view has everything, and report on the way."""
+        """Wait until every view has caught up, and report the progress."""
         deadline = time.monotonic() + CATCH_UP_TIME_MAX
         for view in VIEWS:
             while True:
@@ -167,7 +167,7 @@ class Demo:
         self.reporter.progress(store.appended, store.status().dispatchers)
 
     def kill_one(self, store: Store, first: int) -> None:
-        """Kill the process of the index under load; the others and the writer go on, and it comes back."""
+        """Kill the process of the index under load; the other processes continue, and it restarts."""
         self.reporter.step("kill -9 of the index's process, while messages are put")
         row = next(row for row in store.status().dispatchers if row.name == "index")
         assert row.pid is not None
@@ -230,7 +230,7 @@ class Demo:
 
 
 def message(number: int) -> reput.Message:
-    """Return the message of this number: queue, tag, key and body follow from it."""
+    """Return message *number*: queue, tag, key and body depend on the number."""
     return reput.Message(
         TOPIC,
         f"order {number}".encode(),
@@ -243,7 +243,7 @@ def message(number: int) -> reput.Message:
 def compare_folders(expected: Path, found: Path) -> tuple[list[str], int]:
     """Compare two folders file by file; return the names that differ, and how many files were compared.
 
-    Index files are paired in the order of their names, which are times. A file without a byte of data counts as absent.
+    Index files are paired in the order of their names, which are times. A file that holds only zeros counts as absent.
     """
     ours, theirs = data_files(found), data_files(expected)
     if expected.name == "index":

@@ -21,7 +21,7 @@ __all__ = ["DurableLog", "DurableWaits"]
 
 
 class DurableLog(Protocol):
-    """What the waits need of the writer."""
+    """The writer's interface for these waits."""
 
     @property
     def durable(self) -> int:
@@ -37,10 +37,10 @@ class DurableWaits:
     def __init__(self, log: DurableLog, loop: asyncio.AbstractEventLoop) -> None:
         self.log = log
         self.loop = loop
-        # Ordered by offset; the number orders two of the same offset.
+        # Ordered by offset; the number makes entries with equal offsets comparable.
         self.pending: list[tuple[int, int, Callable[[], None]]] = []
         self.numbers = count()
-        # Offsets that the flusher was asked for.
+        # Offsets requested from the flusher.
         self.asked: set[int] = set()
         self.is_to_ask = False
 
@@ -62,7 +62,7 @@ class DurableWaits:
         self.ask_soon()
 
     def add(self, offset: int, done: Callable[[], None]) -> None:
-        """As `call`, but the caller asks the flusher."""
+        """Like `call`, but the caller asks the flusher."""
         heapq.heappush(self.pending, (offset, next(self.numbers), done))
 
     def ask_soon(self) -> None:
@@ -72,7 +72,7 @@ class DurableWaits:
             self.loop.call_soon(self.ask)
 
     def is_unasked(self) -> bool:
-        """Whether a task waits for less than what the flusher was asked for."""
+        """Whether a task waits for an offset below all requested ones."""
         return bool(self.pending) and (not self.asked or self.pending[0][0] < min(self.asked))
 
     def ask(self) -> None:

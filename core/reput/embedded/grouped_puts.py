@@ -1,4 +1,4 @@
-"""GroupedPuts: what the coroutines of one event loop put with SYNC_FLUSH, stored and acknowledged together.
+"""GroupedPuts: stores and acknowledges the puts of one event loop's coroutines together, with SYNC_FLUSH.
 
 All ready tasks of the loop put in the same turn. At its end their messages are stored under one lock, and share one
 force of the disk and one waking of the loop. Each message stays a put of its own: it is refused, cancelled and answered
@@ -26,7 +26,7 @@ __all__ = ["GroupedPuts"]
 # Other threads put in between, so one group holds the put lock for a fraction of a millisecond.
 GROUP_COUNT_MAX = 128
 GROUP_SIZE_MAX = 1 << 20
-# What is put in one turn is forced while the next turn puts: half of a thousand tasks wait for the disk, and the other
+# The puts of one turn are forced during the next turn: of a thousand tasks, half wait for the disk while the other
 # half works. A turn of more groups is stored, and forced, in parts; one of fewer than two is over soon.
 FORCED_GROUPS_MIN, FORCED_GROUPS_MAX = 2, 4
 BEGIN_PATIENCE_S = 0.001
@@ -35,7 +35,7 @@ Stored = list[tuple[asyncio.Future[PutMessageResult], PutMessageResult]]
 
 
 class Group:
-    """Messages that are stored together: each with its prepared record and the future that its task waits for."""
+    """Messages stored together, each with its prepared record and its task's future."""
 
     __slots__ = ("futures", "messages", "prepared", "size")
 
@@ -96,7 +96,7 @@ class GroupedPuts:
         return future
 
     def append(self) -> None:
-        """Store what was put in this turn, in the order in which it was put."""
+        """Store the messages of this turn, in the order of their puts."""
         groups, self.groups = self.groups, []
         end = -1
         for group in groups:
@@ -106,7 +106,7 @@ class GroupedPuts:
             try:
                 end = self.append_group(left, end)
             except Exception as error:
-                # As with `put`, the caller gets the error; without this its task would wait for ever.
+                # As with `put`, the caller gets the error; otherwise its task would wait for ever.
                 for future in left.futures:
                     if not future.done():
                         future.set_exception(error)
@@ -139,7 +139,7 @@ class GroupedPuts:
         return end
 
     def settle(self, end: int, stored: Stored, timer: asyncio.TimerHandle, begin: float) -> None:
-        """Answer a group that is on disk now or never will be; it was stored at *begin*."""
+        """Answer a group that is now on disk or never will be; it was stored at *begin*."""
         timer.cancel()
         self.writer.appender.put_statistics.note(self.writer.appender.monotonic() - begin, len(stored))
         if self.writer.durable >= end:

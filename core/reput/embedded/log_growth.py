@@ -1,6 +1,6 @@
 """LogGrowth: wakes the threads and tasks that follow the log when it has grown.
 
-The writer tells of growth only while somebody follows, so that a put pays nothing for it otherwise.
+The writer reports growth only while there are followers, so that it costs a put nothing otherwise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    # A task that waits has it loaded; a program without tasks opens its store sooner without.
+    # A waiting task has already loaded it; a program without tasks opens its store sooner without it.
     import asyncio
 
 __all__ = ["LogGrowth"]
@@ -22,11 +22,11 @@ class LogGrowth:
     """The followers of one log. Any thread, any event loop.
 
     Attributes:
-        follower_count: threads and tasks that follow, whether they wait just now or not.
+        follower_count: threads and tasks that follow, waiting or not.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
-        """*on_change* is called after the first follower has come and after the last one has gone."""
+        """*on_change* is called after the first follower arrives and after the last one leaves."""
         self.on_change = on_change
         self.closed = False
         self.follower_count = 0
@@ -52,13 +52,13 @@ class LogGrowth:
                 self.on_change()
 
     def tell(self, queues: object, end: int) -> None:
-        """Records up to *end* can be read now. Called under the put lock."""
-        # A waiter raises its count before it looks at the log's end, so one of the two sees the other.
+        """Report that records up to *end* are readable. Called under the put lock."""
+        # A waiter raises its count before it reads the log's end, so one of the two sees the other.
         if self.waiting_count:
             self.wake()
 
     def wake(self) -> None:
-        """Let all look again."""
+        """Make all waiters check again."""
         with self.changed:
             self.changed.notify_all()
             tasks, self.tasks = self.tasks, []
@@ -68,18 +68,18 @@ class LogGrowth:
                 loop.call_soon_threadsafe(resolve, future)
 
     def close(self) -> None:
-        """End all waits; nothing grows any more."""
+        """End all waits; the log no longer grows."""
         self.closed = True
         self.wake()
 
     def forget(self) -> None:
-        """In a forked child: nobody follows here."""
+        """Called in a forked child, where there are no followers."""
         self.changed = threading.Condition()
         self.tasks = []
         self.closed = True
 
     def wait(self, has_grown: Callable[[], bool]) -> bool:
-        """Block until *has_grown* says so; return False once the log is closed."""
+        """Block until *has_grown* returns True; return False once the log is closed."""
         with self.changed:
             self.waiting_count += 1
             try:
@@ -92,7 +92,7 @@ class LogGrowth:
         return True
 
     async def await_growth(self, has_grown: Callable[[], bool]) -> bool:
-        """As `wait`, for a task."""
+        """Like `wait`, for a task."""
         loop: asyncio.AbstractEventLoop = sys.modules["asyncio"].get_running_loop()
         while True:
             with self.changed:
@@ -113,6 +113,6 @@ class LogGrowth:
 
 
 def resolve(future: asyncio.Future[None]) -> None:
-    """Let the task that waits for *future* go on, unless it was cancelled."""
+    """Resume the task that waits for *future*, unless it was cancelled."""
     if not future.done():
         future.set_result(None)

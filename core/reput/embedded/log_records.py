@@ -18,10 +18,10 @@ __all__ = ["LogRecords"]
 
 
 class LogRecords:
-    """Reads on from where it stopped. One thread at a time calls `read`; any thread may close it meanwhile.
+    """Reads the log piece by piece. One thread at a time calls `read`; any thread may close it meanwhile.
 
     Attributes:
-        end: commit-log offset up to which the last `read` looked.
+        end: commit-log offset up to which the last `read` searched.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class LogRecords:
         self.end = self.at
 
     def tell_errors(self) -> AbstractContextManager[None]:
-        """Name the store in what the system refuses."""
+        """Add the store's name to errors of the system."""
         return tell_read_error(f"the log cannot be read: store={self.store_directory}")
 
     def read(self) -> Iterator[Record] | None:
-        """Return the next records, some MiB of the log; None at the end of what can be read now.
+        """Return the next records, some MiB of the log; None at the current end.
 
         Raises:
-            DamagedStore: the bytes at the next offset are no record.
+            DamagedStore: the bytes at the next offset are not a record.
         """
         with self.lock:
             try:
@@ -64,7 +64,7 @@ class LogRecords:
                     self.scan.close()
 
     def read_piece(self) -> Iterator[Record] | None:
-        """Return what `read` promises. Under the lock."""
+        """Do the work of `read`, under the lock."""
         scan = self.scan
         while True:
             if self.at >= self.end:
@@ -92,6 +92,6 @@ class LogRecords:
 
 
 def decoded(data: bytes | bytearray | memoryview, positions: Sequence[int]) -> Iterator[Record]:
-    """Yield the records at *positions* of *data*, each decoded when it is asked for."""
+    """Yield the records at *positions* of *data*, each decoded on demand."""
     for position in positions:
         yield decode_record(data, position)

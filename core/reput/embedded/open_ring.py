@@ -55,14 +55,14 @@ class OpenRing:
             service.stop()
 
     def close(self) -> None:
-        """Tell readers that no frame follows, and release the memory."""
+        """Tell readers that no more frames follow, and release the memory."""
         self.end_release()
         self.writer.close()
         self.memory.close()
 
 
 def positions(writer: MessageStore) -> dict[str, int]:
-    """Return where the log stands now, as a new ring starts from it."""
+    """Return the current positions of the log, with which a new ring starts."""
     return {
         "appended": writer.appended,
         "durable": writer.durable,

@@ -31,7 +31,7 @@ class OpenStore(Protocol):
         """Close it."""
 
     def forget(self) -> None:
-        """In a forked child: the store is the parent's."""
+        """Called in a forked child, where the store belongs to the parent."""
 
 
 open_stores: set[OpenStore] = set()
@@ -44,7 +44,7 @@ def close_with_program(store: OpenStore) -> None:
     if processes is not None and processes.parent_process() is not None:
         from multiprocessing.util import Finalize
 
-        # A forked child ends by `os._exit`, and runs only these finalizers before.
+        # A forked child ends with `os._exit`, and runs only these finalizers before that.
         Finalize(None, close_in_child, exitpriority=EXIT_PRIORITY)
 
 

@@ -44,7 +44,7 @@ class OpenedStore(Generic[Engine]):
 
     @property
     def settings(self) -> Settings:
-        """The settings that hold for the store, from every source."""
+        """The store's effective settings, from every source."""
         return self._engine.settings
 
     @property
@@ -59,8 +59,8 @@ class OpenedStore(Generic[Engine]):
     ) -> GetMessageResult:
         """Return up to *count_max* messages of a queue, from *queue_offset* on, in the queue's order.
 
-        The result is a sequence of records. It also has RocketMQ's status and the queue offset to go on from. A message
-        can be got once the dispatcher ``consume_queue`` has entered it: see `Store.wait_for`.
+        The result is a sequence of records. It also has RocketMQ's status and the queue offset to continue from. A
+        message can be got once the dispatcher ``consume_queue`` has entered it: see `Store.wait_for`.
 
         Args:
             tags: an expression like ``a || b``; only messages with one of these tags are returned.
@@ -68,7 +68,7 @@ class OpenedStore(Generic[Engine]):
         Raises:
             ConfigError: an argument has a wrong type.
             FilterSyntaxError: *tags* does not parse.
-            DamagedStore: a record is not what the queue says of it.
+            DamagedStore: a record contradicts its queue.
             StoreError: a file cannot be read.
         """
         engine = self._engine
@@ -92,7 +92,7 @@ class OpenedStore(Generic[Engine]):
     async def aget(
         self, topic: str, queue_id: int = 0, queue_offset: int = 0, count_max: int = 32, *, tags: str | None = None
     ) -> GetMessageResult:
-        """As `get`, for a task."""
+        """Like `get`, for a task."""
         return await in_thread(self.get, topic, queue_id, queue_offset, count_max, tags=tags)
 
     def query(
@@ -112,7 +112,7 @@ class OpenedStore(Generic[Engine]):
         Args:
             topic: None if *key* is a ``message_id``.
             key: one of a message's keys, the unique key that RocketMQ's clients set, or a ``message_id``.
-            tags: the tags that the message was put with, whole. Needs the setting ``index_tags``.
+            tags: the message's complete tags. Needs the setting ``index_tags``.
             begin: the earliest store time, in ms since 1970. The index knows times to the second.
             end: the latest store time.
 
@@ -158,18 +158,18 @@ class OpenedStore(Generic[Engine]):
         begin: int = 0,
         end: int = TIMESTAMP_MAX,
     ) -> list[Record]:
-        """As `query`, for a task."""
+        """Like `query`, for a task."""
         return await in_thread(self.query, topic, key, count_max, tags=tags, begin=begin, end=end)
 
     def records(self, commit_log_offset: int = 0, *, follow: bool = False) -> Iterator[Record]:
         """Yield the records of the log itself, in order, from the first one at or after *commit_log_offset*.
 
         Args:
-            follow: go on with records that are put later, until the store is closed. A put wakes the follower; beside
+            follow: continue with later records until the store is closed. A put wakes the follower; beside
                 a writer in another process it looks ten times a second.
 
         Raises:
-            DamagedStore: the bytes at the next offset are no record.
+            DamagedStore: the bytes at the next offset are not a record.
             StoreError: a file cannot be read.
         """
         self._engine.require_open()
@@ -177,7 +177,7 @@ class OpenedStore(Generic[Engine]):
         return self._engine.records(commit_log_offset, follow)
 
     def arecords(self, commit_log_offset: int = 0, *, follow: bool = False) -> AsyncIterator[Record]:
-        """As `records`, for ``async for`` in a task."""
+        """Like `records`, for ``async for`` in a task."""
         self._engine.require_open()
         require_whole("commit_log_offset", commit_log_offset)
         return self._engine.arecords(commit_log_offset, follow)
@@ -189,7 +189,7 @@ class OpenedStore(Generic[Engine]):
             return self._engine.reader.topics()
 
     async def atopics(self) -> dict[str, list[int]]:
-        """As `topics`, for a task."""
+        """Like `topics`, for a task."""
         return await in_thread(self.topics)
 
     def queue_ids(self, topic: str) -> list[int]:
@@ -209,20 +209,20 @@ class OpenedStore(Generic[Engine]):
             return engine.reader.queue_range(topic, queue_id)
 
     async def aqueue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
-        """As `queue_range`, for a task."""
+        """Like `queue_range`, for a task."""
         return await in_thread(self.queue_range, topic, queue_id)
 
     def status(self) -> GroupStatus:
         """Return the store, its writer, a row per dispatcher, and what was put and consumed; None is "not known".
 
         Raises:
-            StoreError: a file that holds a part of it cannot be read.
+            StoreError: a file with a part of it cannot be read.
         """
         self._engine.require_open()
         return self._engine.status()
 
     async def astatus(self) -> GroupStatus:
-        """As `status`, for a task."""
+        """Like `status`, for a task."""
         return await in_thread(self.status)
 
     # Life.
@@ -232,7 +232,7 @@ class OpenedStore(Generic[Engine]):
         self._engine.close()
 
     async def aclose(self) -> None:
-        """As `close`, for a task."""
+        """Like `close`, for a task."""
         await in_thread(self.close)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""open: check what a program asks for, read the settings from every source, and open the store."""
+"""open: checks the arguments, reads the settings from every source, and opens the store."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def open(
         ConfigError: a setting, a dispatcher or one of its options is wrong, or a setting differs from the recorded one.
         NotAStore: the directory holds something else; with *read_only*, or nothing.
         StoreLocked: another process writes the store, and still did after *lock_timeout*.
-        StoreFull: the disk has no room for the store's own files.
+        StoreFull: the disk has no space for the store's own files.
         DamagedStore: the log is damaged, and the damage was not accepted yet: see `reput repair`.
         StoreError: the system refuses something else: a file cannot be read, or descriptors, threads or memory are
             short.
@@ -209,7 +209,7 @@ async def aopen(
     lock_timeout: float | None = 0.0,
     **keywords: Unpack[SettingKeywords],
 ) -> Store | ReadOnlyStore:
-    """As `open`, for a task: ``async with await reput.aopen("store") as store``."""
+    """Like `open`, for a task: ``async with await reput.aopen("store") as store``."""
 
     def opening() -> Store | ReadOnlyStore:
         return open(

@@ -77,7 +77,7 @@ class ReadOnlyEngine(ReadingEngine):
         return grown
 
     async def await_growth(self, end: int) -> bool:
-        """As `wait_for_growth`, for a task."""
+        """Like `wait_for_growth`, for a task."""
         import asyncio
 
         while (grown := self.has_grown(end)) is None:
@@ -93,10 +93,10 @@ class ReadOnlyEngine(ReadingEngine):
         return False if self.observed.memory.header.closed else None
 
     def status(self) -> GroupStatus:
-        """Return what is known of the store and of the process that writes it.
+        """Return the known state of the store and of the process that writes it.
 
         Raises:
-            StoreError: a file that holds a part of it cannot be read.
+            StoreError: a file with a part of it cannot be read.
         """
         with tell_read_error(f"the status cannot be read: store={self.directory}"):
             status = self.group_status()
@@ -115,7 +115,7 @@ class ReadOnlyEngine(ReadingEngine):
         return status
 
     def group_status(self) -> GroupStatus:
-        """Return what is known of the store's group."""
+        """Return the known state of the store's group."""
         from reput.process.owner.stopped_status import stopped_status
 
         return stopped_status(self.directory, self.settings)

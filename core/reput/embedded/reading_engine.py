@@ -1,4 +1,4 @@
-"""ReadingEngine: what both engines read a store with, whether this process writes it or another one does."""
+"""ReadingEngine: the reading parts of both engines, for stores written by this or by another process."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ReadingEngine:
         raise NotImplementedError
 
     async def await_growth(self, end: int) -> bool:
-        """As `wait_for_growth`, for a task."""
+        """Like `wait_for_growth`, for a task."""
         raise NotImplementedError
 
     def queue_ids(self, topic: str) -> list[int]:
@@ -73,7 +73,7 @@ class ReadingEngine:
         raise NotImplementedError
 
     def status(self) -> GroupStatus:
-        """Return `group_status` with what is counted."""
+        """Return `group_status` with the counts."""
         raise NotImplementedError
 
     def records(self, commit_log_offset: int, follow: bool) -> Iterator[Record]:
@@ -102,7 +102,7 @@ class ReadingEngine:
                     return
 
     def log_records(self, commit_log_offset: int) -> LogRecords:
-        """Return what reads the log from *commit_log_offset* on."""
+        """Return a reader of the log from *commit_log_offset* on."""
         # Reading the log in bulk needs numpy, which a program that only puts never loads.
         from reput.embedded.log_records import LogRecords
 

@@ -44,31 +44,31 @@ class Store(OpenedStore[StoreEngine]):
     def __init__(self, engine: StoreEngine) -> None:
         """Take over *engine*. Programs call `reput.open` instead."""
         super().__init__(engine)
-        # A put is called a hundred thousand times a second: it has one attribute less to look up.
+        # Saves an attribute look-up in put, which is called a hundred thousand times a second.
         self._writer = engine.writer
 
     # Writing.
 
     def put(self, message: Message) -> PutMessageResult:
-        """Store one message and return where it lies. With SYNC_FLUSH this returns once the message is on disk.
+        """Store one message and return its position. With SYNC_FLUSH this returns once the message is on disk.
 
         Raises:
-            MessageIllegal: the message breaks one of RocketMQ's limits.
-            StoreFull: the disk has no room.
+            MessageIllegal: the message violates a limit of RocketMQ.
+            StoreFull: the disk has no space.
             StoreBusy: the disk is so slow that an earlier put is stuck.
-            StoreReadOnly: the disk refused to force the log, now or before. Only now was the message stored; with
-                every other error nothing was.
+            StoreReadOnly: the disk refused to force the log, now or before. If now, the message was stored; with
+                every other error it was not.
             StoreClosed: the store was closed, or this is a forked child of its writer.
         """
         try:
             return self._writer.put(message)
         except (AttributeError, TypeError):
-            # Looked at only now: a put that succeeds pays nothing for it.
+            # Checked only now, so that a successful put does not pay for it.
             require_messages([message])
             raise
 
     async def aput(self, message: Message) -> PutMessageResult:
-        """As `put`, for a task.
+        """Like `put`, for a task.
 
         With SYNC_FLUSH the message is stored at the end of the loop's turn, together with all others of that turn, and
         they share one force of the disk. A task that is cancelled in the same turn stores nothing; one that is
@@ -102,11 +102,11 @@ class Store(OpenedStore[StoreEngine]):
             raise
 
     async def aput_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
-        """As `put_batch`, for a task. A batch that is cancelled is stored all the same."""
+        """Like `put_batch`, for a task. A cancelled batch is stored all the same."""
         return await in_thread(self.put_batch, messages)
 
     def flush(self) -> int:
-        """Force to disk what was put so far, and return the commit-log offset up to which the log is durable.
+        """Force all messages put so far to disk, and return the commit-log offset up to which the log is durable.
 
         Raises:
             StoreError: the disk refused.
@@ -115,7 +115,7 @@ class Store(OpenedStore[StoreEngine]):
         return self._writer.flush()
 
     async def aflush(self) -> int:
-        """As `flush`, for a task. Tasks that flush at the same time share one force."""
+        """Like `flush`, for a task. Tasks that flush at the same time share one force."""
         self._engine.require_open()
         end = self._writer.appended
         if self._writer.durable < end:
@@ -154,7 +154,7 @@ class Store(OpenedStore[StoreEngine]):
             raise self._writer.appender.refusal()
 
     async def await_durable(self, commit_log_offset: int) -> None:
-        """As `wait_durable`, for a task. Tasks that wait at the same time share one force."""
+        """Like `wait_durable`, for a task. Tasks that wait at the same time share one force."""
         if self._is_durable(commit_log_offset):
             return
         await self._engine.grouped_puts().waits.wait(commit_log_offset)
@@ -164,16 +164,16 @@ class Store(OpenedStore[StoreEngine]):
     def delete_topic(self, topic: str, timeout: float | None = 5.0) -> int:
         """Delete *topic* and return the commit-log offset of the deletion.
 
-        Its consume queues go, and so do its entry in ``topics.json`` and the offsets that groups have committed for it.
+        Its consume queues, its entry in ``topics.json`` and the groups' committed offsets for it are removed.
         Its records stay in the log until retention removes them, and until then are found by key. Messages put to it
         from now on belong to a new topic, whose queue offsets start at 0. No rebuild of a view brings the old one back.
 
         Args:
-            timeout: seconds to wait for the queues to go. They go later if their dispatcher does not run.
+            timeout: seconds to wait for the removal of the queues; it happens later if their dispatcher does not run.
 
         Raises:
             ConfigError: the topic is one of RocketMQ's own.
-            MessageIllegal: *topic* is no legal name of a topic.
+            MessageIllegal: *topic* is not a legal topic name.
             StoreError: the deletion cannot be written.
         """
         self._engine.require_open()
@@ -182,20 +182,20 @@ class Store(OpenedStore[StoreEngine]):
         return self._engine.delete_topic(topic, timeout)
 
     async def adelete_topic(self, topic: str, timeout: float | None = 5.0) -> int:
-        """As `delete_topic`, for a task."""
+        """Like `delete_topic`, for a task."""
         return await in_thread(self.delete_topic, topic, timeout)
 
     def clean(self) -> list[SegmentFate]:
         """Remove the segments that retention would remove, without waiting for the hour of ``delete_when``.
 
-        The result says for each segment of the log what becomes of it, and why. Segments are removed one after the
+        The result has the fate of each segment of the log, with the reason. Segments are removed one after the
         other, as always.
         """
         self._engine.require_open()
         return self._writer.retention.clean()
 
     async def aclean(self) -> list[SegmentFate]:
-        """As `clean`, for a task."""
+        """Like `clean`, for a task."""
         return await in_thread(self.clean)
 
     # Views.
@@ -218,7 +218,7 @@ class Store(OpenedStore[StoreEngine]):
             timeout: seconds; None: without limit.
 
         Raises:
-            WaitTimeout: *timeout* seconds were not enough.
+            WaitTimeout: it is not within *timeout* seconds.
             DispatcherError: the dispatcher is not enabled, or it has stopped and will not start by itself.
         """
         self._engine.require_open()
@@ -226,12 +226,12 @@ class Store(OpenedStore[StoreEngine]):
         self._engine.group.wait_for(dispatcher, commit_log_offset, timeout)
 
     async def await_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
-        """As `wait_for`, for a task."""
+        """Like `wait_for`, for a task."""
         require_wait(dispatcher, commit_log_offset, timeout)
         await self._engine.await_for(dispatcher, commit_log_offset, timeout)
 
     def rebuild(self, *views: str, force: bool = False) -> list[RebuiltView]:
-        """Build views again from the log, swap them in, and return when that is done.
+        """Rebuild views from the log, swap them in, and return when that is done.
 
         Readers use the old views until then, and puts go on. A view that is built from one of *views* is rebuilt, too.
 
@@ -248,7 +248,7 @@ class Store(OpenedStore[StoreEngine]):
         return self._engine.group.rebuild(views, force=force)
 
     async def arebuild(self, *views: str, force: bool = False) -> list[RebuiltView]:
-        """As `rebuild`, for a task."""
+        """Like `rebuild`, for a task."""
         return await in_thread(self.rebuild, *views, force=force)
 
     def pids(self) -> list[int]:
@@ -276,10 +276,10 @@ class Store(OpenedStore[StoreEngine]):
             begin: where the group starts in queues that it never consumed: "earliest", "latest", or a store time in ms
                 since 1970.
             in_flight_max: how many messages the consumer may hold that it has not acknowledged.
-            broadcast: the consumer shares with no other, and gets every message, as each consumer of the group does
+            broadcast: the consumer gets every message, like every other consumer of the group
                 (RocketMQ's MessageModel.BROADCASTING). Messages that fail are dropped, not sent back.
             offset_store: the file that keeps the place of a broadcasting consumer. Without one the consumer keeps its
-                place in memory, and starts anew each time.
+                place in memory, and starts from the beginning each time.
 
         Raises:
             RequestRefused: the group's name is illegal, or the group may not consume, or may not broadcast.
@@ -310,7 +310,7 @@ class Store(OpenedStore[StoreEngine]):
         broadcast: bool = False,
         offset_store: str | os.PathLike[str] | None = None,
     ) -> Consumer:
-        """As `consumer`, for a task."""
+        """Like `consumer`, for a task."""
         return await opened_in_thread(
             self.consumer,
             group,
@@ -394,7 +394,7 @@ class Store(OpenedStore[StoreEngine]):
         suspend_time: float = 1.0,
         drain_time: float | None = None,
     ) -> WorkerStatistics:
-        """As `run`, for a task, until it is cancelled. It handles no signals."""
+        """Like `run`, for a task, until it is cancelled. It handles no signals."""
         return await self.worker(
             handler,
             topics,
@@ -443,7 +443,7 @@ class Store(OpenedStore[StoreEngine]):
 
     @property
     def transactions(self) -> TransactionService:
-        """Messages that are delivered only when their sender says so. The first use reads the open transactions.
+        """Messages that are delivered only when their sender commits them. The first use reads the open transactions.
 
         Raises:
             DispatcherError: the consume queue is not built, or not up to the log's end.
@@ -453,7 +453,7 @@ class Store(OpenedStore[StoreEngine]):
 
     @property
     def administration(self) -> Administration:
-        """Topics and consumer groups: what they have, how far they are, and changes. The first use reads their files.
+        """Topics and consumer groups: their state, their progress, and changes. The first use reads their files.
 
         Raises:
             DamagedStore: a configuration file cannot be read, nor its backup.
@@ -461,7 +461,7 @@ class Store(OpenedStore[StoreEngine]):
         return self._engine.services.administration
 
     def delays(self) -> list[DelayLevelRow]:
-        """Return what waits in each delay level that ever had a message.
+        """Return the waiting messages of each delay level that ever had one.
 
         Only the dispatcher ``consume_queue`` delivers delayed messages; without it the list is empty.
         """
@@ -470,7 +470,7 @@ class Store(OpenedStore[StoreEngine]):
         return [] if schedule is None else schedule.status()
 
     def statistics(self) -> StoreStatistics:
-        """Return what was put and consumed since the store was opened; None is "not known"."""
+        """Return the messages put and consumed since the store was opened; None is "not known"."""
         self._engine.require_open()
         return self._engine.statistics()
 
@@ -494,26 +494,26 @@ class Store(OpenedStore[StoreEngine]):
                 RocketMQ recovers such a store as after a crash.
 
         Raises:
-            ConfigError: *timeout* is no number of seconds.
-            StoreError: the disk refused. What was durable before is safe.
+            ConfigError: *timeout* is not a number of seconds.
+            StoreError: the disk refused. Everything that was durable before is safe.
         """
         require_seconds("timeout", timeout)
         self._engine.close(timeout)
 
     async def aclose(self, timeout: float | None = None) -> None:
-        """As `close`, for a task."""
+        """Like `close`, for a task."""
         await in_thread(self.close, timeout)
 
     def _is_durable(self, commit_log_offset: int) -> bool:
         """Tell whether the log is forced to disk up to *commit_log_offset*.
 
         Raises:
-            StoreClosed: it is not, and never will be by this process.
+            StoreClosed: it is not, and this process will never do it.
         """
         require_whole("commit_log_offset", commit_log_offset, 0, OFFSET_MAX)
         if self._writer.durable >= commit_log_offset:
             return True
-        # In a forked child nothing is ever forced.
+        # A forked child never forces the log.
         self._engine.require_open()
         return False
 

@@ -73,7 +73,7 @@ class StoreEngine(ReadingEngine):
         change_settings: Collection[str] = (),
         lock_timeout: float | None = 0.0,
     ) -> None:
-        """Recover the log, start the dispatchers, then the services; `reput.open` tells of arguments and errors."""
+        """Recover the log, start the dispatchers, then the services; `reput.open` documents arguments and errors."""
         self.directory = directory
         self.writer = open_writer(directory, settings, hooks, change_settings, lock_timeout)
         self.settings = self.writer.settings
@@ -81,7 +81,7 @@ class StoreEngine(ReadingEngine):
         self.read_lock = threading.Lock()
         self.growth = LogGrowth(self.attach_publisher)
         self.found_damages = FoundDamages(directory)
-        # What the event loop of each thread puts with, and waits for the disk with.
+        # Per thread: the `GroupedPuts` of its event loop.
         self.here = threading.local()
         self.closed = False
         self.attaching = threading.Lock()
@@ -100,7 +100,7 @@ class StoreEngine(ReadingEngine):
             go_back(error, self.writer.give_back)
             raise
         try:
-            # From now on it is known that new dispatchers have nothing yet.
+            # Record that new dispatchers have nothing yet.
             self.views.keep_cursors(dict.fromkeys(self.settings.dispatchers))
             self.start_services()
         except BaseException as error:
@@ -152,7 +152,7 @@ class StoreEngine(ReadingEngine):
         return unknown_light or writer.topic_table.batch_topics.has(topic)
 
     def attach_publisher(self) -> None:
-        """Let the writer tell the group, and who else listens in this process. Called whenever that changes."""
+        """Connect the writer to the group and to listeners in this process. Called whenever these change."""
         with self.attaching:
             publisher: Publisher = self.views.publisher
             if self.growth.follower_count:
@@ -205,7 +205,7 @@ class StoreEngine(ReadingEngine):
     def queue_end_at(self, topic: str, queue_id: int, progress: int) -> int:
         """Return where a queue ends whose view has reached *progress*; 0 if more was put than that."""
         following = self.writer.queue_offsets.next_offset(topic, queue_id)
-        # Asked last: what was put meanwhile may not be in the view yet.
+        # Checked last: messages put meanwhile may not be in the view yet.
         return following if progress >= self.writer.appended else 0
 
     def found_damage(self, error: DamagedStore) -> None:
@@ -222,7 +222,7 @@ class StoreEngine(ReadingEngine):
         return self.writer.appended
 
     def log_end(self) -> int:
-        """Return what is committed, or with SYNC_FLUSH durable: nothing is shown beyond it."""
+        """Return the committed end of the log, with SYNC_FLUSH the durable one: readers see nothing beyond it."""
         return self.writer.shown
 
     def following(self) -> contextlib.AbstractContextManager[None]:
@@ -234,7 +234,7 @@ class StoreEngine(ReadingEngine):
         return self.growth.wait(lambda: self.log_end() > end)
 
     async def await_growth(self, end: int) -> bool:
-        """As `wait_for_growth`, for a task."""
+        """Like `wait_for_growth`, for a task."""
         return await self.growth.await_growth(lambda: self.log_end() > end)
 
     def log_cursor(self) -> Cursor:
@@ -256,7 +256,7 @@ class StoreEngine(ReadingEngine):
 
         Raises:
             DispatcherError: no dispatcher builds the queues, or not in time.
-            DamagedStore: the queue has lost the unit that would say it.
+            DamagedStore: the queue has lost the unit that contains it.
         """
         self.group.wait_for(CONSUME_QUEUE, min(commit_log_offset, self.writer.appended), QUEUE_WAIT_S)
         with self.read_lock:
@@ -274,7 +274,7 @@ class StoreEngine(ReadingEngine):
             return low + bisect_left(range(low, high), commit_log_offset, key=begin_of)
 
     def release_log(self) -> None:
-        """Close removed segments: the disk gets their room back only when no descriptor is open."""
+        """Close removed segments: the disk reclaims their space only when no descriptor is open."""
         commit_log = str(self.directory / "commitlog")
         of_schedule = None if self.schedule is None else self.schedule.reader
         for reader in (self.reader, of_schedule, self.transaction_reader):
@@ -288,7 +288,7 @@ class StoreEngine(ReadingEngine):
         return self.writer.put(message)
 
     def grouped_puts(self) -> GroupedPuts:
-        """Return what the running event loop puts with, and waits for the disk with."""
+        """Return the `GroupedPuts` of the running event loop."""
         puts: GroupedPuts | None = getattr(self.here, "puts", None)
         if puts is None or not puts.is_here():
             # A program without coroutines opens its store sooner without asyncio.
@@ -327,12 +327,12 @@ class StoreEngine(ReadingEngine):
         finally:
             gone.close()
         if self.consuming is not None:
-            # Not earlier: until here the queues have the old messages under the new offsets.
+            # Not earlier: until now the queues had the old messages at the new offsets.
             self.consuming.topic_deleted(topic)
         return offset
 
     def topic_changed(self, topic: str) -> None:
-        """Spread new messages over the queues that the topic's description has now."""
+        """Distribute new messages over the queues of the topic's current description."""
         self.writer.topic_table.topic_changed(topic)
 
     # Views.
@@ -348,7 +348,7 @@ class StoreEngine(ReadingEngine):
         return self.views.loops_wait_for_progress
 
     async def await_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
-        """As `wait_for`, for a task."""
+        """Like `wait_for`, for a task."""
         self.require_open()
         await self.group.await_for(dispatcher, commit_log_offset, timeout)
 
@@ -356,7 +356,7 @@ class StoreEngine(ReadingEngine):
 
     @property
     def services(self) -> ConsumeServices:
-        """Topics, groups, offsets and pulls, for consumers and brokers. Made when it is asked for first.
+        """Topics, groups, offsets and pulls, for consumers and brokers. Created at the first use.
 
         Raises:
             DamagedStore: a configuration file cannot be read, nor its backup.
@@ -372,7 +372,7 @@ class StoreEngine(ReadingEngine):
 
     @property
     def transactions(self) -> TransactionService:
-        """Transactional messages. Made when it is asked for first.
+        """Transactional messages. Created at the first use.
 
         Raises:
             DispatcherError: the consume queue is not built, or not up to the log's end.
@@ -396,18 +396,18 @@ class StoreEngine(ReadingEngine):
         """Return the queue offset of the next message of a queue."""
         return self.writer.queue_offsets.next_offset(topic, queue_id)
 
-    # What is counted.
+    # Statistics.
 
     def put_totals(self) -> dict[str, int]:
-        """Return by topic how many messages were ever put to it; of a deleted topic, since it is there again."""
+        """Return per topic how many messages were ever put to it; for a deleted topic, since it was created again."""
         return self.writer.queue_offsets.totals()
 
     def put_nums(self, topic: str) -> int | None:
-        """Return how many messages were put to *topic* since the opening; None if none ever was."""
+        """Return how many messages were put to *topic* since the opening; None if there never was one."""
         return self.writer.topic_table.put_nums_of(topic) if self.writer.queue_offsets.queues.get(topic) else None
 
     def statistics(self) -> StoreStatistics:
-        """Return what was put and consumed since the opening; what is not known is None."""
+        """Return the messages put and consumed since the opening; unknown values are None."""
         from reput.consume.registry.statistics import StoreStatistics, TopicRow
 
         topics = self.writer.topic_table.topics
@@ -461,7 +461,7 @@ class StoreEngine(ReadingEngine):
         )
 
     def status(self) -> GroupStatus:
-        """Return `group_status` with what is counted."""
+        """Return `group_status` with the counts."""
         return with_statistics(self.group_status(), self.statistics())
 
     # Life.
@@ -514,13 +514,13 @@ class StoreEngine(ReadingEngine):
         )
 
     def stop_transactions(self) -> None:
-        """Stop asking senders about their transactions, and keep how far they were looked at."""
+        """Stop asking senders about their transactions, and store the progress."""
         with self.transacting_lock:
             if self.transacting is not None:
                 self.transacting.stop()
 
     def close_consumers(self) -> None:
-        """Close the consumers, and keep how far they have come."""
+        """Close the consumers, and store their offsets."""
         with self.consuming_lock:
             if self.consuming is not None:
                 self.consuming.close()
@@ -531,7 +531,7 @@ class StoreEngine(ReadingEngine):
         write_checkpoint(self.directory, timestamp, timestamp if complete else 0, self.writer.files)
 
     def forget(self) -> None:
-        """In a forked child: this copy is closed, the parent's store goes on."""
+        """Called in a forked child: close this copy; the parent's store stays open."""
         self.closed = True
         self.writer.forget()
         self.growth.forget()
@@ -549,7 +549,7 @@ def open_writer(
     change_settings: Collection[str],
     lock_timeout: float | None,
 ) -> MessageStore:
-    """Return the writer of a store. Without hooks it is one that has no place for them."""
+    """Return the writer of a store. Without hooks, it is one without code for them."""
     if not hooks:
         return MessageStore(directory, settings, change_settings=change_settings, lock_timeout=lock_timeout)
     from reput.store.put_hooks import HookedMessageStore

@@ -1,4 +1,4 @@
-"""What the process that has a store open counts, and how a status shows it."""
+"""Statistics of the process that has a store open, and their place in a status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["owners_statistics", "with_statistics"]
 
 
 def owners_statistics(directory: Path) -> StoreStatistics | None:
-    """Return what the program counts that has the store open; None if no such program can be asked."""
+    """Return the statistics of the program that has the store open; None if no such program can be asked."""
     from reput.process.control.control_socket import owner_statistics
 
     answer = owner_statistics(directory)
@@ -28,7 +28,7 @@ def owners_statistics(directory: Path) -> StoreStatistics | None:
 
 
 def with_statistics(status: GroupStatus, statistics: StoreStatistics) -> GroupStatus:
-    """Return *status* with what the owner of the store counts."""
+    """Return *status* with the statistics of the store's owner."""
     counts = msgspec.to_builtins(statistics)
     return msgspec.structs.replace(
         status,

@@ -1,4 +1,4 @@
-"""What a deleted topic leaves behind: its entries in the configuration, and queue folders that go a little later."""
+"""Cleaning up after a deleted topic: its configuration entries, and queue folders that are removed a little later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GONE_LOOK_S = 0.002
 def forget_topic_config(
     topic: str, topics: TopicConfigManager, offsets: ConsumerOffsetManager, on_removed: Callable[[str], None]
 ) -> None:
-    """Remove *topic*, and what groups have committed of it, from the stored configuration."""
+    """Remove *topic* and the groups' committed offsets for it from the stored configuration."""
     with topics.lock:
         if topic in topics.entries:
             topics.remove(topic)

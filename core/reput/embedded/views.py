@@ -41,7 +41,7 @@ class StoreViews:
     Attributes:
         group: the dispatchers, in processes or on a thread.
         ring: the ring that the group's processes read; None for a group on a thread.
-        publisher: what the writer tells of its records.
+        publisher: receives the writer's notifications.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class StoreViews:
         configuration: Configuration | None,
         on_members: Callable[[], None],
     ) -> None:
-        """Make the ring at the log's present end; *on_members* is called when dispatchers have come or gone."""
+        """Create the ring at the log's current end; *on_members* is called when dispatchers join or leave."""
         self.directory = directory
         self.writer = writer
         settings = writer.settings
-        # Views whose progress nobody has asked for yet. The views of an empty log have nothing to start from.
+        # Views whose progress was not requested yet. The views of an empty log have nothing to catch up with.
         is_empty = writer.appended == writer.commit_log_offset_min
         self.not_begun = set() if is_empty else set(settings.dispatchers)
         self.ring: OpenRing | None = None
@@ -93,11 +93,11 @@ class StoreViews:
             raise
 
     def tell_read_only(self, reason: str | None) -> None:
-        """Show in `reput status` of other processes whether the store takes messages, and why not."""
+        """Report to `reput status` of other processes whether the store accepts messages, and why not."""
         if isinstance(self.group, ProcessGroup):
             self.group.tell_writer_state(self.writer.state, reason or self.writer.notice)
 
-    # Where the views stand.
+    # Positions of the views.
 
     @property
     def loops_wait_for_progress(self) -> bool:
@@ -131,7 +131,7 @@ class StoreViews:
         return {name: self.group.durable_cursor(name) for name in list(self.group.members)}
 
     def keep_cursors(self, cursors: Mapping[str, int | None]) -> None:
-        """Write which dispatchers run and where their views stand, for the time when the store is not open."""
+        """Record the enabled dispatchers and the positions of their views, for use while the store is closed."""
         keep_dispatcher_cursors(self.directory, cursors, self.writer.files)
         keep_dispatcher_plugins(self.directory, self.group.plugins, self.writer.files)
 
@@ -144,13 +144,13 @@ class StoreViews:
         return min(timestamps), (self.group.durable_cursor(INDEX) or 0) if INDEX in enabled else 0
 
     def cursors_needed(self) -> dict[str, int | None]:
-        """Return from where on each enabled dispatcher still needs the log, that of a rebuild included."""
+        """Return the offset from which each enabled dispatcher still needs the log, including that of a rebuild."""
         return {name: self.group.needed_from(name) for name in list(self.group.members)}
 
     def are_complete(self) -> bool:
         """Tell whether the views that RocketMQ reads are durable up to the log's end.
 
-        A view that was enabled and whose dispatcher has left the group since is not complete.
+        An enabled view whose dispatcher has left the group is not complete.
         """
         end, durable = self.writer.appended, self.durable_cursors()
         enabled = [view for view in ROCKETMQ_VIEWS if view in self.writer.settings.dispatchers or view in durable]

@@ -100,7 +100,7 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
         self.part_count = self.told_count = 0
         self.is_awaited = False
 
-    # What each view defines.
+    # Defined by each view.
 
     def restore(self, kept: Kept) -> None:
         """Restore the files to the state *kept*.
@@ -126,7 +126,7 @@ class BuilderDispatcher(CommitLogDispatcher, Generic[Builder, Kept]):
         """Return what they hold without the records from *cursor* on. Changes nothing."""
         raise NotImplementedError
 
-    # What the host calls.
+    # Called by the host.
 
     def start(self) -> Cursor | None:
         """Start at the durable cursor; in a store that RocketMQ closed, after the last record that it dispatched."""

@@ -77,7 +77,7 @@ class MessageStore:
             NotAStore: the directory has files, but no commit log.
             StoreReadOnly: this user may not write there, or the file system is read-only.
             StoreLocked: another process writes it.
-            StoreFull: the disk has no room for the store's own files.
+            StoreFull: the disk has no space for the store's own files.
             DamagedStore: the log is damaged before its end and no operator has accepted that.
             ConfigError: the settings do not fit the store's files, or what is recorded with it.
         """
@@ -119,7 +119,7 @@ class MessageStore:
         self.preparer = MessagePreparer(settings, self.topic_table, self.delay_levels, self.born_host, self.store_host)
         self.appender = self.make_appender()
         self.sync_flush = self.appender.sync_flush
-        # What `tell_notice` published last.
+        # The last notice that `tell_notice` published.
         self.told_notice = ""
         self.durability = Durability(store_files, self.appender, settings, self.tell_notice)
         self.retention = Retention(self.directory, settings, self, self.log_clock, disk_space, self.threads)
@@ -178,7 +178,7 @@ class MessageStore:
 
     @property
     def notice(self) -> str | None:
-        """What an operator should know although the store takes messages; None: nothing."""
+        """A notice for operators while the store accepts messages; None: there is none."""
         for reason in self.threads.deaths.values():
             return reason
         return ahead_of_clock(self.appender.store_timestamp, self.clock.now_ms()) or self.log_clock.notice()
@@ -215,7 +215,7 @@ class MessageStore:
 
         Raises:
             MessageIllegal: it breaks a limit. Nothing was stored, as with every error here but the last.
-            StoreFull: the disk has no room.
+            StoreFull: the disk has no space.
             StoreReadOnly, StoreClosed: the store no longer accepts messages, or could not force the message to disk.
         """
         if not self.sync_flush:

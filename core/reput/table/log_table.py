@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class TableOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read from the log, and how.
+    """The selection of records to read from the log, and their format.
 
     Attributes:
         verify_crc: "all": compare every record with its CRCs; "none", "tail": only those at the end of a log that was

@@ -42,7 +42,7 @@ Progress = Callable[[int, int], None]
 
 
 class ExportReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
-    """What one export did: *records* in *files* of *bytes*, for the log from *begin* to *until*.
+    """The result of one export: *records* in *files* of *bytes*, for the log from *begin* to *until*.
 
     *table_version* is the lake's. *seconds* count from the call, including Spark's start. *damage* lists the ranges
     that were skipped with ``on_corruption="report"``.

@@ -42,7 +42,7 @@ FORMAT_VERSION, FORMAT_OF_ONE_STORE = "2", "1"
 
 
 class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
-    """What one transaction added: the records that begin in [begin, until) of a log, except those in *damage*.
+    """The additions of one transaction: the records that begin in [begin, until) of a log, except those in *damage*.
 
     *store* is the id of the store.
     """

@@ -42,7 +42,7 @@ CUT_BELOW = "the log was cut below what the lake holds"
 
 
 class Source(msgspec.Struct, frozen=True):
-    """What a lake holds of one store.
+    """A lake's content from one store.
 
     Attributes:
         cursor: how far the lake holds the log, under the store's id in the lake.

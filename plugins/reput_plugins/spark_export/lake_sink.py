@@ -28,7 +28,7 @@ __all__ = ["SinkPlan", "WrittenRange", "commit_ranges", "remove_run", "write_cho
 
 
 class SinkPlan(msgspec.Struct, frozen=True):
-    """What to export, and into which lake. Spark sends it to the workers with their function.
+    """The task of an export, and its lake. Spark sends it to the workers with their function.
 
     *run* is part of the names of the run's files. *store_id* is the store's id in the lake, *store_name* its name in
     the rows; None: the store's own id.

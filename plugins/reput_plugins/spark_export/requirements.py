@@ -1,4 +1,4 @@
-"""What an export needs beyond Python: pyspark, pyarrow, deltalake, and Java unless Spark runs elsewhere."""
+"""Requirements of an export beyond Python: pyspark, pyarrow, deltalake, and Java unless Spark runs elsewhere."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class Administration:
         self.managers.offsets.persist()
 
     async def adelete_topic(self, topic: str) -> None:
-        """As `delete_topic`, for a task."""
+        """Like `delete_topic`, for a task."""
         await asyncio.to_thread(self.delete_topic, topic)
 
     # Groups.

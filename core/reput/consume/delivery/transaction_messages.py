@@ -1,4 +1,4 @@
-"""What a transaction stores: the half message, the op record that settles it, and the message that is delivered.
+"""The records of a transaction: the half message, the op record that settles it, and the delivered message.
 
     sender's message ──▶ `half_message` ──▶ half topic ──▶ `committed_message` ──▶ real topic
                                                      └───▶ `op_message` ─────────▶ op topic
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class TransactionState(enum.IntEnum):
-    """What a sender says of its transaction; the numbers are those of RocketMQ's END_TRANSACTION."""
+    """A sender's answer about its transaction; the numbers are those of RocketMQ's END_TRANSACTION."""
 
     UNKNOWN = 0
     COMMIT = TRANSACTION_COMMIT_TYPE

@@ -318,7 +318,7 @@ class Consumer:
     # Life.
 
     def close(self) -> None:
-        """Leave the group. What is acknowledged is committed; everything else is given again.
+        """Leave the group. Acknowledged messages are committed; all others are delivered again.
 
         Raises:
             OSError: the offset file of a broadcasting consumer could not be written, and is unchanged.
@@ -326,7 +326,7 @@ class Consumer:
         self._shared.close_member(self._member)
 
     async def aclose(self) -> None:
-        """As `close`, for a task."""
+        """Like `close`, for a task."""
         await asyncio.to_thread(self.close)
 
     def __enter__(self) -> Self:

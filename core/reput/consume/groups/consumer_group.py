@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupServices(Protocol):
-    """What a group needs of its store's services."""
+    """The part of the store's services that a group needs."""
 
     store: ConsumableStore
     managers: ConfigManagers

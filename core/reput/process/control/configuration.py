@@ -15,7 +15,7 @@ TAKEN_UP = frozenset({"dispatchers", "dispatcher_options", "dispatcher_plugins"}
 
 
 class ConfigurationChange(msgspec.Struct, frozen=True):
-    """What has changed since the configuration was last read.
+    """The changes since the configuration was last read.
 
     Attributes:
         added, removed: dispatchers that were enabled or disabled.

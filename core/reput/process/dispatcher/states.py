@@ -52,7 +52,7 @@ def check_transition(name: str, source: State, target: State) -> None:
 
 
 class Phase(enum.IntEnum):
-    """What a dispatcher's thread is doing. All phases but IDLE call the plugin, and each has its own time limit."""
+    """The phase of a dispatcher's thread. All phases but IDLE call the plugin, and each has its own time limit."""
 
     IDLE = 0
     START = 1

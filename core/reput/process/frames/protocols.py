@@ -128,7 +128,7 @@ class LoopCell(Protocol):
 
 
 class Waiting(NamedTuple):
-    """What an idle loop waits for; the arguments of `reput.ring.ring_reader.RingReader.park`."""
+    """The events that an idle loop waits for; the arguments of `reput.ring.ring_reader.RingReader.park`."""
 
     timeout: float
     frames: bool

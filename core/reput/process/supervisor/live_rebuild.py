@@ -43,7 +43,7 @@ Done = Callable[[list[RebuiltView] | ReputError], None]
 
 
 class Step(enum.Enum):
-    """What the rebuild waits for."""
+    """The event that the rebuild waits for."""
 
     BUILDING = "building"
     STOPPING = "stopping"

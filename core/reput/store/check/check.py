@@ -54,7 +54,7 @@ __all__ = ["Verifier", "check_store"]
 
 # Has the log verified from one commit-log offset to another, by others, and gives what they found in order.
 Verifier = Callable[[int, int], Iterable[Extent]]
-# Of the stored configuration all but the filters.
+# The stored configuration, except the filters.
 CONFIGURATION = (
     TopicConfigManager,
     SubscriptionGroupManager,
@@ -209,7 +209,7 @@ class StoreCheck:
         )
 
     def extents(self) -> Iterator[Extent]:
-        """Yield the extents of the log. What retention takes before it was read is left out."""
+        """Yield the extents of the log. Segments that retention removes before they are read are left out."""
 
         def trimmed(begin: int, end: int) -> None:
             self.expected_records.refresh()

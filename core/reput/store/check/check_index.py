@@ -96,7 +96,7 @@ class IndexCheck:
         self.damage = damage
         self.findings = Findings(live=expected_records.live)
         self.keys = KeyHashes()
-        # What was so of the records before is likely to be so of the next ones.
+        # The next records probably behave like the previous ones.
         self.with_tags = False
         self.files: list[IndexFileView] = []
         # The next entry to be read: its file and its number there.
@@ -288,7 +288,7 @@ class IndexCheck:
         offsets = entries["commit_log_offset"]
         expired = offsets < self.expected_records.begin
         if not expired.all():
-            # What they were of may be gone by now.
+            # Their messages may be gone by now.
             self.expected_records.refresh()
             expired = offsets < self.expected_records.begin
         inside = points_into(offsets, self.damage) & ~expired

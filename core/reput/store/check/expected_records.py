@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ExpectedRecords:
-    """What a check of one store can expect from the views.
+    """The expectations of a check of one store for the views.
 
     Attributes:
         begin: commit-log offset of the first byte that the log still has.

@@ -37,7 +37,7 @@ BARE_INTEGER = re.compile(r"-?[0-9]+")
 BARE_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 WORDS = {"true": True, "false": False, "null": None}
 BYTE_ORDER_MARK = "\ufeff"
-# Of a number; no file has one of more than 64 bits.
+# Limit for a number; no file has one of more than 64 bits.
 DIGITS_MAX = 64
 
 ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|.)", re.DOTALL)

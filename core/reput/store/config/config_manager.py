@@ -34,7 +34,7 @@ class ConfigManager:
         self.files = files or Files()
         self.clock = clock or Clock()
         self.lock = threading.RLock()
-        # What the file would hold if it was readable and nothing has changed since.
+        # The file's content, if it was readable and nothing has changed since.
         self.whole_text: str | None = None
 
     def read_fields(self, fields: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ class DescribedTopics:
         self.store_directory = store_directory
         self.complain = complain
         self.entries: Mapping[str, TopicConfig] = {}
-        # Of the file that was read last; a store has none at first.
+        # From the file that was read last; a new store has none.
         self.stamp: Stamp | None = None
 
     def find(self, topic: str) -> TopicConfig | None:

@@ -15,7 +15,7 @@ __all__ = ["SubscriptionGroupConfig", "SubscriptionGroupManager"]
 
 
 class SubscriptionGroupConfig(StoredFields, frozen=True):
-    """One consumer group. What RocketMQ 5 adds to it is kept in `unknown`.
+    """One consumer group. Fields that RocketMQ 5 adds are kept in `unknown`.
 
     Attributes:
         retry_max_times: deliveries of a message that was sent back, before it goes to the dead letters.

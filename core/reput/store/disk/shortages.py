@@ -26,7 +26,7 @@ ADVICE = {
     errno.EIO: "The disk may be failing: see the system's log (dmesg), and `reput check STORE`.",
     errno.EACCES: "Check its owner and mode; run as a user with read permission.",
 }
-# What Python says where the system starts no thread, or the program ends; it has no class of its own.
+# Python's message if the system starts no thread, or the program ends; the error has no own class.
 NO_THREAD = ("can't start new thread", "can't create new thread")
 # The dynamic loader's message if a library, such as numpy, no longer fits into the address space.
 NO_ROOM_FOR_LIBRARY = "failed to map segment"
@@ -68,7 +68,7 @@ def tell_store_error(what: str) -> Iterator[None]:
     """Turn an error of the system into one of the store that says *what* could not be done, and with which file.
 
     Raises:
-        StoreFull: the disk has no room.
+        StoreFull: the disk has no space.
         StoreReadOnly: this user may not write there, or the file system is read-only.
         StoreError: anything else that the system refused, a thread or memory included.
     """

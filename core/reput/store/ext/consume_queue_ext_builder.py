@@ -37,12 +37,12 @@ from reput_hooks import Cursor, DispatchRequest
 
 __all__ = ["ADDRESS_FILE_SIZE", "ConsumeQueueExtBuilder", "ExtCursor", "ExtState"]
 
-# Of the sidecar, which only reput reads.
+# Format of the sidecar, which only reput reads.
 ADDRESS_FILE_SIZE = 300_000 * UNIT_SIZE
 
 
 class ExtState(msgspec.Struct, frozen=True):
-    """What the view holds: how far the sidecar's queues reach, and the ext files, by topic and queue id."""
+    """The view's state: the ends of the sidecar's queues, and the ext files, by topic and queue id."""
 
     addresses: QueueTable
     ends: dict[str, dict[int, ExtEnd]]

@@ -39,14 +39,14 @@ MS = timedelta(milliseconds=1)
 
 
 class IndexState(msgspec.Struct, frozen=True):
-    """What the index holds: its files by name, oldest first, and the header of the last one."""
+    """The index's state: its files by name, oldest first, and the header of the last one."""
 
     names: list[str]
     header: IndexHeader
 
 
 class IndexCursor(msgspec.Struct, frozen=True):
-    """What the view keeps beside its files, sealed, in ``cursor``: the cursor, and what the index holds there."""
+    """The sealed file ``cursor`` beside the view's files: the cursor, and the index's state there."""
 
     cursor: Cursor
     state: IndexState
@@ -183,7 +183,7 @@ class IndexBuilder:
                 made[-1].reserve(count)
         except BaseException as error:
             if isinstance(error, OSError):
-                # Of the file nothing is left, and the next try gives it another name.
+                # The file is removed, and the next try gives it another name.
                 error.filename = str(self.directory)
             for file in made:
                 file.close()

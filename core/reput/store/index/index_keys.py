@@ -101,7 +101,7 @@ def split_at_spaces(texts: bytes, row: Array, begin: Array, end: Array) -> tuple
     if not total:
         return row, begin, end
     before = np.cumsum(count) - count
-    # What lies between the runs, such as a unique key, may have spaces, too.
+    # Keys between the runs, such as a unique key, may contain spaces, too.
     spaces = spaces[np.arange(total) + np.repeat(first_space - before, count)]
     # A run has a part more than spaces. Each space ends a part and begins the next.
     first_part = np.arange(run_count) + before

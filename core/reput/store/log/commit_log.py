@@ -330,7 +330,7 @@ class CommitLog:
         """Force everything committed before this call, and return that offset, which is `durable` now.
 
         Raises:
-            StoreReadOnly: the disk refused. What was appended since the last success may be lost, whatever a second
+            StoreReadOnly: the disk refused. Records appended since the last success may be lost, whatever a second
                 try says: the kernel forgets a failed write. So there is no second try.
         """
         return self.force_until(self.committed)

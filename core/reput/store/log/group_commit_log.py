@@ -45,7 +45,7 @@ class GroupCommitLog(CommitLog):
         threads: Threads | None = None,
     ) -> None:
         """Open the log for appending at *end*, as `CommitLog`."""
-        # What was appended and not forced, by its first offset; no entry crosses a segment's end. An entry counts once
+        # Appended but not forced ranges, by their first offset; no entry crosses a segment's end. An entry counts once
         # `appended` lies behind it, and is removed once `durable` does. So a put that is interrupted in between, by
         # Ctrl-C or a lack of memory, leaves the log as it was, and the next put goes to the same place.
         self.gathered: dict[int, bytes] = {}

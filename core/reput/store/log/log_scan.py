@@ -31,14 +31,14 @@ __all__ = ["LogScan", "ScannedRange"]
 ROW_DTYPE = np.dtype(list(ROW_FIELDS))
 PROPERTY_END = 2
 NAME_END = 1
-# Of a name's last four letters.
+# Code of a name's last four letters.
 TAIL_BITS = 32
 
 Array = np.ndarray[Any, Any]
 
 
 class ScannedRange(msgspec.Struct, frozen=True):
-    """What one call of `LogScan.scan` found: *columns* up to *end*; *store_timestamp* of the last record, 0 if none."""
+    """Result of one call of `LogScan.scan`: *columns* up to *end*; *store_timestamp* of the last record, 0 if none."""
 
     columns: DispatchColumns
     end: int

@@ -17,7 +17,7 @@ __all__ = ["QueueOffsets", "QueueOffsetsSnapshot", "read_queue_offsets"]
 
 
 class QueueOffsetsSnapshot(msgspec.Struct, frozen=True):
-    """What was known when the log ended at *commit_log_offset* in *epoch*.
+    """The state when the log ended at *commit_log_offset* in *epoch*.
 
     Attributes:
         ordinal: records since the log's birth, or since reput first saw it.

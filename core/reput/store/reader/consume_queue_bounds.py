@@ -31,7 +31,7 @@ from reput.store.record.record import decode_record
 __all__ = ["PART_READ_SIZE", "RUN_SIZE_MAX", "ConsumeQueueBounds"]
 
 RUN_SIZE_MAX = 1 << 20
-# Of a larger record, only head and topic are read if nothing else is needed.
+# If a record is larger, and nothing else is needed, only head and topic are read.
 PART_READ_SIZE = 1 << 16
 
 
@@ -81,7 +81,7 @@ class ConsumeQueueBounds:
             behind = self.units.unit(end) or NO_UNIT
             # A builder may just have come further than its progress says.
             is_odd = behind != NO_UNIT and (store.at_rest or counts(behind, progress) or is_garbage(behind))
-            # Of a topic that was deleted since, the view may not have come so far.
+            # For a topic deleted since, the view may not have reached the deletion yet.
             is_odd &= not (counts(behind, progress) and behind[0] < self.deleted_at)
             is_short = known is not None and known.end > end * UNIT_SIZE and known.last >= self.deleted_at
             if not is_odd and not is_short:

@@ -146,7 +146,7 @@ class ConsumeQueueReader(ConsumeQueueBounds):
         unpack_head, unpack_tail = QUEUE_PLACE_V4.unpack_from, self.unpack_tail
         own_queue_id, own_topic_field = self.queue_id, self.topic_fields[0]
         head_size = QUEUE_PLACE_V4.size
-        # Of a record without body and properties.
+        # Size of a record without body and properties.
         least = head_size + len(own_topic_field) + PROPERTIES_SIZE.size
         append = records.append
         before = len(records)
@@ -176,7 +176,7 @@ class ConsumeQueueReader(ConsumeQueueBounds):
                         continue
             except StructError:
                 pass
-            # Of another kind, or another's.
+            # A unit of another kind, or of another queue.
             if self.is_record(data, at, queue_offset, unit):
                 append(data[at:following])
             else:

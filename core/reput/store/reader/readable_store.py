@@ -74,7 +74,7 @@ class ReadableStore:
         self.at_rest = at_rest
         self.proof = QueueProof(store_directory)
         self.deletions = deletions or LastDeletions(store_directory)
-        # What `log_begin` said when the segments were listed.
+        # Result of `log_begin` when the segments were listed.
         self.known_log_begin = -1
         self.segments: Segments | None = None
         self.log_directory = str(store_directory / "commitlog")

@@ -19,7 +19,7 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 UNKNOWN_LEVEL_MS = 1_000
-# Of a delay, in any unit: the time of a delivery is a number of 64 bits.
+# Limit for a delay, in any unit: the delivery time is a 64-bit number.
 DIGITS_MAX = 9
 
 

@@ -1,7 +1,7 @@
 """Encode messages: record bytes and dispatch rows out of plain bytes and numbers. No lock, no clock, no file.
 
-A message is encoded in two steps. What does not depend on its place is an `EncodedMessage`, made before the writer
-takes its lock. Under the lock its place and store time are known, and the rest is packed:
+A message is encoded in two steps. The parts that do not depend on its place form an `EncodedMessage`, made before the
+writer takes its lock. Under the lock its place and store time are known, and the rest is packed:
 
     EncodedMessage, queue offset, commit-log offset, store time ──▶ record bytes, dispatch row
 
@@ -59,7 +59,7 @@ pack_row = ROW.pack
 
 
 class TopicHead:
-    """What all records of one topic have in common.
+    """The common parts of all records of one topic.
 
     Attributes:
         field: size and name, as a record has them.
@@ -206,12 +206,12 @@ def encode_message(
 def encode_run(run: list[EncodedMessage[TopicT]], commit_log_offset: int, store_timestamp: int) -> EncodedRun[TopicT]:
     """Return the records of *run*, the first of which begins at *commit_log_offset*, and all that is known of them.
 
-    Of each message one header, one row, one result.
+    One header, one row and one result per message.
     """
     at = commit_log_offset
     results: list[PutMessageResult] = []
     number_of: dict[tuple[str, int], int] = {}
-    # Of each queue: topic, queue id, next queue offset, bytes of records.
+    # Per queue: topic, queue id, next queue offset, bytes of records.
     following: list[tuple[TopicT, int, int, int]] = []
     pieces: list[bytes] = []
     rows: list[bytes] = []

@@ -51,7 +51,7 @@ NOT_ASCII = 0x80
 # Where the ports lie if both hosts are IPv4.
 BORN_PORT_AT = BORN_HOST_AT + HOST_PORT_AT
 STORE_PORT_AT = STORE_TIMESTAMP_AT[0] + STORE_TIMESTAMP.size + HOST_PORT_AT
-# What no topic has ever had: control characters, and what would lead to another directory.
+# Impossible in a topic: control characters, and characters that would lead to another directory.
 ILLEGAL_IN_TOPIC = frozenset(range(32)) | frozenset(b"\x7f/")
 
 

@@ -69,7 +69,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 
 class Findings:
-    """What was found of one view so far, its records taken in the order of the log."""
+    """The findings about one view so far, with its records in the order of the log."""
 
     def __init__(self, *, live: bool = False) -> None:
         """*live*: the view is being built meanwhile, so a missing part may just not be built yet."""

@@ -111,7 +111,7 @@ def has_unit(directory: Path, topic: str, queue_id: int, queue_offset: int, file
 
 
 class QueueLog:
-    """What the commit log says about one queue."""
+    """The commit log's information about one queue."""
 
     def __init__(self, segments: Segments, topic: str, queue_id: int) -> None:
         self.segments = segments

@@ -61,7 +61,7 @@ def next_offset_of_files(directory: Path, gone: list[tuple[int, int]]) -> int:
 def furthest_unit_end(store_directory: Path, log_end: int) -> int:
     """Return the end of the last record that a unit of any queue points at; *log_end* if none points behind it.
 
-    Of each queue, it reads the last file that begins with a unit below *log_end*, and the later files.
+    For each queue, it reads the last file that begins with a unit below *log_end*, and the later files.
     """
     furthest = log_end
     for _, _, directory in queue_directories(store_directory / "consumequeue"):

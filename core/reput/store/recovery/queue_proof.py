@@ -43,7 +43,7 @@ MULTI_DISPATCH = f"{DISPATCH_NAMES}\x01".encode()
 
 
 class KeptEnds(msgspec.Struct, frozen=True):
-    """Of the view's cursor file: the cursor, and topic → queue id → how far each queue reaches there."""
+    """Content of the view's cursor file: the cursor, and topic → queue id → the end of each queue there."""
 
     cursor: Cursor
     queues: dict[str, dict[int, QueueEnd]]

@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 class RecoveredLog(msgspec.Struct):
-    """What `recover` found. All bytes behind *end* are stale or torn.
+    """The result of `recover`. All bytes after *end* are stale or torn.
 
     Attributes:
         common_end: up to here the log is as reput last wrote it.

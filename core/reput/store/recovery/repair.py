@@ -42,7 +42,7 @@ class LostQueue(msgspec.Struct):
 
 
 class CutPlan(msgspec.Struct):
-    """What a cut removes.
+    """The effect of a cut.
 
     Attributes:
         cut_at: where the log ends then; the next record goes there.
@@ -95,7 +95,7 @@ class CutPlan(msgspec.Struct):
 
 
 class AcceptPlan(msgspec.Struct, frozen=True):
-    """What accepting a damaged range means: its bytes are given up, *records_behind* it stay readable."""
+    """The effect of accepting a damaged range: its bytes are given up, *records_behind* it stay readable."""
 
     begin: int
     end: int

@@ -1,4 +1,4 @@
-"""What retention will do with each segment of a log, when, and why. Pure: its only input is its arguments.
+"""Retention's plan for each segment of a log, with time and reason. Pure: its only input is its arguments.
 
 A segment goes if all of these hold for it and for every older one:
 

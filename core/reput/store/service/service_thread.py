@@ -27,7 +27,7 @@ class ServiceThread:
         self.stopping = False
         self.wake = threading.Event()
 
-    # What a service defines.
+    # Defined by each service.
 
     def seconds_to_next(self) -> float | None:
         """Return how long to wait before the next round; None: until `wakeup`."""
@@ -40,7 +40,7 @@ class ServiceThread:
     def end_waits(self, reason: str) -> None:
         """End the waits of callers: an error has ended the thread. Called by the thread as it dies."""
 
-    # What it inherits.
+    # Inherited.
 
     def start(self) -> None:
         """Start the thread.

@@ -23,7 +23,7 @@ SECOND_MS = 1_000
 # How many units of one queue are searched for one whose record is in the log.
 UNITS_MAX = 1_000
 RECORD_SIZE_MAX = 16 << 20
-# Of a tags code that is a hash, or the address of an ext unit.
+# Range of tags codes that are hashes, or addresses of ext units.
 HASH_MAX = 2**31 - 1
 
 

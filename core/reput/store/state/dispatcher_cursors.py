@@ -4,7 +4,7 @@ Each view keeps its own cursor in its own way, and only its dispatcher can read 
 they say of themselves when it begins and when it ends; a cursor only grows meanwhile, so the note is never too high
 unless a view was thrown away since.
 
-Of those that are not named as their plugin is, ``reput/dispatcher_plugins`` has the plugin.
+For those whose name differs from their plugin's, ``reput/dispatcher_plugins`` has the plugin.
 """
 
 from __future__ import annotations

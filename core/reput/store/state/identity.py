@@ -46,7 +46,7 @@ class RecordedValue(msgspec.Struct, frozen=True):
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
-    """What was written at the first opening.
+    """The file written at the first opening.
 
     Attributes:
         file_sizes: settings that the files themselves may not show, by name, in bytes or entries.

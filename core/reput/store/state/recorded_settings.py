@@ -200,12 +200,12 @@ def with_recorded(identity: StoreIdentity, settings: Settings, log_end: int) -> 
 def history(known: Sequence[RecordedValue], value: object, log_end: int) -> list[RecordedValue]:
     """Return the values of a setting that is *value* from *log_end* on, if it was not before.
 
-    What was recorded behind the end of a log that was cut since holds from that end on.
+    A value recorded beyond the end of a log that was cut since applies from that end on.
     """
     parts: list[RecordedValue] = []
     for part in (*known, RecordedValue(log_end if known else 0, value)):
         begin = min(part.begin, log_end)
-        # Of two values without a record between them the later holds.
+        # Of two values without a record between them, the later one applies.
         if parts and parts[-1].begin == begin:
             parts.pop()
         if not parts or parts[-1].value != part.value:

@@ -1,4 +1,4 @@
-"""What RocketMQ 5 keeps in RocksDB, which reput does not read; a database is known by its file ``CURRENT``.
+"""RocketMQ 5's data in RocksDB, which reput does not read; a database is recognised by its file ``CURRENT``.
 
     consumequeue/, consumequeue_rocksdb/   consume queues, with storeType=defaultRocksDB
     rocksdbstore/                          from 5.4.0 on always there; timers, half messages, index entries if asked for

@@ -196,7 +196,7 @@ def locks(process: str, lock: os.stat_result) -> bool:
     """Tell whether a process, by its number, holds an open-file-description lock on the file *lock* is of."""
     try:
         for descriptor in os.listdir(f"/proc/{process}/fd"):
-            # What was closed meanwhile, or may not be looked at, is not it.
+            # A descriptor that was closed meanwhile, or may not be examined, is not the lock.
             with contextlib.suppress(OSError):
                 if os.path.samestat(os.stat(f"/proc/{process}/fd/{descriptor}"), lock):
                     facts = Path(f"/proc/{process}/fdinfo/{descriptor}").read_text()

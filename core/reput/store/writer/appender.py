@@ -83,7 +83,7 @@ class Appender:
         Raises:
             MessageIllegal: it breaks a limit. Nothing was stored, as with every error here.
             StoreBusy: another put is stuck.
-            StoreFull: the disk has no room.
+            StoreFull: the disk has no space.
             StoreReadOnly, StoreClosed: the store refuses messages.
         """
         called = self.monotonic()
@@ -283,7 +283,7 @@ class Appender:
         )
         return encoded.results
 
-    # What else happens under the put lock.
+    # Other operations under the put lock.
 
     def now(self) -> int:
         """Return the store time of the next record, which never goes back within a log. Under the put lock."""

@@ -150,7 +150,7 @@ class Durability:
             raise StoreError(f"the disk did not answer in time: durable={self.commit_log.durable} appended={target}")
         return self.commit_log.durable
 
-    # What the flusher calls.
+    # Called by the flusher.
 
     def on_durable(self, durable: int, store_timestamp: int) -> None:
         """Called after each success; *store_timestamp* was the last record's when it began."""

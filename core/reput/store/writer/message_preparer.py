@@ -31,7 +31,7 @@ from reput.store.writer.topic_table import Topic, TopicTable
 
 __all__ = ["MessagePreparer", "Prepared", "stored_host"]
 
-# What `MessagePreparer.prepare` returns.
+# The result of `MessagePreparer.prepare`.
 Prepared = EncodedMessage[Topic]
 
 pack_properties_size = PROPERTIES_SIZE.pack
@@ -49,7 +49,7 @@ RECORD_OVERHEAD_MAX = 65536
 
 
 class TagsField(msgspec.Struct, frozen=True, gc=False):
-    """What tags make of a record: their code, the property as it is stored, and their text as dispatchers get it."""
+    """The parts of a record made from its tags: their code, the stored property, and the text for dispatchers."""
 
     code: int
     data: bytes

@@ -41,7 +41,7 @@ PERIODS_S = (10, 60, 600)
 
 
 class PutTotals(msgspec.Struct, frozen=True):
-    """What was put since the store was opened.
+    """The puts since the store was opened.
 
     Attributes:
         put_nums, put_size: messages, and bytes of their records.

@@ -52,7 +52,7 @@ EXT_COLUMNS = f"{UNIT_COLUMNS}, bit_map binary"
 
 
 class ExtOfTask(msgspec.Struct, frozen=True):
-    """What one task wrote, as an `ExtState`; how many records its rows count, and (offset, store time) of the last."""
+    """Output of one task, as an `ExtState`; the number of records in its rows, and (offset, store time) of the last."""
 
     state: ExtState
     records: int

@@ -79,7 +79,7 @@ Array = np.ndarray[Any, Any]
 
 
 class QueuesOfTask(msgspec.Struct, frozen=True):
-    """What one task wrote: how far each queue reaches, and which records it refused.
+    """The output of one task: the end of each queue, and the rejected records.
 
     *records* and *last* sum up the count rows that the task received: the number of records, and where the last one
     begins, with its store time.

@@ -10,7 +10,7 @@ __all__ = ["Built", "RebuildPlan"]
 
 
 class RebuildPlan(msgspec.Struct, frozen=True):
-    """What to build from the records in [begin, until) of the log, and where."""
+    """The views to build from the records in [begin, until) of the log, and their target."""
 
     store: str
     target: str
